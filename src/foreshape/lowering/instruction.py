@@ -104,6 +104,8 @@ class Instruction:
     """Of a rewritten one: the name of what computes all of it, which is made of persistables when the step is bound."""
     into: Value | None = None
     """The argument whose memory the result takes over, since nothing needs that any more."""
+    updates: Sequence[Value] = ()
+    """Of several updates in one call, which has no results: the values that it changes in place."""
 
     def reads(self) -> list[Value]:
         out = values_of(self.arguments)
@@ -113,12 +115,19 @@ class Instruction:
             out += values_of([self.before])
         return out
 
+    def uses(self) -> list[Value]:
+        """All values that it looks at: what it reads, and what is copied for it first."""
+        read = self.reads()
+        return read + [source for _, source in self.copies] if self.copies else read
+
     def writes(self) -> list[Value]:
         return values_of(self.results)
 
     def changes(self) -> list[Value]:
         """The values that it changes in place, and those of the scope that it stores."""
-        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores]
+        if not (self.in_place or self.stores or self.updates):
+            return []
+        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores] + [*self.updates]
 
     def memory(self) -> Iterator[tuple[Value, Value | None]]:
         """Each value that it makes with the one in whose memory that may lie, as declared; None where it has its own."""

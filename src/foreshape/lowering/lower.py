@@ -10,6 +10,7 @@ from typing import Any
 from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
@@ -77,8 +78,11 @@ class Lowering:
             if self.region:
                 raise
             raise ExecutionError(f"the program cannot run: {unknown_words(unknown_types(with_inner(self._ops)))}") from None
-        self._finish_collectives([self.read(n) for n in fetches])
-        return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+        fetched = [self.read(n) for n in fetches]
+        self._finish_collectives(fetched)
+        fetched = with_own_memory(self.instructions, fetched, lambda: self.new("").index)
+        self.current.update(zip(fetches, fetched, strict=True))
+        return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, fetched)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
         """Let collectives that only start wait themselves, where anything reads their result that does not wait for it: other frameworks'

@@ -43,6 +43,11 @@ class Drawing:
         self.depth = 0
         self.count = 0
         self.parameters: list[Parameter] = []
+        self.updated = False
+        """Whether the parameters are updated by now."""
+        self.losing: list[Value] = []
+        """The values that have a loss, and that no other step reads before the updates."""
+        self._last: Value | None = None
 
     def number(self) -> int:
         self.count += 1
@@ -54,9 +59,20 @@ class Drawing:
         return [v for v in self.values if fits(v)]
 
     def any(self, fits: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """A real value that fits, if there is one."""
+        """A real value that fits, if there is one: now and then the one that was taken last, or any with the same chance as the last ones."""
         found = self.find(lambda v: v.real and fits(v))
-        return self.chance.recent(found) if found else None
+        if not found:
+            return None
+        if self._last in found and self.chance.one_in(6):
+            return self._last
+        self._last = self.chance.pick(found) if self.chance.one_in(4) else self.chance.recent(found)
+        return self._last
+
+    def another(self, than: Value) -> Value:
+        """A value that can stand where one does: most often that one."""
+        if not self.chance.one_in(4):
+            return than
+        return self.any(lambda v: v.shape == than.shape and v.lod == than.lod) or than
 
     def input(self, shape: tuple[Size, ...], below: int | None = None, ragged: bool = False) -> Value:
         """A new input. Of a ragged one the first size becomes its name."""

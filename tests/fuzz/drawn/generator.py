@@ -8,7 +8,7 @@ from typing import Any
 from drawn.chance import Chance
 from drawn.drawing import Drawing, Value
 from drawn.kinds import KINDS
-from drawn.program import Optimizer, Program
+from drawn.program import Optimizer, Program, Step
 
 LARGEST = 4.0
 """Values whose numbers are about larger are brought back."""
@@ -24,8 +24,10 @@ def draw(chance: Chance, most: int | None = None) -> Program:
     draw_steps(d, min(length, most or length))
     loss = draw_loss(d) if chance.below(8) else None
     optimizer = draw_optimizer(chance) if loss is not None and any(p.trainable for p in d.parameters) else None
+    steps = tuple(d.steps)
+    after = draw_after(d) if optimizer is not None and chance.one_in(2) else ()
     batches = tuple(chance.pick([1, 2, 3, 5]) for _ in range(chance.pick([1, 2, 3, 3])))
-    made = [n for s in d.steps for n in s.makes]
+    made = [n for s in (*steps, *after) for n in s.makes]
     fetches: list[tuple[int, ...]] = []
     for k in range(len(batches)):
         if k and chance.below(3):
@@ -33,7 +35,15 @@ def draw(chance: Chance, most: int | None = None) -> Program:
         else:
             fetched = {chance.recent(made) for _ in range(chance.between(1, 3))}
             fetches.append(tuple(sorted(fetched | ({loss} if loss is not None and chance.below(4) else set()))))
-    return Program(tuple(d.inputs), tuple(d.steps), loss, optimizer, batches, tuple(fetches), tuple(d.stopped), chance.below(100))
+    return Program(tuple(d.inputs), steps, loss, optimizer, batches, tuple(fetches), tuple(d.stopped), chance.below(100), after)
+
+
+def draw_after(d: Drawing) -> tuple[Step, ...]:
+    """A few steps behind the updates, of all values that there are."""
+    d.values += d.losing
+    d.steps, d.updated = [], True
+    draw_steps(d, d.chance.between(1, 5))
+    return tuple(d.steps)
 
 
 def draw_steps(d: Drawing, count: int) -> None:
@@ -62,6 +72,7 @@ def draw_loss(d: Drawing) -> int | None:
         if x is None:
             continue
         d.values.remove(x)
+        d.losing.append(x)
         how = d.chance.pick(LOSSES)
         reads = [x]
         rows = len(x.shape) == 2 and x.shape[0] == "batch" and x.known and x.lod is None

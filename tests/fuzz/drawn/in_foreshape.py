@@ -45,6 +45,11 @@ class Place:
         p: Parameter = self.step.parameters[name]
         return fs.ParamAttr(p.name, layer.Constant(0.0), p.trainable, p.rate, p.decays)
 
+    def gradient(self, name: str) -> Any:
+        assert self.step is not None
+        of = self.step.parameters[name].name
+        return None if self.of.trained.get(of, True) else self.of.main.global_block.var(f"{of}@GRAD")
+
     def run(self, block: Block, given: Sequence[Any], dry: bool = False) -> list[Any]:
         inner = Place(self.of, {**self.values, **dict(zip(block.takes, given, strict=True))})
         inner.steps(block.steps)
@@ -75,9 +80,10 @@ def describe(program: Program, dtype: str = "fp64") -> Described:
             values[i.number] = layer.data(i.name, [*i.shape], kind, lod_level=1 if i.ragged else 0)
         place = Place(of, values)
         place.steps(program.steps, top=True)
-        of.names = {n: v.name for n, v in place.values.items()}
         if program.optimizer is not None and program.loss is not None:
             _train(of, place.values[program.loss])
+        place.steps(program.after, top=True)
+        of.names = {n: v.name for n, v in place.values.items()}
     return of
 
 

@@ -48,6 +48,11 @@ class Place:
     def moving(self, step: Step, width: int) -> Any:
         return self.of.moving.setdefault(step.makes[0], (torch.zeros(width, dtype=self.dtype), torch.ones(width, dtype=self.dtype)))
 
+    def gradient(self, name: str) -> Any:
+        of = self._name(name)
+        found = self.of.gradients.get(of)
+        return torch.zeros_like(self.of.state[of]) if found is None or found.rows is not None else found.value
+
     def _name(self, name: str) -> str:
         assert self.step is not None
         return self.step.parameters[name].name
@@ -90,17 +95,26 @@ class Runner:
         self.sparse: dict[str, Any] = {}
         self.touched: dict[str, list[Any]] = {}
         self.flowed: set[str] = set()
+        self.gradients: dict[str, Gradient] = {}
 
     def run(self) -> Ran:
         fetched: list[dict[int, Any]] = []
         for at, feed in enumerate(feeds(self.program)):
-            values = self._forward(feed)
-            fetched.append({n: values[n].detach().clone() for n in self.program.fetches[at]})
+            place = self._forward(feed)
             if self.updates is not None and self.program.loss is not None:
-                self._update(at, values[self.program.loss])
+                self._update(at, place.values[self.program.loss])
+                with torch.no_grad():
+                    self._after(place)
+            fetched.append({n: place.values[n].detach().clone() for n in self.program.fetches[at]})
         return Ran(fetched, self.state, self.flowed)
 
-    def _forward(self, feed: Feed) -> dict[int, Any]:
+    def _after(self, place: Place) -> None:
+        """The steps behind the updates, which read parameters as they are then."""
+        self.dense = self.sparse = {n: v.clone() for n, v in self.state.items()}
+        place.steps([s for s in self.program.steps if s.kind == "weight"])
+        place.steps(self.program.after)
+
+    def _forward(self, feed: Feed) -> Place:
         parameters = self.program.parameters()
         learn = self.updates is not None
         self.dense = {n: v.clone().requires_grad_(learn and parameters[n].trainable) for n, v in self.state.items()}
@@ -113,7 +127,7 @@ class Runner:
             values[i.number] = array if i.below is not None else self.noise(array.to(self.dtype))
         place = Place(self, values)
         place.steps(self.program.steps)
-        return place.values
+        return place
 
     def _update(self, at: int, loss: Any) -> None:
         assert self.updates is not None
@@ -127,5 +141,6 @@ class Runner:
             rows = torch.cat([torch.empty(0, dtype=torch.int64), *self.touched[name]]).unique() if by_rows else None
             found[name] = Gradient(self.gradient_noise(total), rows)
         self.flowed |= {n for n in self.state if self.dense[n].grad is not None or self.sparse[n].grad is not None}
+        self.gradients = found
         if found:
             self.updates.apply(self.state, found, self.rates[at])

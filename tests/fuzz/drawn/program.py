@@ -84,13 +84,20 @@ class Program:
     """Values through which no gradient flows."""
     numbers: int
     """The seed of what is fed and of the parameters."""
+    after: tuple[Step, ...] = ()
+    """Those behind the updates of the parameters."""
+
+    def all_steps(self) -> list[Step]:
+        """All steps, those of blocks and those behind the updates included."""
+        return [*every(self.steps), *every(self.after)]
 
     def parameters(self) -> dict[str, Parameter]:
-        return {p.name: p for s in every(self.steps) for p in s.parameters.values()}
+        return {p.name: p for s in self.all_steps() for p in s.parameters.values()}
 
     def features(self) -> list[str]:
         """What the program has, for counting."""
-        found = {s.kind for s in every(self.steps)}
+        steps = self.all_steps()
+        found = {s.kind for s in steps} | ({"steps behind the updates"} if self.after else set())
         if self.optimizer is not None:
             of = self.optimizer
             found |= {f"optimizer {of.kind}", *([f"clip {of.clip[0]}"] if of.clip else []), *([f"decay {of.decay[0]}"] if of.decay else [])}
@@ -100,9 +107,9 @@ class Program:
             found.add("no optimizer")
         if any(i.ragged for i in self.inputs):
             found.add("ragged")
-        if any(s.settings.get("is_sparse") for s in every(self.steps)):
+        if any(s.settings.get("is_sparse") for s in steps):
             found.add("sparse")
-        if any(b.steps and any(s.blocks for s in b.steps) for s in every(self.steps) for b in s.blocks):
+        if any(b.steps and any(s.blocks for s in b.steps) for s in steps for b in s.blocks):
             found.add("nested blocks")
         return sorted(found)
 
@@ -134,4 +141,4 @@ def parse(text: str) -> Program:
     inputs = tuple(Input(**{**i, "shape": tuple(i["shape"])}) for i in d["inputs"])
     optimizer = Optimizer(**{k: tuple(v) if isinstance(v, list) else v for k, v in d["optimizer"].items()}) if d["optimizer"] else None
     return Program(inputs, tuple(_step(s) for s in d["steps"]), d["loss"], optimizer, tuple(d["batches"]), tuple(tuple(f) for f in d["fetches"]),
-                   tuple(d["stopped"]), d["numbers"])  # fmt: skip
+                   tuple(d["stopped"]), d["numbers"], tuple(_step(s) for s in d.get("after", ())))  # fmt: skip

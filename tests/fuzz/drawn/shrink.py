@@ -32,7 +32,7 @@ def shrunk(program: Program, failure: Failed) -> Program:
         nonlocal tried
         tried += 1
         smaller = reduced(program, (bool(data.draw(st.integers(0, 1))) for _ in range(_choices(program))))
-        if tried > MOST or data.draw(st.integers(0, 1)) == 0:
+        if data.draw(st.integers(0, 1)) == 0 or tried > MOST:
             return  # the last choice is there so that hypothesis has one that it must keep
         try:
             check(smaller, others, ("fp64",) if failure.dtype == "fp64" else ("fp64", "fp32"))
@@ -75,7 +75,7 @@ class _Recalled(ExampleDatabase):
 
 
 def _choices(program: Program) -> int:
-    return 5 + len(program.batches) + sum(1 for _ in every(program.steps))
+    return 5 + len(program.batches) + len(program.all_steps())
 
 
 def reduced(program: Program, keeps: Iterator[bool]) -> Program:
@@ -90,12 +90,14 @@ def reduced(program: Program, keeps: Iterator[bool]) -> Program:
     runs = [at for at in range(len(program.batches)) if next(keeps) or at == 0]
     inputs = list(program.inputs)
     steps = tuple(_steps(program.steps, keeps, inputs))
-    made = {n for s in steps for n in s.makes}
-    read = {n for s in every(steps) for n in s.reads} | {n for s in every(steps) for b in s.blocks for n in b.gives}
+    after = tuple(_steps(program.after, keeps, inputs))
+    made = {n for s in (*steps, *after) for n in s.makes}
+    every_step = [*every(steps), *every(after)]
+    read = {n for s in every_step for n in s.reads} | {n for s in every_step for b in s.blocks for n in b.gives}
     fetches = tuple(tuple(n for n in program.fetches[at] if n in made) for at in runs)
     stopped = tuple(n for n in stopped if n in made)
     return replace(program, inputs=tuple(i for i in inputs if i.number in read), steps=steps, optimizer=optimizer, stopped=stopped,
-                   batches=tuple(program.batches[at] for at in runs), fetches=fetches, loss=program.loss if program.loss in made else None)  # fmt: skip
+                   batches=tuple(program.batches[at] for at in runs), fetches=fetches, loss=program.loss if program.loss in made else None, after=after)  # fmt: skip
 
 
 def _steps(steps: tuple[Step, ...], keeps: Iterator[bool], inputs: list[Input]) -> Iterator[Step]:

@@ -12,6 +12,7 @@ Unless: something else reads what is between, or the gradient of the mask is wan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, product
@@ -29,10 +30,10 @@ _FAR = -1e9
 def apply(graph: Graph) -> int:
     count = 0
     for i, of in graph.computing(Softmax):
-        found = _find(graph, i, of)
+        found = _find(graph, i, of) if graph.is_left(i) else None
         if found is not None:
-            _rewrite(graph, found)
-            count += 1
+            scaled = _with_scale_of_q(graph, found)
+            count += (scaled is not None and _rewrite(graph, scaled)) or _rewrite(graph, found)
     return count
 
 
@@ -96,21 +97,7 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     found = _Found(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
     if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
         return None
-    if found.backward and graph.is_changed(found.mask):
-        return None
-    taken = [*found.gone, *([drop] if drop is not None else []), mix, *found.backward]
-    if drop is not None and not _only_taken(graph, drop, taken):
-        return None
-    for i in found.gone:
-        if graph.is_fixed(i.results[0]) or any(all(r is not t for t in taken) for r in graph.readers(i.results[0])):
-            return None
-    _take_scale_of_q(graph, found)
     return found
-
-
-def _only_taken(graph: Graph, drop: Instruction, taken: Sequence[Instruction]) -> bool:
-    """Whether nothing else needs what is dropped, and where."""
-    return all(not graph.is_fixed(v) and all(any(r is t for t in taken) for r in graph.readers(v)) for v in drop.writes())
 
 
 def _scale(i: Instruction) -> float | None:
@@ -170,17 +157,6 @@ def _filled(graph: Graph, triangle: Instruction) -> float | None:
     return found.number if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
 
 
-def _drop_unused(graph: Graph, *values: Argument) -> None:
-    """Do without a mask that nothing reads any more, and without what it is made of: a sum, a triangle, a constant."""
-    for value in values:
-        at = graph.maker(value)
-        if at is not None and all(graph.unused(made) for made in at.writes()):
-            of = at.arguments
-            graph.remove([at])
-            if computes(at, Triangle) is not None:
-                _drop_unused(graph, of[0])
-
-
 def _fits(graph: Graph, found: _Found) -> bool:
     """Whether the operands are of one batch and one width."""
     q, k, v = graph.dims(found.q), graph.dims(found.k), graph.dims(found.v)
@@ -233,30 +209,33 @@ def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, of: Softma
     return True
 
 
-def _take_scale_of_q(graph: Graph, found: _Found) -> None:
-    """Let the kernels multiply where q is multiplied for nothing else."""
+def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
+    """The same where the kernels multiply besides what q is multiplied with, if it is."""
     made = graph.maker(found.q)
     by = _scale(made) if made is not None else None
-    if made is None or by is None or not isinstance(made.arguments[0], Value) or graph.is_fixed(found.q):
-        return
-    if found.backward and graph.is_changed(made.arguments[0]):
-        return
-    if any(r is not found.scores and all(r is not b for b in found.backward) for r in graph.readers(found.q)):
-        return
-    if found.backward and not graph.unused(found.d_q):
-        back = graph.only_reader(found.d_q)
+    if made is None or by is None or not isinstance(made.arguments[0], Value):
+        return None
+    backward, d_q = found.backward, found.d_q
+    if backward and not graph.unused(d_q):
+        back = graph.only_reader(d_q)
         if back is None or _scale(back) != by:
-            return
-        found.backward.append(back)
-        found.d_q = back.results[0]
-    found.gone.append(made)
-    found.q, found.scale = made.arguments[0], found.scale * by
+            return None
+        backward, d_q = [*backward, back], back.results[0]
+    return replace(found, q=made.arguments[0], scale=found.scale * by, gone=[*found.gone, made], backward=backward, d_q=d_q)
 
 
-def _rewrite(graph: Graph, found: _Found) -> None:
-    if found.drop is not None:
-        _rewrite_dropped(graph, found, found.drop)
-        return
+def _rewrite(graph: Graph, found: _Found) -> bool:
+    """Let the kernels stand for it. False where that cannot be."""
+    new: dict[Instruction, Sequence[Instruction]] = dict.fromkeys((*found.gone, *found.backward), ())
+    new.update(_undropped(graph, found) if found.drop is None else _dropped(graph, found, found.drop))
+    if not graph.replace(new):
+        return False
+    if found.later:
+        graph.drop_unused([found.added, found.triangle])
+    return True
+
+
+def _undropped(graph: Graph, found: _Found) -> dict[Instruction, list[Instruction]]:
     q, k, v, mix = found.q, found.k, found.v, found.mix
     masks = [] if found.mask is None else [found.mask]
     kernel, dims = Attention(found.scale, found.turned, found.later), dims_of(q)
@@ -265,10 +244,10 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     last = rank - 1
     by_time, k_lies = _lies(rank, found.turned)
     in_order = {0: (last,), 1: k_lies[-1:], 2: (last,)}
-    graph.remove(found.gone)
     out = mix.results[0]
     given: list[Argument] = [q, k, v, *masks]
-    sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *dims[:-1])) if found.backward else None
+    heads = dims[:-2] if rank == 4 else (dims[0], 1)
+    sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *heads, dims[-2])) if found.backward else None
     results, one = ([out, sums], "") if sums is not None else ([out], "[0]")
     text = _call("attention", len(given)) + one
 
@@ -276,12 +255,10 @@ def _rewrite(graph: Graph, found: _Found) -> None:
         of = _memory(found)
         return of.forward + (of.sums if sums is None else 0)
 
-    graph.replace(mix, fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward))
-    if found.later:
-        _drop_unused(graph, found.added, found.triangle)
+    new = {mix: [fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward)]}
     if not found.backward:
-        return
-    first, *rest = found.backward
+        return new
+    first = found.backward[0]
     results = [found.d_q, found.d_k, first.results[1]]
     dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
 
@@ -295,8 +272,8 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     text = _call("gradient", len(given))
     in_order = {**in_order, 5: by_time}
     lies = {0: by_time, 1: k_lies, 2: by_time}
-    graph.remove(rest)
-    graph.replace(first, fused(first, text, given, results, workspace=backward_needs, in_order=in_order, lies=lies, gradient=kernel.backward))
+    new[first] = [fused(first, text, given, results, workspace=backward_needs, in_order=in_order, lies=lies, gradient=kernel.backward)]
+    return new
 
 
 def _lies(rank: int, turned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -306,7 +283,7 @@ def _lies(rank: int, turned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time
 
 
-def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
+def _dropped(graph: Graph, found: _Found, drop: Instruction) -> dict[Instruction, list[Instruction]]:
     """The numbers are drawn where the weights were dropped, so that they are the same, and the rest is one call each way."""
     q, k, v, mix = found.q, found.k, found.v, found.mix
     computed, dims, of_v = computes(drop, Dropping), dims_of(q), dims_of(v)
@@ -316,19 +293,16 @@ def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
     kept = drop.results[1] if len(drop.results) > 1 else None
     kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
     masks = [] if found.mask is None else [found.mask]
-    graph.remove(found.gone)
     draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape,
                  workspace=lambda: drawing_bytes(product((*dims[:-1], of_v[-2]))))  # fmt: skip
-    graph.replace(drop, draw)
     given: list[Argument] = [q, k, v, kept, *masks]
     needs = dropped_bytes(dims, of_v, found.later != 0.0)
     text = _call("attention", len(given))
-    graph.replace(mix, fused(mix, text, given, [mix.results[0]], workspace=lambda: needs[0], lies={0: by_time}, attention=kernel.forward))
-    if found.later:
-        _drop_unused(graph, found.added, found.triangle)
+    mixed = fused(mix, text, given, [mix.results[0]], workspace=lambda: needs[0], lies={0: by_time}, attention=kernel.forward)
+    new = {drop: [draw], mix: [mixed]}
     if not found.backward:
-        return
-    first, *rest = found.backward
+        return new
+    first = found.backward[0]
     results = [found.d_q, found.d_k, first.results[1]]
     dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
 
@@ -337,9 +311,9 @@ def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
 
     given = [q, k, v, kept, first.arguments[2], *masks]
     text = _call("gradient", len(given))
-    graph.remove(rest)
     lies = {0: by_time, 1: k_lies, 2: by_time}
-    graph.replace(first, fused(first, text, given, results, workspace=backward_needs, lies=lies, gradient=kernel.backward))
+    new[first] = [fused(first, text, given, results, workspace=backward_needs, lies=lies, gradient=kernel.backward)]
+    return new
 
 
 def _call(name: str, arguments: int) -> str:

@@ -8,6 +8,8 @@ Unless: something else reads the rows or their gradient
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
@@ -49,15 +51,14 @@ def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
     given = ", {{{at}}}" if offsets else ""
     text = f"{{bag}}({{0}}, {{1}}{given.format(at=2)})"
-    graph.remove([pool])
-    graph.replace(i, fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward))
+    new: dict[Instruction, Sequence[Instruction]] = {i: [fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward)], pool: ()}
     if grad is not None:
         d_bag = back[0].arguments[-1]
         dense = "" if of.sparse else ".to_dense()"
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
-        graph.remove(back)
-        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], _GRADIENT, rows=bag.backward))
-    return True
+        new[grad] = [fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], _GRADIENT, rows=bag.backward)]
+        new[back[0]] = ()
+    return graph.replace(new)
 
 
 def _pooling(pool: Instruction, out: Value) -> Pooled | None:

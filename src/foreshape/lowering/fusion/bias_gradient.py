@@ -27,6 +27,5 @@ def apply(graph: Graph) -> int:
         over = tuple(k for k in range(len(wide)) if k != axis)
         text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
         tag = "channel bias gradient" if axis == 1 and len(wide) == 4 else ""
-        graph.replace(i, fused(i, text, [d_out], [i.results[1]], tag, sum=Lazy(lambda: torch.sum)))
-        count += 1
+        count += graph.replace({i: [fused(i, text, [d_out], [i.results[1]], tag, sum=Lazy(lambda: torch.sum))]})
     return count

@@ -7,6 +7,8 @@ Unless: something else reads the loss, its gradient or the softmax
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foreshape.dims import Size
 from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
@@ -28,28 +30,28 @@ def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
     if dims is None or len(dims) != 2 or of.axis not in (-1, 1):
         return False
     readers = graph.readers(loss)
-    if graph.is_fixed(loss) or not 1 <= len(readers) <= 2:
+    if not 1 <= len(readers) <= 2:
         return False
     mean = next((r for r in readers if computes(r, Reduction) == _MEAN), None)
     if mean is None or not isinstance(mean.results[0], Value):
         return False
     back = [r for r in readers if r is not mean]
     found = _backward(graph, back[0], softmax, of) if back else None
-    if (back and found is None) or (not back and not graph.unused(softmax)):
+    if back and found is None:
         return False
     loss_of = class_loss.ClassLoss(of.ignored)
-    fresh = graph.fresh()
     assert isinstance(logits, Value)
-    logs, weight = Value("log_probabilities", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
-    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Lazy(lambda: torch.log_softmax)))
-    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward))
+    logs, weight = Value("log_probabilities", graph.fresh(), variable=logits.variable), Value("total_weight", graph.fresh())
+    first = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Lazy(lambda: torch.log_softmax))
+    mean_of = fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward)
+    new: dict[Instruction, Sequence[Instruction]] = {i: [first, mean_of], mean: ()}
     if found is not None:
         start, mean_grad, grad = found
         arguments: list[Argument] = [logs, label, start, weight]
         text = "{gradient}({0}, {1}, {2}, {3})"
-        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _needs(label), gradient=loss_of.backward))
-        graph.remove([mean_grad])
-    return True
+        new[grad] = [fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _needs(label), gradient=loss_of.backward)]
+        new[mean_grad] = ()
+    return graph.replace(new)
 
 
 def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: ClassLoss) -> tuple[Value, Instruction, Instruction] | None:
@@ -61,7 +63,7 @@ def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: Class
     grad = graph.only_reader(d_loss)
     if not isinstance(start, Value) or grad is None or undoes(grad, ClassLoss) != of or grad.arguments[1] is not softmax:
         return None
-    return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
+    return start, mean_grad, grad
 
 
 def _needs(label: Argument) -> Size:

@@ -30,8 +30,7 @@ def apply(graph: Graph) -> int:
             elements *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Lazy(partial(_made, i))))
-        count += 1
+        count += graph.replace({i: [fused(i, "{value}", [], [out], "constant", value=Lazy(partial(_made, i)))]})
     return count
 
 

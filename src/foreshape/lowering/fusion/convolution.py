@@ -16,23 +16,23 @@ from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
-    found = [(i, of) for i, of in graph.computing(ImageConvolution) if are_images(i)]
-    for i, of in found:
-        _rewrite(graph, i, of)
-    return len(found)
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(ImageConvolution) if are_images(i))
 
 
-def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
-    x, w = i.arguments[:2]
-    out, like, bias, gone = i.results[0], i, None, list[Instruction]()
+def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> bool:
+    out = i.results[0]
     add = graph.only_reader(out)
-    if add is not None and _adds_channel_bias(add, out):
-        like, out, bias, gone = add, add.results[0], add.arguments[1], [i]
-    arguments = [x, w] if bias is None else [x, w, bias]
+    if add is not None and _adds_channel_bias(add, out) and graph.replace({i: (), add: [_forward(i, of, add, add.arguments[1])]}):
+        return True
+    return graph.replace({i: [_forward(i, of, i, None)]})
+
+
+def _forward(i: Instruction, of: ImageConvolution, like: Instruction, bias: Argument) -> Instruction:
+    """The convolution, with a bias or without, in the place of another instruction."""
+    out, arguments = like.results[0], [*i.arguments[:2], *([] if bias is None else [bias])]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {settings(of)}, {of.groups})"
     conv = pointwise.convolve if has_windows_of_one(i) or of.is_spread else Lazy(lambda: torch.conv2d)
-    graph.remove(gone)
-    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=conv))
+    return fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=conv)
 
 
 def _adds_channel_bias(add: Instruction, out: Argument) -> bool:

@@ -21,36 +21,29 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(Descent))
 
 
-def _rate(graph: Graph, value: Value) -> str:
-    """A name for the learning rate as a number, read once a step."""
-    name = f"{value}_number"
-    line = f"{name} = {value}.item()"
-    if line not in graph.lowered.prologue:
-        graph.lowered.prologue.append(line)
-    return name
-
-
 def _rewrite(graph: Graph, i: Instruction) -> bool:
     param, grad, rate = i.arguments[:3]
     if not isinstance(param, Value) or not isinstance(rate, Value) or i.copies or i.stores:
         return False
     if spec_of(grad) is None or not isinstance(grad, Value) or not graph.is_constant(rate) or not param.persistable:
         return False
-    number = _rate(graph, rate)
-    maker = graph.maker(grad)
-    weight = maker is not None and maker.tag == "weight gradient" and graph.only_reader(grad) is i and _may_move(graph, maker, i, param)
-    if weight and maker is not None:
+    number = f"{rate}_number"
+    maker, dims = graph.maker(grad), dims_of(param)
+    done = False
+    if maker is not None and maker.tag == "weight gradient" and dims is not None and len(dims) == 2:
         x, d = maker.arguments
         text, needs = _product_text(maker, param, number)
         made = fused(i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, in_order=maker.in_order, add_product_=products.add_product_)
-        graph.remove([i])
         made.in_place = frozenset({0})
-        graph.replace(maker, made)
-    else:
+        done = graph.replace({maker: [made], i: ()})
+    if not done:
         made = fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], [param])
         made.in_place = frozenset({0})
-        graph.replace(i, made)
-    return True
+        done = graph.replace({i: [made]})
+    line = f"{number} = {rate}.item()"  # the learning rate as a number, read once a step
+    if done and line not in graph.lowered.prologue:
+        graph.lowered.prologue.append(line)
+    return done
 
 
 def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, Callable[[], Size] | None]:
@@ -65,12 +58,3 @@ def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, C
         return small, None
     rows = rows_of(maker.arguments[0])
     return choice(large, small, "{0}", least), lambda: products.adding_workspace(dims[0], rows, dims[1])
-
-
-def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Value) -> bool:
-    """Whether nothing reads the parameter between the gradient and the update."""
-    dims = dims_of(param)
-    if dims is None or len(dims) != 2:
-        return False
-    first, last = graph.order(maker), graph.order(update)
-    return not any(first < graph.order(i) < last for i in graph.readers(param))

@@ -52,6 +52,10 @@ class Chain:
             scale, shift = (scale * number, shift * number) if how == "multiply" else (scale, shift + number)
         return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
+    def taken(self, made: Instruction) -> dict[Instruction, Sequence[Instruction]]:
+        """What `Graph.replace` takes to let one instruction stand for the chain."""
+        return {**dict.fromkeys(self.gone, ()), self.last: [made]}
+
     def take(self, reader: Instruction) -> None:
         """Let the kernel do what an instruction does."""
         self.gone.append(self.last)

@@ -25,9 +25,7 @@ def apply(graph: Graph) -> int:
         x, a, b = times[1], times[2], plus[2]
         by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("view", ()))
         text = f"{{add}}({shift}, {{0}}, alpha={by})"
-        graph.remove([i])
         in_place = f"{{add}}({shift}, {{0}}, alpha={by}, out={{0}})"
         made = fused(add, text, [x], [add.results[0]], may_share=(0, 0), in_place=in_place, add=Lazy(lambda: torch.add))
-        graph.replace(add, made)
-        count += 1
+        count += graph.replace({i: (), add: [made]})
     return count

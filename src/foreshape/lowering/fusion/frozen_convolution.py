@@ -39,10 +39,9 @@ def apply(graph: Graph) -> int:
     found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
     found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
     found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
-    for i, of in found:
-        _rewrite(graph, i, of)
+    count = sum(_rewrite(graph, i, of) for i, of in found)
     alone = [i for i, _ in graph.computing(FixedNormalization)] if found else []
-    return len(found) + sum(_normalized(graph, i) for i in alone if graph.maker(i.results[0]) is i)  # one may have taken the next
+    return count + sum(_normalized(graph, i) for i in alone if graph.is_left(i))  # one may have taken the next
 
 
 _Windows = ImageConvolution | PaddedImageConvolution | ImageTransposedConvolution
@@ -57,13 +56,13 @@ def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageCo
     return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else of
 
 
-def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> None:
+def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> bool:
     x, w = i.arguments[:2]
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
     name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of))
-    _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
+    return _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
 
 
 def _normalized(graph: Graph, i: Instruction) -> bool:
@@ -78,19 +77,17 @@ def _normalized(graph: Graph, i: Instruction) -> bool:
     of = ImageConvolution((1, 1), (0, 0), (1, 1), count)
     make = _maker(chain, of)
     name = graph.pack("convolution", chain.values(), count * 4, lambda *values: make(torch.ones(count, 1, 1, 1), *values))
-    _stand_in(graph, x, chain, name, lambda: _workspace_of(dims_of(x), (count, 1, 1, 1), dims_of(chain.out), of))
-    return True
+    return _stand_in(graph, x, chain, name, lambda: _workspace_of(dims_of(x), (count, 1, 1, 1), dims_of(chain.out), of))
 
 
-def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> None:
+def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> bool:
     """Let a packed kernel stand for a chain."""
     arguments = [x] if chain.other is None else [x, chain.other]
     text = f"{name}({{0}})" if chain.other is None else f"{name}.add({{0}}, {{1}})"
-    graph.remove(chain.gone)
     order = dict.fromkeys(range(len(arguments)), LAST)
     made = fused(chain.last, text, arguments, [chain.out], "product", workspace=workspace, in_order=order, lies={0: LAST})
     made.packed = name
-    graph.replace(chain.last, made)
+    return graph.replace(chain.taken(made))
 
 
 def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:

@@ -37,12 +37,10 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
     name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
-    graph.remove(chain.gone)
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
     made = fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,))
     made.packed = name
-    graph.replace(chain.last, made)
-    return True
+    return graph.replace(chain.taken(made))
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:

@@ -39,5 +39,4 @@ def _rewrite(graph: Graph, i: Instruction, of: RowNormalization) -> bool:
     name = graph.pack("normalization", given, 0, partial(normalized_rows, begin, of.epsilon, *(isinstance(v, Value) for v in by)))
     made = fused(i, f"{name}({{0}})", [x], [i.results[0]], "normalization", workspace=lambda: rows * STATISTICS, in_rows=(0,))
     made.packed = name
-    graph.replace(i, made)
-    return True
+    return graph.replace({i: [made]})

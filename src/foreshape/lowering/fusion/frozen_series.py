@@ -216,6 +216,7 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
     total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
     name, last = _pack(graph, run, inside, outside), everything[-1].of
+    inner = {s.of.packed for s in run if s.of.packed}
     order = {at: LAST if _rank(v) == 4 else () for at, v in enumerate(outside)}
     lies = {at: LAST for at, v in enumerate(out) if _rank(v) == 4}
     given = ", ".join(f"{{{at}}}" for at in range(len(outside)))
@@ -226,8 +227,9 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     made.joins = len(everything)
     made.parts = tuple((s.of.op, *(of.of.op for of in s.before)) for s in run)
     made.packed = name
-    graph.remove({id(s.of): s.of for s in everything if s.of is not last}.values())
-    graph.replace(last, made)
+    if not graph.replace({**dict.fromkeys((s.of for s in everything), ()), last: [made]}):
+        return False
+    graph.lowered.derived[:] = [entry for entry in graph.lowered.derived if entry[0] not in inner]
     return True
 
 
@@ -277,25 +279,19 @@ def _give_slots(run: list[_Stage], inside: dict[Value, int], out: Sequence[Value
 
 def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Sequence[Value]) -> str:
     """A name for the series, in place of those for its products."""
-    lowered = graph.lowered
     numbers = {v: at for at, v in enumerate((*outside, *inside))}
-    derived = {name: (values, make) for name, values, make in lowered.derived}
+    derived = {name: (values, make) for name, values, make in graph.lowered.derived}
     makers: list[tuple[int, Callable[..., Any] | None, Callable[..., Any] | None, Any, tuple[int, ...], int | None]] = []
     all_values: list[Value] = []
-    names: set[str] = set()
     for s in run:
         sources = tuple(numbers[v] for v in s.sources)
         if s.of.packed:
             values, make = derived[s.of.packed]
-            names.add(s.of.packed)
             makers.append((len(values), make, None, None, sources, s.slot))
             all_values += values
         else:
             makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot))
-    lowered.derived[:] = [entry for entry in lowered.derived if entry[0] not in names]
-    name = f"{run[0].result}_series{len(lowered.derived)}"
-    lowered.derived.append((name, tuple(all_values), partial(_made, tuple(makers), len(outside))))
-    return name
+    return graph.pack("series", all_values, 0, partial(_made, tuple(makers), len(outside)))
 
 
 def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series:

@@ -38,8 +38,6 @@ def _rewrite(graph: Graph, i: Instruction, of: Transposition) -> bool:
     groups, channels = apart[1], x[1]
     if not kept or not isinstance(groups, int) or groups < 1 or not isinstance(channels, int) or channels % groups:
         return False
-    graph.remove([first, i])
     made = fused(last, "{shuffled}({0}, {groups})", [first.arguments[0]], [last.results[0]], "shuffle", shuffled=shuffled, groups=groups)
     made.kernel = partial(shuffled, groups=groups)
-    graph.replace(last, made)
-    return True
+    return graph.replace({first: (), i: (), last: [made]})

@@ -40,15 +40,13 @@ def apply(graph: Graph) -> int:
         return 0
     inputs = list(dict.fromkeys(v for i in calls.values() for v in i.reads() if v.persistable))
     wanted = tuple(map(repr, kept))
-    name = f"{kept[0]}_constants{len(graph.lowered.derived)}"
-    graph.lowered.derived.append((name, tuple(inputs), partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted)))
-    graph.lowered.packed = graph.lowered.packed + MOST - room
+    name = graph.pack("constants", inputs, MOST - room, partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted))
     places = {value: at for at, value in enumerate(kept)}
-    for i in list(calls.values()):
+    new: dict[Instruction, Sequence[Instruction]] = {}
+    for i in calls.values():
         value = made[id(i)]
-        at = places.get(value)
-        graph.replace(i, *([] if at is None else [fused(i, f"{name}[{at}]", [], [value], "constant")]))
-    return len(calls)
+        new[i] = [fused(i, f"{name}[{places[value]}]", [], [value], "constant")] if value in places else []
+    return len(calls) if graph.replace(new) else 0
 
 
 def _kept(graph: Graph, calls: dict[int, Instruction], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:

@@ -1,13 +1,15 @@
-"""What the rewrites ask: what an instruction computes, who makes a value, who reads it, and whether it may vanish. No rewrite."""
+"""What the rewrites ask: what an instruction computes, who makes a value, who reads it, and whether others may stand for some. No rewrite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from foreshape.dims import Size
 from foreshape.lowering.call_memory import rule_bytes
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.fusion.soundness import is_sound
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
 from foreshape.operator.computations import Computation, FixedNormalization, is_usual_gradient
 from foreshape.operator.operator import Operator
@@ -16,20 +18,37 @@ from foreshape.spec import LOD_TENSOR, Spec
 _Computation = TypeVar("_Computation", bound=Computation)
 
 
+class _Derived(NamedTuple):
+    """What is made of persistables when the step is bound, for instructions that do not stand in the step yet."""
+
+    name: str
+    values: tuple[Value, ...]
+    make: Callable[..., Any]
+    size: Size = 0
+    key: tuple[str, int] | None = None
+
+
 class Graph:
     """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
 
-    __slots__ = ("_changed", "_changes", "_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
+    __slots__ = (
+        "_changed", "_computing", "_derived", "_fixed", "_followers", "_fresh", "_makers", "_memory", "_packed", "_places", "_readers",
+        "_undoing", "_unsorted", "_updated", "_waiting", "_written", "lowered", "places",
+    )  # fmt: skip
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
         self._derived: dict[tuple[str, int], str] = {}
+        self._waiting: list[_Derived] = []
         self._makers: dict[Value, Instruction] = {}
-        self._readers: dict[Value, list[Instruction]] = {}
-        self._fixed: set[Value] = set(lowered.fetches)
+        self._readers: dict[Value, dict[Instruction, None]] = {}
+        self._unsorted: set[Value] = set()
+        self._fixed: set[Value] = set(lowered.returns())
         self._written: set[str] = set()
-        self._changed = {v.name for i in lowered.instructions for v in _changed_by(i)} if lowered.frozen else set[str]()
-        self._changes: set[str] | None = None
+        self._updated = {v.name for i in lowered.instructions for v in _changed_by(i)} if lowered.frozen else set[str]()
+        self._memory: MemoryUses | None = None
+        self._fresh = self._packed = 0
+        self._followers: dict[Instruction, Instruction] = {}
         self.places: list[list[Instruction]] = []
         for i in lowered.instructions:
             if not self.places or self.places[-1][0].position != i.position:
@@ -50,29 +69,36 @@ class Graph:
                     self._computing.setdefault(type(computed), []).append((i, computed))
                 if undone is not None:
                     self._undoing.setdefault(type(undone), []).append((i, undone))
+                if isinstance(computed, FixedNormalization) and not i.copies:  # what it seems to change stays as it is
+                    i.results, i.in_place = [None if at in i.in_place else r for at, r in enumerate(i.results)], frozenset()
             self._add(i)
-            for copy, source in i.copies:
-                self._readers.setdefault(source, []).append(i)
-                self._fixed.add(copy)
+            self._fixed.update(copy for copy, _ in i.copies)
             for place, value in i.stores:
                 self._fixed |= {place, value}
                 self._written.add(place.name)
+        self._changed = {v.name for i in lowered.instructions for v in i.changes()}
+        """The names of what is changed in its place or stored."""
 
     def _add(self, i: Instruction) -> None:
         for value in i.writes():
             self._makers.setdefault(value, i)
-        for value in dict.fromkeys(i.reads()):
-            readers = self._readers.setdefault(value, [])
-            readers.append(i)
-            if len(readers) > 1 and self.position(readers[-2]) > self.position(i):
-                readers.sort(key=self.position)
+        at = self._places[id(i)]
+        for value in i.uses():
+            readers = self._readers.setdefault(value, {})
+            if readers and self._places[id(next(reversed(readers)))] > at:
+                self._unsorted.add(value)
+            readers[i] = None
+        if self._memory is not None:
+            self._memory.add(i)
 
     def _drop(self, i: Instruction) -> None:
         for value in i.writes():
             if self._makers.get(value) is i:
                 del self._makers[value]
-        for value in dict.fromkeys(i.reads()):
-            self._readers[value].remove(i)
+        for value in i.uses():
+            self._readers[value].pop(i, None)
+        if self._memory is not None:
+            self._memory.drop(i)
 
     def finish(self) -> None:
         """Put the instructions that there are now into the step."""
@@ -82,32 +108,62 @@ class Graph:
         """Let the calls run in an order that needs less memory, where there is one."""
         self.places = reorder(self.lowered, self.places)
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
+        self._unsorted = set(self._readers)
 
     def computing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
         """The instructions that compute this, of those that no rewrite has taken yet, in order, with what exactly they compute."""
-        return [pair for pair in self._computing.get(kind, ()) if self._is_left(pair[0])]
+        return self._left(self._computing.get(kind, ()))
 
     def undoing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
         """The gradient ops of such instructions."""
-        return [pair for pair in self._undoing.get(kind, ()) if self._is_left(pair[0])]
+        return self._left(self._undoing.get(kind, ()))
 
-    def _is_left(self, i: Instruction) -> bool:
-        return i.expression is None and id(i) in self._places
+    def _left(self, pairs: Iterable[tuple[Instruction, Any]]) -> list[tuple[Instruction, Any]]:
+        found: list[tuple[Instruction, Any]] = []
+        for i, of in pairs:
+            while i in self._followers:
+                i = self._followers[i]
+            if self.is_left(i):
+                found.append((i, of))
+        return found
 
     def plain(self) -> list[Instruction]:
         """All instructions that no rewrite has taken, in order."""
         return [i for place in self.places for i in place if i.expression is None]
 
+    @property
+    def changes_memory(self) -> bool:
+        """Whether anything of the step is changed in its place."""
+        return self._memory is not None or bool(self._changed)
+
+    @property
+    def memory(self) -> MemoryUses:
+        """Who reads and who changes what is changed in its place."""
+        if self._memory is None:
+            self._memory = MemoryUses([i for place in self.places for i in place])
+        return self._memory
+
+    def is_left(self, i: Instruction) -> bool:
+        """Whether no rewrite has taken an instruction out."""
+        return id(i) in self._places
+
     def maker(self, value: Argument) -> Instruction | None:
         return self._makers.get(value) if isinstance(value, Value) else None
 
     def readers(self, value: Argument) -> list[Instruction]:
-        return list(self._readers.get(value, ())) if isinstance(value, Value) else []
+        """The instructions that read a value, in the order of their places."""
+        if not isinstance(value, Value):
+            return []
+        found = self._readers.get(value, {})
+        if value in self._unsorted:
+            self._unsorted.discard(value)
+            found = self._readers[value] = dict.fromkeys(sorted(found, key=self.position))
+        return list(found)
 
     def only_reader(self, value: Argument) -> Instruction | None:
-        """The one instruction that reads a value that nothing else needs."""
-        readers = self.readers(value)
-        return readers[0] if len(readers) == 1 and not self.is_fixed(value) else None
+        """The one instruction that reads a value that nothing else needs; it may read it more than once."""
+        readers = self._readers.get(value, ()) if isinstance(value, Value) else ()
+        return next(iter(readers)) if len(readers) == 1 and not self.is_fixed(value) else None
 
     def is_fixed(self, value: Argument) -> bool:
         """Whether a value is fetched, stored or persistable, so that it must be made as it is."""
@@ -115,7 +171,7 @@ class Graph:
 
     def unused(self, value: Argument) -> bool:
         """Whether nobody needs a value."""
-        return value is None or (not self.readers(value) and not self.is_fixed(value))
+        return value is None or (not (isinstance(value, Value) and self._readers.get(value)) and not self.is_fixed(value))
 
     def makes_one(self, i: Instruction) -> bool:
         """Whether nobody needs more of an instruction than its first result, and what it updates in place stays as it is."""
@@ -125,62 +181,91 @@ class Graph:
         """The number of an instruction's place."""
         return self._places[id(i)]
 
-    def order(self, i: Instruction) -> tuple[int, int]:
+    def order(self, i: Instruction) -> tuple[int, ...]:
         """What instructions sort by in the order in which they run."""
         at = self._places[id(i)]
         return at, next(k for k, x in enumerate(self.places[at]) if x is i)
 
-    def between(self, first: Instruction, last: Instruction) -> list[Instruction]:
-        """The instructions of the places after the first one's and before the last one's."""
-        return [i for place in self.places[self.position(first) + 1 : self.position(last)] for i in place]
+    def replace(self, taken: Mapping[Instruction, Sequence[Instruction]], instead: Mapping[Value, Value] | None = None) -> bool:
+        """Let others stand in the places of some instructions; False, with nothing changed, where the step would not compute the same then.
 
-    def replace(self, old: Instruction, *new: Instruction) -> None:
-        """Let other instructions stand in the place of one. What it stored in the scope, and copied for it, is stored and copied by those."""
-        for i in new:
-            if i is not old and not i.stores:
-                i.stores = [(place, value) for place, value in old.stores if any(value is w for w in i.writes())]
-        if new and new[0] is not old and not new[0].copies:
-            new[0].copies = list(old.copies)
-        self._drop(old)
-        at = self._places.pop(id(old))
-        where = self.places[at].index(old)
-        self.places[at][where : where + 1] = new
-        for i in new:
-            i.position = old.position
-            self._places[id(i)] = at
-            self._add(i)
+        All that a rewrite takes out or puts in goes through here, and `is_sound` is asked: whether anything else needs what nobody makes any more, and
+        whether the order holds. What was stored in the scope, or copied first, is stored and copied by those that stand there now.
 
-    def remove(self, gone: Iterable[Instruction]) -> None:
-        """Take instructions out."""
-        for i in gone:
-            self.replace(i)
+        Args:
+            taken: instruction -> what stands in its place, which is nothing where that vanishes.
+            instead: values that nobody makes any more -> those that hold the same, and are read in their place.
+        """
+        instead = instead or {}
+        waiting, self._waiting = self._waiting, []
+        if not is_sound(self, taken, instead):
+            for entry in waiting:
+                if entry.key is not None:
+                    del self._derived[entry.key]
+            return False
+        for entry in waiting:
+            self.lowered.derived.append(entry[:3])
+            self.lowered.packed = self.lowered.packed + entry.size
+        stores = [pair for t in taken for pair in t.stores]
+        for t, new in taken.items():
+            for i in new:
+                i.position = t.position
+                if i not in taken:
+                    made = i.writes()
+                    i.stores = [(place, value) for place, value in stores if value in made]
+            if new and new[0] is not t:
+                new[0].copies = new[0].copies or list(t.copies)
+                if new[0].expression is None and len(taken) == 1:
+                    self._followers[t] = new[0]  # the same op, with other arguments or results
+            self._drop(t)
+            at = self._places.pop(id(t))
+            where = self.places[at].index(t)
+            self.places[at][where : where + 1] = new
+            self._places.update(dict.fromkeys(map(id, new), at))
+        for new in taken.values():
+            for i in new:
+                self._add(i)
+        for old, same in instead.items():
+            self._read_instead(old, same)
+        return True
 
-    def without_result(self, i: Instruction, result: int) -> None:
-        """Let an instruction no longer make a result."""
-        value = i.results[result]
-        if isinstance(value, Value) and self._makers.get(value) is i:
-            del self._makers[value]
-        i.results[result] = None
+    def drop_unused(self, values: Iterable[Argument]) -> None:
+        """Take out what made values that nobody needs any more, and so on."""
+        waiting = [*values]
+        while waiting:
+            value = waiting.pop()
+            i = self.maker(value)
+            if i is not None and self.unused(value) and self.replace({i: ()}):
+                waiting += values_of(i.arguments)
 
-    def replace_value(self, old: Value, new: Value) -> None:
-        """Read ``new`` wherever ``old`` was read."""
-        for i in self.readers(old):
-            self.replace_argument(i, old, new)
-
-    def replace_argument(self, i: Instruction, old: Value, new: Value) -> None:
-        """Let one instruction read ``new`` instead of ``old``, and what it writes in the place of that in the place of this."""
+    def _read_instead(self, old: Value, same: Value) -> None:
+        """Read ``same`` wherever ``old`` was read, and write in its place what was written in the place of that."""
 
         def instead(given: Argument) -> Argument:
-            return [new if v is old else v for v in given] if isinstance(given, list) else new if given is old else given
+            return [same if v is old else v for v in given] if isinstance(given, list) else same if given is old else given
 
+        for i in self.readers(old):
+            self._drop(i)
+            i.arguments = [instead(a) for a in i.arguments]
+            i.results = [instead(r) if at in i.in_place else r for at, r in enumerate(i.results)]
+            i.copies = [(copy, same if source is old else source) for copy, source in i.copies]
+            i.offsets = None if i.offsets is None else [instead(a) for a in i.offsets]
+            self._add(i)
+        if old in self._fixed:
+            self._fixed.add(same)
+            self.lowered.fetches = [same if v is old else v for v in self.lowered.fetches]
+
+    def read_dims(self, i: Instruction, argument: int, like: Value) -> None:
+        """Let an instruction that reads only the dims of an argument have another in its place, which it reads already and which has these dims."""
+        assert any(v is like for v in i.reads())
         self._drop(i)
-        i.arguments = [instead(a) for a in i.arguments]
-        i.results = [instead(r) if at in i.in_place else r for at, r in enumerate(i.results)]
+        i.arguments = [*i.arguments[:argument], like, *i.arguments[argument + 1 :]]
         self._add(i)
 
     def fresh(self) -> int:
         """A number that no value has."""
-        return 1 + max((v.index for place in self.places for i in place for v in (*i.reads(), *i.writes())), default=0)
+        self._fresh = 1 + (self._fresh or max((v.index for place in self.places for i in place for v in (*i.reads(), *i.writes())), default=0))
+        return self._fresh
 
     def dims(self, value: Argument) -> tuple[Size, ...] | None:
         """The dims of a dense tensor, in what the symbols are known to be by all that is asked of them."""
@@ -188,29 +273,23 @@ class Graph:
         return None if dims is None else tuple(map(guards.settled, dims))
 
     def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
-        """A name for what is made of a persistable when the step is bound, such as its transposed view."""
+        """A name for what is made of a persistable when the step is bound, such as its transposed view; for what `replace` puts in next."""
         key = (what, id(value))
         if key not in self._derived:
             self._derived[key] = f"{value}_{what}"
-            self.lowered.derived.append((self._derived[key], (value,), make))
+            self._waiting.append(_Derived(self._derived[key], (value,), make, key=key))
         return self._derived[key]
 
     def pack(self, what: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
-        """A name for what is made of frozen persistables when the step is bound, and takes so many bytes beside them."""
-        name = "_".join([*map(str, values[:1]), f"{what}{len(self.lowered.derived)}"])
-        self.lowered.derived.append((name, tuple(values), make))
-        self.lowered.packed = self.lowered.packed + size
+        """A name for what is made of frozen persistables when the step is bound, and takes so many bytes beside them; for what `replace` puts in next."""
+        self._packed += 1
+        name = "_".join([*map(str, values[:1]), f"{what}{self._packed}"])
+        self._waiting.append(_Derived(name, tuple(values), make, size))
         return name
 
     def is_frozen(self, value: Argument) -> bool:
         """Whether a persistable keeps its value for the life of the step."""
-        return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._changed
-
-    def is_changed(self, value: Argument) -> bool:
-        """Whether anything changes a value in its place, or stores another there, so that it may be another where it is read later than it was."""
-        if self._changes is None:
-            self._changes = {v.name for i in self.lowered.instructions for v in i.changes()}
-        return isinstance(value, Value) and value.name in self._changes
+        return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._updated
 
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""

@@ -34,11 +34,7 @@ def apply(graph: Graph) -> int:
                 continue
             made = fused(i, "{0}.add_({1})", [place, y], [place])
         made.in_place = frozenset({0})
-        for stored, _ in i.stores:
-            graph.replace_value(stored, place)
-        graph.lowered.fetches = [place if v is out else v for v in graph.lowered.fetches]
-        graph.replace(i, made)
-        count += 1
+        count += graph.replace({i: [made]}, {out: place, **{stored: place for stored, _ in i.stores}})
     return count
 
 

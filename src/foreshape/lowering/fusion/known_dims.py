@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.lowering.fusion.graph import Graph, dims_of
-from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.lowering.instruction import Argument, Instruction, values_of
 from foreshape.operator.computations import Reshape
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if shape is None:
         return False
     arguments: list[Argument] = [x, *([] if isinstance(s, list) else None for s in sizes)]
-    graph.replace(i, replace(i, kernel=partial(_reshaped, shape=shape), arguments=arguments))
-    for value in values_of(sizes):
-        _drop(graph, value)
+    if not graph.replace({i: [replace(i, kernel=partial(_reshaped, shape=shape), arguments=arguments)]}):
+        return False
+    graph.drop_unused(values_of(sizes))
     return True
 
 
@@ -60,15 +60,3 @@ def _reshaped(x: Tensor, *sizes: Any, shape: list[int | None], requested: Any = 
         left = prod(n for axis, n in enumerate(dims) if axis not in taken) // prod(s for s in shape if s is not None and s > 0)
         return x.reshape([left if s is None else s if s >= 0 else dims[-1 - s] for s in shape]), None
     return x.reshape([s if s >= 0 else dims[-1 - s] for s in shape if s is not None]), None
-
-
-def _drop(graph: Graph, value: Value) -> None:
-    """Take out what made a value that nobody needs any more, and so on."""
-    i = graph.maker(value)
-    operator = None if i is None else i.op.operator
-    if i is None or operator is None or operator.acts() or operator.draws() or i.stores or i.copies or i.in_place or i.region is not None:
-        return
-    if all(graph.unused(r) for r in values_of(i.results)):
-        graph.remove([i])
-        for argument in values_of(i.arguments):
-            _drop(graph, argument)

@@ -18,25 +18,26 @@ _ADDMM = Lazy(lambda: torch.addmm)
 
 
 def apply(graph: Graph) -> int:
-    found = products_of_rows(graph)
-    for i in found:
-        _product(graph, i)
-    return len(found)
+    return sum(_product(graph, i) for i in products_of_rows(graph))
 
 
-def _product(graph: Graph, i: Instruction) -> None:
+def _product(graph: Graph, i: Instruction) -> bool:
     x, w = i.arguments
-    out, bias, like, gone = i.results[0], None, i, list[Instruction]()
+    out = i.results[0]
     add = graph.only_reader(out)
-    wide = dims_of(out)
-    total = computes(add, Sum)
-    if add is not None and total is not None and wide and add.arguments[0] is out:
-        shape = dims_of(add.arguments[1])
-        if shape is not None and len(shape) == 1 and shape[0] == wide[-1] and total.axis in (-1, len(wide) - 1):
-            # The product's place is that of the sum: the bias may be made between the two.
-            bias, out, like, gone = add.arguments[1], add.results[0], add, [i]
-    graph.remove(gone)
-    graph.replace(like, _forward(graph, like, x, w, bias, out))
+    if add is not None and _adds_bias(add, out):  # the product's place is that of the sum: the bias may be made between the two
+        made = _forward(graph, add, x, w, add.arguments[1], add.results[0])
+        if graph.replace({i: (), add: [made]}):
+            return True
+    return graph.replace({i: [_forward(graph, i, x, w, None, out)]})
+
+
+def _adds_bias(add: Instruction, out: Argument) -> bool:
+    total, wide = computes(add, Sum), dims_of(out)
+    if total is None or not wide or add.arguments[0] is not out:
+        return False
+    shape = dims_of(add.arguments[1])
+    return shape is not None and len(shape) == 1 and shape[0] == wide[-1] and total.axis in (-1, len(wide) - 1)
 
 
 def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Argument, out: Argument) -> Instruction:

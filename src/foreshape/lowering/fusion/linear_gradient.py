@@ -16,13 +16,10 @@ ANY_ORDER: dict[int, tuple[int, ...]] = {0: (), 1: ()}
 
 
 def apply(graph: Graph) -> int:
-    found = gradients_of_rows(graph)
-    for i in found:
-        _split(graph, i)
-    return len(found)
+    return sum(_split(graph, i) for i in gradients_of_rows(graph))
 
 
-def _split(graph: Graph, i: Instruction) -> None:
+def _split(graph: Graph, i: Instruction) -> bool:
     x, w, d = i.arguments
     d_x, d_w = i.results
     rank = len(dims_of(x) or ())
@@ -37,7 +34,7 @@ def _split(graph: Graph, i: Instruction) -> None:
         text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
         rows, order = ((0, 1), None) if flat else ((), ANY_ORDER)
         made.append(fused(i, text, [x, d], [d_w], "weight gradient", workspace=needs, in_rows=rows, in_order=order, mm=products.mm))
-    graph.replace(i, *made)
+    return graph.replace({i: made})
 
 
 def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x: Argument, rank: int) -> Instruction:

@@ -24,7 +24,7 @@ def _rewrite_product(graph: Graph, i: Instruction) -> int:
         if not graph.unused(i.results[1 - at]) or not isinstance(of, Value) or not isinstance(d_out, Value) or i.arguments[1 - at] is of:
             continue
         if of is not d_out and graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out):
-            graph.replace_argument(i, of, d_out)
+            graph.read_dims(i, at, d_out)
             count += 1
     return count
 
@@ -37,11 +37,11 @@ def _rewrite(graph: Graph, i: Instruction) -> int:
     slots = operator.schema.operands
     came = [a for o, a in zip(slots, i.arguments, strict=True) if o.name.endswith("@GRAD") and isinstance(a, Value)]
     count = 0
-    for o, of in zip(slots, i.arguments, strict=True):
+    for at, (o, of) in enumerate(zip(slots, i.arguments, strict=True)):
         if o.name not in forward.gradient_reads_dims or not isinstance(of, Value) or graph.dims(of) is None:
             continue
         like = next((d for d in came if graph.dims(d) == graph.dims(of)), None)
         if like is not None and of is not like:
-            graph.replace_argument(i, of, like)
+            graph.read_dims(i, at, like)
             count += 1
     return count

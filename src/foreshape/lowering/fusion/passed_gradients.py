@@ -7,6 +7,8 @@ Unless: that is fetched or stored
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Value
 from foreshape.operator.computations import Sum
@@ -16,13 +18,12 @@ def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.undoing(Sum):
         *operands, d_out = i.arguments
-        for at, of in enumerate(operands):
-            given = i.results[at]
-            same = graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out)
-            if same and isinstance(given, Value) and isinstance(d_out, Value) and not graph.is_fixed(given):
-                graph.replace_value(given, d_out)
-                graph.without_result(i, at)
-                count += 1
-        if not i.writes():
-            graph.remove([i])
+        dims = graph.dims(d_out)
+        passed: dict[Value, Value] = {}
+        for of, given in zip(operands, i.results, strict=True):
+            if isinstance(given, Value) and isinstance(d_out, Value) and dims is not None and graph.dims(of) == dims and not graph.is_fixed(given):
+                passed[given] = d_out
+        left = [None if r in passed else r for r in i.results]
+        if passed and graph.replace({i: [replace(i, results=left)] if any(left) else ()}, passed):
+            count += len(passed)
     return count

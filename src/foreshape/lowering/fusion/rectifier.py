@@ -12,8 +12,8 @@ from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
-    found = graph.computing(Rectifier)
-    for i, _ in found:
-        x = i.arguments[0]
-        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], "rectifier", may_share=(0, 0), in_place="{0}.relu_()", relu=Lazy(lambda: torch.relu)))
-    return len(found)
+    count, relu = 0, Lazy(lambda: torch.relu)
+    for i, _ in graph.computing(Rectifier):
+        made = fused(i, "{relu}({0})", [i.arguments[0]], [i.results[0]], "rectifier", may_share=(0, 0), in_place="{0}.relu_()", relu=relu)
+        count += graph.replace({i: [made]})
+    return count

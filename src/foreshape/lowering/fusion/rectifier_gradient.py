@@ -12,8 +12,8 @@ from foreshape.values.torch_proxy import Lazy, aten
 
 
 def apply(graph: Graph) -> int:
-    found = graph.undoing(Rectifier)
-    for i, _ in found:
+    count, threshold = 0, Lazy(lambda: aten.threshold_backward)
+    for i, _ in graph.undoing(Rectifier):
         out, d_out = i.arguments
-        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Lazy(lambda: aten.threshold_backward)))
-    return len(found)
+        count += graph.replace({i: [fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=threshold)]})
+    return count

@@ -26,19 +26,18 @@ def apply(graph: Graph) -> int:
         if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
             runs.setdefault(id(operator), []).append(i)
     for run in [part for whole in runs.values() for part in _parts(graph, whole)]:
-        if len(run) < 2 or not _is_independent(graph, run):
+        if len(run) < 2:
             continue
         columns = [[i.arguments[k] for i in run] for k in range(len(run[0].arguments))]
         arguments = [None if all(v is None for v in c) else [v for v in c if isinstance(v, Value)] for c in columns]
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        graph.remove(run[:-1])
         made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], in_rows=(1,))  # pyright: ignore
+        made.updates = [v for i in run for v in i.writes()]
         made.workspace = no_less(*(workspace_in_rows(i) for i in run))
         made.unknown = next((i.unknown for i in run if i.unknown), "")
-        graph.replace(last, made)
-        count += 1
+        count += graph.replace({**dict.fromkeys(run, ()), last: [made]})
     return count
 
 
@@ -63,22 +62,3 @@ def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
 
 def _is_dense(i: Instruction) -> bool:
     return all(v.variable is not None and v.variable.spec.kind is LOD_TENSOR for v in i.reads())
-
-
-def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
-    """Whether each of them can happen where the last one does: nothing behind it reads or writes what it changes, or stores what it reads."""
-    ids = {id(i) for i in run}
-    changed = {id(v): graph.position(i) for i in run for v in i.writes()}
-    used: dict[str, int] = {}
-    for i in run:
-        for v in (*i.reads(), *i.writes()):
-            used.setdefault(v.name, graph.position(i))
-    for other in graph.between(run[0], run[-1]):
-        if id(other) in ids:
-            continue
-        at = graph.position(other)
-        if any(changed.get(id(v), at) < at for v in (*other.reads(), *other.writes())):
-            return False
-        if any(used.get(place.name, at) < at for place, _ in other.stores):
-            return False
-    return len(changed) == sum(len(i.writes()) for i in run)

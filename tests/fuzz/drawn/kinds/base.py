@@ -26,6 +26,9 @@ class At(Protocol):
     def table(self, name: str, ids: Any, padding: int | None) -> Any:
         """In torch: the rows of a table that ids name; those but ``padding`` are in its sparse gradient."""
 
+    def gradient(self, name: str) -> Any:
+        """Behind the updates, the dense gradient of a parameter. In Foreshape None where there is none, in torch zeros then."""
+
     def moving(self, step: Step, width: int) -> Any:
         """In torch: the moving mean and variance of a step."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from drawn.drawing import Drawing
+from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.program import Step
 from foreshape import layer
@@ -113,8 +113,29 @@ class Attention(Kind):
         if q is None:
             return False
         k, v = (d.any(lambda v: v.shape == q.shape) or q for _ in range(2))
+        if d.chance.below(3):
+            self._apart(d, q, k)
+            return True
         d.add(self.name, [q, k, v], [(q.shape, v.scale)], masked=d.chance.one_in(2))
         return True
+
+    def _apart(self, d: Drawing, q: Value, k: Value) -> None:
+        """The same in steps that others may read, each of which may read others."""
+        time = q.shape[1]
+        if d.chance.one_in(2):
+            q = d.add("scale", [q], [(q.shape, q.scale)], scale=0.5, bias=0.0, bias_after_scale=True)[0]
+            k = q if d.chance.one_in(3) else k
+        x = d.add("matmul", [q, d.another(k)], [((*q.shape[:2], time), q.scale * k.scale)], turn_x=False, turn_y=True)[0]
+        scores = x
+        if d.chance.one_in(2):
+            x = d.add("scale", [d.another(x)], [(x.shape, x.scale)], scale=0.5, bias=0.0, bias_after_scale=True)[0]
+        if d.chance.one_in(2):
+            masks = [scores, d.any(lambda v: len(v.shape) <= 3 and v.lod is None and all(b in (a, 1) for a, b in zip(x.shape[::-1], v.shape[::-1], strict=False))) or x]
+            x = d.add("binary", [d.another(x), d.chance.pick(masks)], [(x.shape, x.scale + 1)], how="add", turned=False)[0]
+        weights = d.add("softmax", [d.another(x)], [(x.shape, 1.0)], how="softmax", axis=2)[0]
+        v = d.any(lambda v: len(v.shape) == 3 and v.known and v.lod is None and v.shape[:2] == (q.shape[0], time)) or weights
+        v = d.chance.pick([v, v, weights, scores])
+        d.add("matmul", [d.another(weights), v], [((*q.shape[:2], v.shape[2]), v.scale)], turn_x=False, turn_y=False)
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         scores = layer.scale(layer.matmul(xs[0], xs[1], transpose_y=True), 0.5)

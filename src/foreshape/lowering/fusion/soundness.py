@@ -1,0 +1,172 @@
+"""Whether others may stand in the places of some instructions: what every rewrite is asked by `Graph.replace`. No rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.memory_uses import Place
+
+if TYPE_CHECKING:
+    from foreshape.lowering.fusion.graph import Graph
+
+Taken = Mapping[Instruction, Sequence[Instruction]]
+"""Instruction -> those that are to stand in its place."""
+
+
+def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool:
+    """Whether a step computes the same with some instructions replaced, and values read by other names; see `Graph.replace`.
+
+    What the new instructions compute of what they read is the rewrite's own matter. Asked is the rest: what is not made any more is needed by nobody
+    else; each new instruction reads what was made before it; what it makes is read behind it; nobody changes what it reads, or reads or changes what it
+    changes, between its place and the places where that was done before; and what acts on the outside, or draws numbers, stays where it is.
+    """
+    if not all(map(graph.is_left, taken)) or any(not new and _must_stay(t) for t, new in taken.items()):
+        return False
+    change = _Change(graph, taken, instead)
+    if len(taken) == 1 and not instead and change.stays_at_its_place():
+        return change.drops_nothing_needed()
+    return change.drops_nothing_needed() and change.keeps_order() and change.keeps_memory() and change.reads_the_same()
+
+
+def _must_stay(i: Instruction) -> bool:
+    """Whether the place of an instruction is a part of what it does."""
+    operator = i.op.operator
+    return bool(i.copies) or i.region is not None or (i.expression is None and (operator is None or operator.acts() or operator.random or operator.collective))
+
+
+class _Change:
+    """What is to be changed in a step, with the places of what is new."""
+
+    def __init__(self, graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> None:
+        self.graph, self.taken, self.instead = graph, taken, instead
+        self.new = [(i, t) for t, made in taken.items() for i in made]
+        self.makers: dict[Value, Instruction] = {}
+        for i, _ in self.new:
+            for v in (*i.writes(), *i.updates):
+                self.makers.setdefault(v, i)
+        self.stores = [pair for t in taken for pair in t.stores]
+        self._orders: dict[Instruction, tuple[int, ...]] = {}
+
+    def order(self, i: Instruction) -> tuple[int, ...]:
+        """What an instruction of the step, taken or not, or a new one sorts by."""
+        found = self._orders.get(i)
+        if found is None:
+            if self.graph.is_left(i):
+                found = self._orders[i] = self.graph.order(i)
+            else:
+                self._orders.update((n, (*self.order(t), k)) for t, made in self.taken.items() for k, n in enumerate(made) if n is not t)
+                found = self._orders[i]
+        return found
+
+    def stays_at_its_place(self) -> bool:
+        """Whether what is new reads only what was read where it stands, or is made there, and changes what was changed there, of which it reads no view."""
+        t, new = next(iter(self.taken.items()))
+        there, changed = {*t.uses()}, t.changes()
+        for i in new:
+            changes, used = i.changes(), i.uses()
+            if not there.issuperset(used) or len(changes) != len(changed) - len(t.stores) or not set(changed).issuperset(changes):
+                return False
+            if changes:
+                place = self.graph.memory.place
+                places = [place(v) for v in changes]
+                if any(v not in changes and place(v) in places for v in used):
+                    return False
+            there.update(i.writes())
+        return True
+
+    def drops_nothing_needed(self) -> bool:
+        """Nobody needs what is not made any more."""
+        graph, taken = self.graph, self.taken
+        dropped = {v for t in taken for v in (*t.writes(), *t.updates) if v not in self.makers and v not in self.instead}
+        if any(graph.is_fixed(v) or any(r not in taken for r in graph.readers(v)) for v in dropped):
+            return False
+        return not dropped or not any(v in dropped for i, _ in self.new for v in i.uses())
+
+    def keeps_order(self) -> bool:
+        """Everything is made before it is read."""
+        graph = self.graph
+        for i, t in self.new:
+            there = t.uses()
+            for v in i.uses():
+                maker = self.makers.get(v)
+                if maker is i or v.persistable or (maker is None and v in there):
+                    continue
+                maker = graph.maker(v) if maker is None else maker
+                if maker is not None and self.order(maker) > self.order(i):
+                    return False
+            changed = i.changes()
+            for v in i.writes():
+                if graph.maker(v) is not t and v not in changed and any(r not in self.taken and self.order(r) < self.order(i) for r in graph.readers(v)):
+                    return False
+        return True
+
+    def keeps_memory(self) -> bool:
+        """What lies in memory that is changed is what it was, wherever it is read."""
+        if not (self.graph.changes_memory or any(i.in_place or i.updates for i, _ in self.new)):
+            return True
+        memory = self.graph.memory
+        for i, t in self.new:
+            made = i.writes()
+            written = {*i.changes(), *(place for place, value in self.stores if value in made)}
+            changed, changed_before = {memory.place(v) for v in written}, memory.changed_by(t)
+            at_once = memory.changed_by(i)
+            for v in i.uses():
+                place = memory.place(v)
+                if place in at_once and v not in written:
+                    return False  # it would read what it is changing
+                if memory.changers(place) and not (place in changed and place in changed_before) and not self._reads_in_time(v, place, t):
+                    return False
+            if not all(self._may_change(place, i, t) for place in changed):
+                return False
+        return True
+
+    def _reads_in_time(self, v: Value, place: Place, t: Instruction) -> bool:
+        """Whether a value is in the place of an instruction what it is where those read it that are taken."""
+        readers = [r for r in self.graph.readers(v) if r in self.taken]
+        changers = self.graph.memory.changers(place)
+        for r in readers:
+            first, last = sorted((self.order(r), self.order(t)))
+            if r is not t and any(c is not r and first <= self.order(c) <= last for c in changers):
+                return False
+        return bool(readers)
+
+    def _may_change(self, place: Place, i: Instruction, t: Instruction) -> bool:
+        """Whether a place can be changed where ``i`` is to stand, in the place of ``t``."""
+        memory = self.graph.memory
+        before = [c for c in memory.changers(place) if c in self.taken]
+        users = [u for u in memory.users(place) if u not in self.taken]
+        if not before:  # then nobody may need what was there
+            needed = any(memory.place(v) == place for v in self.graph.lowered.returns() if v not in self.instead)
+            return not needed and not any(self.order(u) > self.order(t) for u in users)
+        if len(before) > 1 or before[0] is t:
+            return len(before) == 1
+        first, last = sorted((self.order(before[0]), self.order(t)))
+        others = any(n is not i and any(memory.place(v) == place for v in n.uses()) for n, _ in self.new)
+        return not others and not any(first < self.order(u) < last for u in users)
+
+    def reads_the_same(self) -> bool:
+        """A value that is read by another name is the same until it is read."""
+        graph = self.graph
+        for old, same in self.instead.items():
+            t = next((t for t in self.taken if old in t.writes() or any(place is old for place, _ in t.stores)), None)
+            place, place_before = graph.memory.place(same), graph.memory.place(old)
+            if t is None:
+                return False
+            if place == place_before:
+                continue
+            if old.persistable or old.feed or any(graph.memory.place(p) != place for p, value in t.stores if value is old):
+                return False
+            readers = [r for r in graph.readers(old) if r not in self.taken]
+            if graph.memory.changers(place_before):
+                return False
+            changers = [c for c in graph.memory.changers(place) if c is not t]
+            if changers:
+                last = (len(graph.places),) if graph.is_fixed(old) else max(map(self.order, readers), default=())
+                if any(self.order(t) < self.order(c) < last for c in changers):
+                    return False
+            maker = self.makers.get(same, graph.maker(same))
+            if maker is not None and not same.persistable and any(self.order(maker) > self.order(r) for r in readers):
+                return False
+        return True

@@ -1,0 +1,93 @@
+"""Memory that a step changes in its place, or may: the values that lie in it, and who reads and who changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.operator import Operator
+
+Place = str | Value
+"""A variable of the scope by its name, or the value that another memory was made for."""
+
+
+class MemoryUses:
+    """Who reads and who changes each place of the scope, and each other one that is changed; kept true as instructions come and go."""
+
+    __slots__ = ("_changers", "_users", "views")
+
+    def __init__(self, instructions: Iterable[Instruction]) -> None:
+        self.views: dict[Value, Value] = {}
+        """Each value that lies in the memory of another, and that one."""
+        self._changers: dict[Place, dict[Instruction, None]] = {}
+        self._users: dict[Place, dict[Instruction, None]] = {}
+        for i in instructions:
+            self._enter(i)
+        for i in instructions:
+            self._use(i)
+
+    def place(self, value: Value) -> Place:
+        """The place that a value lies in."""
+        return place_of(value, self.views)
+
+    def changers(self, place: Place) -> Iterable[Instruction]:
+        """The instructions that change a place."""
+        return self._changers.get(place, ())
+
+    def users(self, place: Place) -> Iterable[Instruction]:
+        """The instructions that read a place or change it."""
+        return self._users.get(place, ())
+
+    def changed_by(self, i: Instruction) -> set[Place]:
+        """The places that an instruction changes."""
+        return {self.place(v) for v in i.changes()}
+
+    def add(self, i: Instruction) -> None:
+        """Take in an instruction."""
+        self._enter(i)
+        self._use(i)
+
+    def drop(self, i: Instruction) -> None:
+        """Forget an instruction."""
+        for place in self._touched(i):
+            self._users.get(place, {}).pop(i, None)
+            self._changers.get(place, {}).pop(i, None)
+
+    def _enter(self, i: Instruction) -> None:
+        made = views_made(i)
+        if made:
+            self.views.update(made)
+        for value in i.changes():
+            self._changers.setdefault(place_of(value, self.views), {})[i] = None
+
+    def _use(self, i: Instruction) -> None:
+        for place in self._touched(i):
+            self._users.setdefault(place, {})[i] = None
+
+    def _touched(self, i: Instruction) -> Iterator[Place]:
+        views, changers = self.views, self._changers
+        for value in i.uses() + i.changes():
+            if value.persistable or value in views or value.in_scope or value in changers:
+                place = place_of(value, views)
+                if place in changers or isinstance(place, str) or place.in_scope:
+                    yield place
+
+
+def place_of(value: Value, views: dict[Value, Value]) -> Place:
+    """The place that a value lies in, by what lies in the memory of what."""
+    while value in views:
+        value = views[value]
+    return value.name if value.persistable else value
+
+
+def views_made(i: Instruction) -> Iterable[tuple[Value, Value]]:
+    """The results of an instruction that lie in the memory of an argument, and that."""
+    if i.shares if i.expression is not None else i.op.operator is not None and _has_views(type(i.op.operator)):
+        return [(value, source) for value, source in i.memory() if source is not None and source is not value]
+    return ()
+
+
+@cache
+def _has_views(operator: type[Operator]) -> bool:
+    return any(r.view_of is not None or r.updates is not None for r in operator.schema.results)

@@ -1,0 +1,64 @@
+"""Values that must not change with the memory in which they lie: they are copied before an instruction changes that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import methodcaller
+
+from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.lowering.memory_uses import Place, place_of, views_made
+from foreshape.spec import LOD_TENSOR
+
+
+def with_own_memory(instructions: list[Instruction], fetches: Sequence[Value], new: Callable[[], int]) -> list[Value]:
+    """Copy a view of what an instruction changes, such as a reshaped parameter, where it is needed behind that.
+
+    Args:
+        instructions: of a block; the copies are put in.
+        new: gives a number that no value has.
+
+    Returns:
+        What is fetched then.
+    """
+    if not any(i.in_place or i.stores for i in instructions):
+        return list(fetches)
+    views: dict[Value, Value] = {}
+    changed: set[Place] = set()
+    for i in instructions:
+        views.update(views_made(i))
+        changed.update(place_of(v, views) for v in i.changes())
+    if not any(place_of(v, views) in changed for v in views):
+        return list(fetches)
+    last = {v: at for at, i in enumerate(instructions) for v in i.uses()} | dict.fromkeys(fetches, len(instructions))
+    views, alive, copied = {}, dict[Place, list[Value]](), dict[Value, Value]()
+    out: list[Instruction] = []
+    for at, i in enumerate(instructions):
+        mine = i.changes()
+        for place in {place_of(v, views) for v in mine}:
+            for v in alive.pop(place, ()):
+                if last.get(v, -1) >= at and v not in mine:
+                    copied[v] = replace(v, index=new())
+                    out.append(Instruction(i.op, methodcaller("clone"), [v], [copied[v]], expression="{0}.clone()", position=i.position))
+        if copied:
+            _read(i, copied)
+        out.append(i)
+        for v, source in views_made(i):
+            views[v] = source
+            if (place := place_of(v, views)) in changed and v.spec is not None and v.spec.kind is LOD_TENSOR:
+                alive.setdefault(place, []).append(v)
+    instructions[:] = out
+    return [copied.get(v, v) for v in fetches]
+
+
+def _read(i: Instruction, copied: dict[Value, Value]) -> None:
+    """Let an instruction read copies."""
+
+    def instead(given: Argument) -> Argument:
+        return [None if v is None else copied.get(v, v) for v in given] if isinstance(given, list) else None if given is None else copied.get(given, given)
+
+    if any(v in copied for v in values_of(i.arguments)):
+        i.arguments = [instead(a) for a in i.arguments]
+    i.copies = [(copy, copied.get(source, source)) for copy, source in i.copies]
+    if i.before is not None:
+        i.before = [v and copied.get(v, v) for v in i.before]
