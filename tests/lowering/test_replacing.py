@@ -53,7 +53,8 @@ def attention(values: Callable[..., Any], mask: Callable[..., Any] | None = None
 
 
 VALUES: dict[str, Callable[..., Any]] = {
-    "of its own": lambda w, s, x, q: layer.tanh(x), "the operand": lambda w, s, x, q: x, "the queries": lambda w, s, x, q: q, "the weights": lambda w, s, x, q: w,
+    "of its own": lambda w, s, x, q: layer.tanh(x), "the operand": lambda w, s, x, q: x, "the queries": lambda w, s, x, q: q,
+    "the weights": lambda w, s, x, q: w,
     "the scores": lambda w, s, x, q: s,
 }  # fmt: skip
 

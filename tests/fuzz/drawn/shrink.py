@@ -97,7 +97,8 @@ def reduced(program: Program, keeps: Iterator[bool]) -> Program:
     fetches = tuple(tuple(n for n in program.fetches[at] if n in made) for at in runs)
     stopped = tuple(n for n in stopped if n in made)
     return replace(program, inputs=tuple(i for i in inputs if i.number in read), steps=steps, optimizer=optimizer, stopped=stopped,
-                   batches=tuple(program.batches[at] for at in runs), fetches=fetches, loss=program.loss if program.loss in made else None, after=after)  # fmt: skip
+                   batches=tuple(program.batches[at] for at in runs), fetches=fetches, loss=program.loss if program.loss in made else None,
+                   after=after)  # fmt: skip
 
 
 def _steps(steps: tuple[Step, ...], keeps: Iterator[bool], inputs: list[Input]) -> Iterator[Step]:

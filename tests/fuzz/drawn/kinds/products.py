@@ -130,7 +130,8 @@ class Attention(Kind):
         if d.chance.one_in(2):
             x = d.add("scale", [d.another(x)], [(x.shape, x.scale)], scale=0.5, bias=0.0, bias_after_scale=True)[0]
         if d.chance.one_in(2):
-            masks = [scores, d.any(lambda v: len(v.shape) <= 3 and v.lod is None and all(b in (a, 1) for a, b in zip(x.shape[::-1], v.shape[::-1], strict=False))) or x]
+            fits = d.any(lambda v: len(v.shape) <= 3 and v.lod is None and all(b in (a, 1) for a, b in zip(x.shape[::-1], v.shape[::-1], strict=False)))
+            masks = [scores, fits or x]
             x = d.add("binary", [d.another(x), d.chance.pick(masks)], [(x.shape, x.scale + 1)], how="add", turned=False)[0]
         weights = d.add("softmax", [d.another(x)], [(x.shape, 1.0)], how="softmax", axis=2)[0]
         v = d.any(lambda v: len(v.shape) == 3 and v.known and v.lod is None and v.shape[:2] == (q.shape[0], time)) or weights
