@@ -235,3 +235,53 @@ def test_what_the_library_calls_invalid_has_no_kernel_and_memory_that_it_does_is
     assert type(caught.value) is LibraryError
     with pytest.raises(Unimplemented, match="at most 12 dims, not 13"):
         found.strided((1,) * 13, (1,) * 13)
+
+
+@needs_library
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("following", [Following(), RELU, Following("hardswish", scale=2.0)], ids=str)
+def test_what_follows_a_transposed_convolution_is_not_done_number_by_number(bias: bool, following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 3 by steps of 2 are the gradient of a convolution to the library, which computes that alone."""
+    x, weight, by = numbers(1, 8, 9, 7), numbers(8, 5, 3, 3), numbers(5) if bias else None
+    described, found = list[str](), library()
+    assert found is not None
+    finish = direct.PackedTransposedConvolution._finish  # pyright: ignore[reportPrivateUsage]
+
+    def watched(self: Any, primitive: Any, *given: Any) -> Any:
+        described.append(f"{found.implementation(primitive)}{' and more' if self._bias is not None or self._functions else ''}")
+        return finish(self, primitive, *given)
+
+    monkeypatch.setattr(direct.PackedTransposedConvolution, "_finish", watched)
+    kernel = transposed_convolution(weight.clone(), by, (2, 2), (1, 1), (0, 0), (1, 1), following)
+    wanted = torch.nn.functional.conv_transpose2d(x, weight, by, 2, 1)
+    for _ in range(2):
+        torch.testing.assert_close(kernel(x), frozen.activated(wanted.clone(), following), rtol=1e-4, atol=1e-4)
+    assert len(described) == 1 and not (described[0].startswith("conv:") and described[0].endswith("and more"))
+
+
+@needs_library
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_filter_to_a_group_is_computed_by_a_kernel_that_takes_the_same_time_each_time(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor with AVX2: its kernels by products multiply what is left from before, which may be denormal."""
+    implementation, another, asked = onednn_library.Library.implementation, onednn_library.Library.another, list[str]()
+
+    def named(self: Any, description: Any) -> str:
+        return implementation(self, description).replace("avx512_core", "avx2")
+
+    def next_one(self: Any, description: Any) -> Any:
+        asked.append(named(self, description))
+        return another(self, description)
+
+    monkeypatch.setattr(onednn_library.Library, "implementation", named)
+    monkeypatch.setattr(onednn_library.Library, "another", next_one)
+    x, weight, bias = numbers(1, 24, 9, 7), numbers(24, 1, 2, 2) if transposed else numbers(1, 24, 3, 3), numbers(1)
+    if transposed:
+        kernel, wanted = transposed_convolution(weight.clone(), bias, (2, 2), (0, 0), (0, 0), (1, 1), RELU), torch.conv_transpose2d(x, weight, bias, 2)
+    else:
+        kernel, wanted = convolution(weight.clone(), bias, (1, 1), (0, 0), (1, 1), 1, RELU), torch.conv2d(x, weight, bias)
+    torch.testing.assert_close(kernel(x), torch.relu(wanted), rtol=1e-4, atol=1e-4)
+    assert all("brgconv" in name and name.endswith("avx2") for name in asked)
+    two = convolution(numbers(2, 24, 3, 3), None, (1, 1), (0, 0), (1, 1), 1, RELU)
+    before = len(asked)
+    torch.testing.assert_close(two(x), torch.relu(torch.conv2d(x, numbers(2, 24, 3, 3))), rtol=1e-4, atol=1e-4)
+    assert len(asked) == before, "of two filters every kernel is taken"

@@ -283,12 +283,18 @@ class PackedConvolution(_PackedWindows):
         with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._functions)
             described = library.convolution(source, self._any, bias, result, strides, dilations, before, behind, attributes[-1])
+            if self._shape[0] * self._shape[1] == self._channels:
+                described = library.without_garbage(described)
             return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 
 TOGETHER = 2048
 """A transposed convolution with more weights than this for each channel of its result is added up in parts, each of which oneDNN's library (2023.2)
 gives the bias and the function: seen from 4096 on, with windows of 4, 8 and 16 pixels."""
+
+
+_GRADIENT = "conv:"
+"""How the library names transposed convolutions that are the gradients of convolutions, with a loop for what follows that takes 20 to 80 times as long."""
 
 
 class PackedTransposedConvolution(_PackedWindows):
@@ -329,6 +335,10 @@ class PackedTransposedConvolution(_PackedWindows):
             described = library.convolution(
                 source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
             )
+            if channels == 1:
+                described = library.without_garbage(described)
+            if (self._bias is not None or self._functions) and library.implementation(described).startswith(_GRADIENT):
+                raise Unimplemented("the bias and the function would be done number by number")
             return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, order_of(out))
 
 

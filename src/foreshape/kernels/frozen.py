@@ -5,7 +5,7 @@ Images are computed with the channels innermost in memory, which oneDNN reads as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -199,6 +199,19 @@ class TransposedConvolution:
         return activated(out, self._following).contiguous(memory_format=torch.channels_last)
 
 
+class Apart:
+    """``activation(kernel(x) + bias)`` of images, the bias and the activation behind the kernel."""
+
+    __slots__ = ("_bias", "_following", "_kernel")
+
+    def __init__(self, kernel: Callable[[Tensor], Tensor], bias: Tensor | None, following: Following) -> None:
+        self._kernel, self._bias, self._following = kernel, None if bias is None else bias.view(-1, 1, 1), following
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self._kernel(x)
+        return activated(out if self._bias is None else out.add_(self._bias), self._following)
+
+
 class Linear:
     """``activation(x weight + bias)`` of rows ``[..., k]``, with a weight ``[k, n]`` that never changes."""
 
@@ -240,8 +253,14 @@ def transposed_convolution(
     found = library()
     if found is None:
         return TransposedConvolution(weight, bias, *settings, following)
-    function = in_library(following)
-    return PackedTransposedConvolution(found, weight, bias, *settings, function, lambda weight: TransposedConvolution(weight, bias, *settings, following))
+    alone = bias is None and following == NOTHING
+
+    def otherwise(weight: Tensor) -> Callable[[Tensor], Tensor]:
+        if alone:
+            return TransposedConvolution(weight, None, *settings, NOTHING)
+        return Apart(transposed_convolution(weight, None, *settings, NOTHING), bias, following)
+
+    return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
 
 
 def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | Linear:

@@ -26,7 +26,7 @@ _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 
 _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1, 10, 3, 1
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
-_UNIMPLEMENTED = 3
+_UNIMPLEMENTED, _LAST = 3, 4
 _REFUSALS = (2, _UNIMPLEMENTED)
 """What says that there is no primitive as described: sizes were compared before, so that what the library calls invalid is valid, but for its kernels."""
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
@@ -276,6 +276,25 @@ class Library:
         status = self._functions.dnnl_primitive_desc_query(c_void_p(description.value), c_int(_IMPLEMENTATION), c_int(0), byref(found))
         _check(status, "which kernel")
         return (found.value or b"").decode()
+
+    def another(self, description: Handle) -> Handle:
+        """The same, with the next kernel that computes it.
+
+        Raises:
+            Unimplemented: there is none, or only the slowest one.
+        """
+        _check(self._functions.dnnl_primitive_desc_next_impl(_pointer(description)), "another kernel", (_LAST,))
+        return self._quick(description)
+
+    def without_garbage(self, description: Handle) -> Handle:
+        """The same of a convolution with one filter to a group, by a kernel that takes the same time each time.
+
+        Those of 2023.2 for AVX2 load one number of a vector and multiply all eight: the others are left from before, and where they are denormal
+        it takes a hundred times as long.
+        """
+        while (name := self.implementation(description)).endswith("avx2") and "brgconv" in name:
+            description = self.another(description)
+        return description
 
     def kernel(self, primitive: Handle) -> str:
         """Which kernel a primitive is."""
