@@ -252,8 +252,9 @@ class Spec:
         found = _specs.get(key)
         if found is None:
             if dims is not None:
-                dims = sizes_of(dims)
-                check_dims(dims, dtype)
+                check_dims(dims := sizes_of(dims), dtype)
+                if lod is not None and not dims:
+                    raise ShapeError("what is ragged needs at least the dim of its rows")
                 key = (kind, dtype, dims, lod, value)
             found = object.__new__(cls)
             found.kind, found.dtype, found.dims, found.lod, found.value = key

@@ -67,12 +67,20 @@ def test_every_field_made_wrong(tmp_path: Path) -> None:
             else:
                 assert path and (path[-1] == "messages" and value == []), (path, value)
     assert refused > 200
-    for broken in (text[:-2], "[" * 100_000, "", text.replace("timeline 1", "timeline 2")):
+    floats = "[" + ",".join(["[1.5]"] * 400_001) + "]"  # which would take fifty times its bytes
+    for broken in (floats, text[:-2], "[" * 100_000, "", text.replace("timeline 1", "timeline 2")):
         (tmp_path / "broken.json").write_text(broken)
         with pytest.raises(fs.FormatError, match=r"broken.json"):
             Measured.load(tmp_path / "broken.json")
     with pytest.raises(fs.FormatError, match="No such file"):
         Measured.load(tmp_path / "none.json")
+
+
+def test_a_file_that_is_larger_than_any_step_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "step.json", "wb") as file:
+        file.truncate(1 << 26)
+    with pytest.raises(fs.FormatError, match=r"step.json: 67108864 bytes; the limit is 33554432"):
+        Measured.load(tmp_path / "step.json")
 
 
 def test_the_planned_step_is_drawn_above_the_measured_one(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_a_product_takes_its_work() -> None:
     assert step.seconds == pytest.approx(call.seconds + 1e-3)
 
 
+def test_kinds_that_were_measured_by_other_sizes_count_as_not_measured() -> None:
+    """Whatever a file has: products by one size, what moves by three."""
+    given = machine()
+    for kernels in given.threads.values():
+        kernels.kinds = {name: [[64.0, 1e-6]] if "mm" in name else [[8.0, 8.0, 8.0, 1e-6]] for name in kernels.kinds}
+    step = predict(lowered(stack()), {"batch": 64}, given, 1)
+    assert step.seconds > 1e-3 and not any(c.measured for c in step.calls if c.call.work)
+
+
 def test_a_step_takes_what_its_calls_take_and_what_is_besides() -> None:
     step = predict(lowered(stack()), {"batch": 64}, machine(), 1)
     assert step.seconds == pytest.approx(1e-3 + sum(c.seconds for c in step.calls))

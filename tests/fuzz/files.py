@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import json
 import random
 import resource
 import struct
@@ -32,11 +33,15 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 from mutation import mutate  # noqa: E402
-from support import crafted_checkpoints, crafted_headers  # noqa: E402
+from support import crafted_checkpoints, crafted_headers, crafted_programs  # noqa: E402
+from support.commanded import call  # noqa: E402
 from support.messages import good  # noqa: E402
+from support.planned_networks import stack  # noqa: E402
 from support.survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
+from foreshape.cli.ranks import print_ranks_plan  # noqa: E402
+from foreshape.cost import calibration, measured  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
 from foreshape.interop.npy_file import read_array  # noqa: E402
 from foreshape.training import container  # noqa: E402
@@ -79,8 +84,6 @@ def parameters() -> list[bytes]:
 
 @cache
 def safetensors() -> list[bytes]:
-    import json
-
     return [crafted_headers.safetensors(json.dumps(crafted_headers.GOOD), crafted_headers.DATA), *(data for _, data in crafted_headers.wrong_headers())][:40]
 
 
@@ -145,8 +148,33 @@ def crafted_job(rng: random.Random) -> bytes:
     return data[:begin] + struct.pack("<QQQ", len(document), main, startup) + document + data[begin + 24 + words :]
 
 
+@cache
+def timed() -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """A calibration and a measured step as JSON, and a small program that is planned with them."""
+    product = [[float(n), float(n), float(n), 1e-11 * n**3] for n in (1, 64, 4096)]
+    kinds = {"product addmm mm onednn": product, "relu": [[10.0, 1e-6]], "elementwise_add": [[8.0, 1e-9], [64.0, 1e-8]]}
+    kernels = {"step": 1e-5, "among": 1e-7, "kinds": kinds, "memory": [[10, 1e-9], [1000, 1e-7]]}
+    message = {"type": "c_allreduce_sum", "ring": 0, "bytes": 400, "started": 0.1, "waited": 0.2, "done": 0.2, "came": 0.3}
+    step = {"format": measured.FORMAT, "step": 7, "steps": 20, "ranks": [{"seconds": 0.5, "messages": [message]}] * 2}
+    return {"format": calibration.FORMAT, "machine": "m", "threads": {"1": kernels, "2": kernels}}, step, stack()
+
+
+def crafted_json(good: dict[str, Any], rng: random.Random) -> bytes:
+    """A document with a few things in it that are wrong, or some bytes."""
+    found: Any = good
+    if rng.random() < 0.3:
+        data = json.dumps(good).encode()
+        return mutate(data, [data], rng)
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.choice(list(crafted_checkpoints.places(found)))
+        value = rng.choice((*crafted_checkpoints.WRONG.values(), [[1.0, 1e-6]], [[2.0, 3.0, 1e-6]], [[1e17, 1e-300]], [[1e-9, 1e17], [1e-9, 1e-9]]))
+        found = rng.choice((crafted_checkpoints.replaced, crafted_checkpoints.with_more))(found, at, value)
+    return json.dumps(found).encode()
+
+
 MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "programs": lambda rng: ("pdmodel", mutate(rng.choice(programs()), programs(), rng)),
+    "programs, crafted": lambda rng: ("crafted", crafted_programs.crafted(rng)),
     "parameters": lambda rng: ("pdiparams", mutate(rng.choice(parameters()), parameters(), rng)),
     "safetensors": lambda rng: ("tensors", mutate(rng.choice(safetensors()), safetensors(), rng)),
     "safetensors headers": lambda rng: ("tensors", crafted_headers.any_header(rng)),
@@ -156,6 +184,8 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "checkpoints": lambda rng: ("checkpoint", mutate(checkpoint_bytes(), [checkpoint_bytes(), *safetensors()], rng)),
     "checkpoints, right checksum": lambda rng: ("checkpoint", with_checksum(mutate(checkpoint_bytes(), [checkpoint_bytes()], rng))),
     "checkpoints, crafted": lambda rng: ("checkpoint", crafted_checkpoint(rng)),
+    "calibrations": lambda rng: ("calibration", crafted_json(timed()[0], rng)),
+    "measured steps": lambda rng: ("measured", crafted_json(timed()[1], rng)),
     "jobs": lambda rng: ("job", mutate(jobs()[0], jobs(), rng)),
     "jobs, right sizes": lambda rng: ("job", crafted_job(rng)),
 }
@@ -167,6 +197,20 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
 def read_program(path: Path) -> str:
     out = survive(path.read_bytes())
     return "refused" if out.refused is not None else "read, with errors" if out.errors else "read"
+
+
+def use_program(path: Path) -> str:
+    """Whatever looks at it, the commands too, and a run."""
+
+    def commands() -> None:
+        page = path.with_suffix(".html")
+        shown = ("show", "show --json", "show --summary", "show --tail")
+        for words in (*shown, "check --guards", "check --json", "plan --batch 2", f"report --html {page}", "run"):
+            name, *options = words.split(" ")
+            call(name, path, *options)
+        page.unlink(missing_ok=True)
+
+    return crafted_programs.use(path.read_bytes(), commands)
 
 
 def read_checkpoint(path: Path) -> str:
@@ -192,6 +236,17 @@ def read_checkpoint(path: Path) -> str:
             continue
         return "read"
     return "refused"
+
+
+def read_timed(path: Path, **given: Path) -> str:
+    """What a plan of ranks makes of times."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            print_ranks_plan(timed()[2], 2, 64, {}, None, "25Gb/s", "30us", given.get("device", "1TFLOPS:100GB/s"), 1, None, True, (), given.get("measured"))
+    except (fs.FormatError, fs.SchemaError, fs.MemoryPlanError) as error:
+        checked_words(error)
+        return "refused"
+    return "read"
 
 
 def read_job(path: Path) -> str:
@@ -240,11 +295,14 @@ def plainly(read: Callable[[Path], Any]) -> Callable[[Path], str]:
 
 READERS: dict[str, Callable[[Path], str]] = {
     "pdmodel": read_program,
+    "crafted": use_program,
     "pdiparams": plainly(lambda path: read_parameters(path, NAMES)),
     "tensors": read_tensors,
     "npy": plainly(read_array),
     "npz": plainly(read_array),
     "checkpoint": read_checkpoint,
+    "calibration": lambda path: read_timed(path, device=path),
+    "measured": lambda path: read_timed(path, measured=path),
     "job": read_job,
 }
 

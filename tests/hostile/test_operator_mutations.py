@@ -180,7 +180,10 @@ def test_symbols_kinds_and_missing_inputs_in_every_place(cls: type[Operator], mo
             described(cls, put(Spec(LOD_TENSOR, value.dtype, None)))
             described(cls, put(Spec(LOD_TENSOR, None, None)))
             described(cls, put(Spec(SELECTED_ROWS, value.dtype, tuple(value.dims))))
-            described(cls, put(Spec(LOD_TENSOR, value.dtype, tuple(value.dims), Lod("x", (symbol("batch"),)))))
+            for levels in (1, 2):  # of every rank that has rows
+                lod = Lod("x", (symbol("batch"), symbol("parts"))[:levels])
+                for dims in filter(None, ((symbol("rows"),), (symbol("rows"), symbol("n")), tuple(value.dims), names)):
+                    described(cls, put(Spec(LOD_TENSOR, value.dtype, dims, lod)))
             for kind in KINDS:
                 described(cls, put(Spec(kind, None, None)))
             for of in (FP16, FP32, INT32, INT64, UINT8):

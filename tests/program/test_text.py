@@ -135,7 +135,7 @@ def specs(draw: st.DrawFn, source: str) -> Spec:
     if draw(st.integers(0, 9)) == 0:
         return Spec(kind, None, None)
     dims = tuple(draw(st.lists(SIZES, max_size=3)))
-    counts = tuple(draw(st.lists(SIZES, max_size=2))) if kind is not SELECTED_ROWS else ()
+    counts = tuple(draw(st.lists(SIZES, max_size=2))) if kind is not SELECTED_ROWS and dims else ()
     return Spec(kind, draw(st.sampled_from(DTYPES)), dims, Lod(draw(st.sampled_from([source, "else where"])), counts) if counts else None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from foreshape.errors import DescriptionError, ForeshapeError, FormatError
+from foreshape.errors import DescriptionError, ForeshapeError, FormatError, MemoryPlanError
 from foreshape.program import Program
 from foreshape.wire import load_program
 from support.counted import calls
@@ -71,9 +71,12 @@ def use(program: Program) -> list[DescriptionError]:
     return errors
 
 
-def checked_words(error: ForeshapeError) -> ForeshapeError:
-    """An error has words of bounded length, without control characters."""
-    words = str(error)
+def checked_words(error: ForeshapeError, last_resort: bool = False) -> ForeshapeError:
+    """An error has words of bounded length, without control characters; of a description or a file they are words that somebody has thought of, unless
+    those of the ``last_resort`` are meant."""
+    words, cause = str(error), error.__cause__
+    if not last_resort and isinstance(error, (DescriptionError, FormatError, MemoryPlanError)) and cause is not None and not isinstance(cause, ForeshapeError):
+        raise cause
     assert words and len(words) < 50_000
     assert_printable(words)
     return error

@@ -13,7 +13,9 @@ from typing import Any
 
 from foreshape.cost.curves import Curve
 from foreshape.errors import FormatError
+from foreshape.wire import bounded_json
 from foreshape.wire.files import read_file, replacing
+from foreshape.wire.other_formats import JSON, instead_of
 
 FORMAT = 2
 MAX_BYTES = 8 << 20
@@ -95,10 +97,11 @@ class Calibration:
         target = Path(path) if path is not None else default_path()
         if path is None and not target.exists():
             raise FormatError(f"this machine is not calibrated: run `foreshape calibrate` ({target} is not there)")
+        data = read_file(target, MAX_BYTES)
         try:
-            return cls.of(json.loads(read_file(target, MAX_BYTES), parse_constant=_no_number))
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{target}: no calibration: {error}"[:400]) from None
+            return cls.of(bounded_json.parse(data))
+        except FormatError as error:
+            raise FormatError(f"{target}: no calibration: {instead_of(data, JSON) or error}"[:400]) from None
 
     @classmethod
     def of(cls, found: Any) -> Calibration:
@@ -123,10 +126,6 @@ class Calibration:
         if not made:
             raise FormatError("a calibration of no number of threads")
         return cls(top["machine"], made)
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no time")
 
 
 def _fields(found: Any, what: str, names: Sequence[str]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
 from foreshape.errors import FormatError
-from foreshape.wire import read_file, replacing
+from foreshape.wire import bounded_json, read_file, replacing
+from foreshape.wire.other_formats import JSON, instead_of
 
 FORMAT: Final = "foreshape timeline 1"
-_MOST_BYTES: Final = 1 << 28
+_MOST_BYTES: Final = 1 << 25
+"""Some 180,000 messages; JSON takes some ten times its bytes while it is read."""
 _MOST_RANKS: Final = 1 << 20
 _MOST_MESSAGES: Final = 1 << 20
 
@@ -79,12 +81,11 @@ class Measured:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Measured:
         """Read a file. Raises `FormatError` where there is none, or it is no measured step."""
+        data = read_file(path, _MOST_BYTES)
         try:
-            return measured_of(json.loads(read_file(path, _MOST_BYTES)))
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{os.fspath(path)}: no measured step: {error}"[:400]) from None
+            return measured_of(bounded_json.parse(data))
         except FormatError as error:
-            raise FormatError(f"{os.fspath(path)}: {error}"[:400]) from None
+            raise FormatError(f"{os.fspath(path)}: no measured step: {instead_of(data, JSON) or error}"[:400]) from None
 
 
 def measured_of(found: Any) -> Measured:

@@ -14,6 +14,8 @@ _OTHER = ("elementwise_add", "elementwise_mul")
 """Kinds as which one counts that was not measured: it moves its bytes."""
 _RATE = ("product addmm mm onednn", "product addmm mm")
 """Kinds whose rate one has that multiplies and was not measured."""
+_SIDES = 3
+"""The coordinates of these: the sides of a product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,9 @@ def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:
         return curve(call.at, call.scaling), True
     moving = next((c for k in _OTHER if (c := kernels.curve(k)) is not None and c.coordinates == 1), None)
     moved = moving((call.touched,)) if moving is not None else kernels.moving(max(call.touched, 1.0))
-    rate = next((c for k in _RATE if (c := kernels.curve(k)) is not None), None)
+    rate = next((c for k in _RATE if (c := kernels.curve(k)) is not None and c.coordinates == _SIDES), None)
     if call.work and rate is not None:
-        side = call.work ** (1 / 3)
-        return max(rate((side, side, side)), moved), False
+        return max(rate((call.work ** (1 / _SIDES),) * _SIDES), moved), False
     return moved, False
 
 

@@ -48,6 +48,7 @@ from foreshape.values.torch_proxy import torch
 
 _PLAN_CACHE_LIMIT = 4096
 _taking = border("the fed values cannot be taken", FeedError)
+_giving = border("the results cannot be given", ExecutionError)
 _compiling = RLock()
 """Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
 if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that is not there
@@ -308,9 +309,10 @@ class Executor(ConstructorRepr):
         for value, of in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
-        out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
-        for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
-            out[at] = LoDTensor.of_offsets(out[at], offsets)
+        with _giving:
+            out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
+            for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+                out[at] = LoDTensor.of_offsets(out[at], offsets)
         return out
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from foreshape.engine.emit import STEP_FILE, op_at
 from foreshape.errors import ExecutionError
 from foreshape.program import Op
+from foreshape.program.call_site import line_of
 
 
 def _op_of(error: Exception) -> Op | None:
@@ -18,15 +19,10 @@ def _op_of(error: Exception) -> Op | None:
     return op
 
 
-def _line_of(op: Op) -> str:
-    site = op.call_site
-    return f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
-
-
 def placed(error: ExecutionError) -> ExecutionError:
     """An error that a kernel worded, with the user's line."""
     op = _op_of(error)
-    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{_line_of(op)}")
+    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{line_of(op.site, op.type)}")
 
 
 def failure(error: Exception) -> ExecutionError:
@@ -34,4 +30,4 @@ def failure(error: Exception) -> ExecutionError:
     op = _op_of(error)
     if op is None:
         return ExecutionError(str(error))
-    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{_line_of(op)}")
+    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}")

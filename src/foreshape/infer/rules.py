@@ -65,9 +65,16 @@ def ask(operator: Operator, key: Key) -> Answer:
         raise
     except ForeshapeError as error:
         raise RuleError(str(error), {}, error.__class__ if error.__class__ in (TypeMismatchError, SchemaError) else ShapeError) from None
+    except Exception as error:  # the last resort: a rule says what it requires
+        raise failed(error) from error
     finally:
         collector.conditions = before
     return Answer(results, tuple(dict.fromkeys(conditions)), _placeholders(results))
+
+
+def failed(error: Exception) -> RuleError:
+    """The words for what a rule has not foreseen."""
+    return RuleError(f"its rule fails for these operands: {type(error).__name__}: {error}", {}, SchemaError)
 
 
 def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import load_program, save_program
+from foreshape.wire.files import path_of
 
 Given = Sequence[Variable | str] | Variable | str
 _PROGRAMS: Final = (".pdmodel", ".json", ".onnx")
@@ -205,7 +206,7 @@ def _stored(value: Pieces, variable: Variable) -> Pieces:
 
 def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
     """The program's file, and where its parameters are."""
-    path = os.fspath(given)
+    path = path_of(given)
     if os.path.isdir(path):
         model = os.path.join(path, "__model__")
         if not os.path.exists(model):

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlia
 from foreshape.errors import FormatError, ShapeError, border
 from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
-from foreshape.wire.files import map_file
+from foreshape.wire.files import map_file, path_of
 from foreshape.wire.other_formats import PARAMETERS, instead_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = No
     wanted = sorted(set(names))
     if isinstance(source, (bytes, bytearray, memoryview)):
         return combined(bytes(source), wanted, fits)
-    folder = os.fspath(source)
+    folder = path_of(source)
     if os.path.isdir(folder):
         return {n: combined(_bytes_of(path := inside(folder, n)), [n], fits, path)[n] for n in wanted}
     return combined(_bytes_of(folder), wanted, fits, folder)

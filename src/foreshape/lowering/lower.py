@@ -8,13 +8,15 @@ from operator import methodcaller
 from typing import Any
 
 from foreshape.dims import Size, substitute
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
+from foreshape.operator.fields import DENSE_OR_ROWS
 from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.call_site import line_of
 from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
@@ -71,7 +73,12 @@ class Lowering:
         try:
             for op in self._ops:
                 made = len(self.instructions)
-                self._lower(op)
+                try:
+                    self._lower(op)
+                except ForeshapeError:
+                    raise
+                except Exception as error:  # the last resort
+                    raise ExecutionError(f"{op.type} cannot be prepared: {type(error).__name__}: {error}\n    {op}{line_of(op.site, op.type)}") from error
                 for i in self.instructions[made:]:
                     i.position = at[id(op)]
         except _NotKnown:
@@ -184,6 +191,9 @@ class Lowering:
         made = Instruction(op, kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
+            kept = next((v for v in values_of(made.arguments) if v.persistable and v.lod is None and _lod(v) is not None), None)
+            if kept is not None:
+                raise ExecutionError(f"{op.type}: {kept.name} is persistable: the sequences of its rows, which are needed, are not kept from run to run")
         if operator.accumulates:
             made.before = [self.current.get(n) for slot in operator.accumulates for n in op.outputs.get(slot, ())]
             for at, one in enumerate(made.arguments):
@@ -284,6 +294,8 @@ class Lowering:
         """Let a name have a new value, which is stored where the variable lives in the scope."""
         variable = value.variable
         if variable is not None and variable.persistable and not value.persistable and not self.region:
+            if variable.kind not in DENSE_OR_ROWS:
+                raise ExecutionError(f"{name} is persistable: only tensors and sparse rows are kept from run to run, not a value of kind {variable.kind.name}")
             place = self.new(name, variable, persistable=True)
             made.stores.append((place, value))
             self.current[name] = place

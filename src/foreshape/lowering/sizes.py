@@ -13,6 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Value, values_
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
+from foreshape.program.call_site import line_of
 from foreshape.program.names import blocks_of
 from foreshape.program.needed import is_given
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
@@ -131,7 +132,7 @@ class SizeCheck:
         for result in found.results:
             for spec in result if isinstance(result, tuple) else (result,):
                 if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None and isinstance(spec.nbytes, int):
-                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", self._line())
+                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", line_of(self.op.site, self.op.type))
 
     def _ask(self, key: Key) -> Answer:
         try:
@@ -139,11 +140,7 @@ class SizeCheck:
         except RuleError as error:
             slots = zip(self.operator.schema.operands, key, strict=True)
             seen = ", ".join(f"{o.name} {s.text()}" for o, slot in slots for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None)
-            raise GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{self._line()}") from None
-
-    def _line(self) -> str:
-        site = self.op.call_site
-        return f"\n    at {site.source_line() or self.op.type}    {site.short()}" if site is not None else ""
+            raise GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{line_of(self.op.site, self.op.type)}") from error.__cause__
 
 
 def _specs(argument: Argument) -> Slot:

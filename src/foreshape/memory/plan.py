@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from foreshape.dims import Size, is_symbol
-from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.errors import MemoryPlanError, SchemaError, border
 from foreshape.lowering import fuse, lower
 from foreshape.memory.figures import Figures
 from foreshape.memory.formula import peak_lines
@@ -113,6 +113,7 @@ def _rows_of(program: Program, name: str) -> Size:
     return found.spec.known_dims[0]
 
 
+@border("the memory cannot be planned", MemoryPlanError)
 @collector_waits
 def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
     """The records of a step of a program, as the engine runs it."""

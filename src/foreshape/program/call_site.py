@@ -58,12 +58,17 @@ def call_site(site: Site) -> CallSite | None:
     return None if site is None else CallSite(*site)
 
 
+def line_of(site: Site, otherwise: str) -> str:
+    """The line of a call site, as the last line of an error; ``otherwise`` where its text cannot be read. Nothing where there is none."""
+    where = call_site(site)
+    return "" if where is None else f"\n    at {where.source_line() or otherwise}    {where.short()}"
+
+
 def located(error: DescriptionError, site: Site) -> DescriptionError:
     """The same error with the user's line, where it does not have one yet."""
     if site is None or "\n    at " in str(error):
         return error
-    where = CallSite(*site)
-    return error.__class__(f"{error}\n    at {where.source_line() or where.function}    {where.short()}")
+    return error.__class__(f"{error}{line_of(site, site[2])}")
 
 
 def tells_line(function: Callable[P, T]) -> Callable[P, T]:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from foreshape.dims import Dim, Size, broadcast_symbols, equal, explain_symbols, substitute, symbol, symbols_of
-from foreshape.errors import ForeshapeError
+from foreshape.errors import ForeshapeError, SchemaError, border
 from foreshape.infer.rules import Answer, Key, ask, replace_symbols
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
@@ -48,6 +48,7 @@ class Step(NamedTuple):
     certain: bool
 
 
+@border("it cannot be explained", SchemaError)
 def explain(variable: Variable) -> str:
     """Where each dim of ``variable`` comes from, as text with one step per line.
 
@@ -218,7 +219,9 @@ def step_of(place: Place, probes: Probes | None = None) -> Step | None:
     if slot is None or own is None or variable.persistable:
         return None
     probes = probes if probes is not None else Probes(op, operator)
-    at = [r.name for r in operator.schema.results].index(slot[0])
+    at = next((at for at, r in enumerate(operator.schema.results) if r.name == slot[0]), None)
+    if at is None:  # the op writes it in a slot that its operator has not
+        return None
 
     def found(probed: frozenset[str]) -> Size | None:
         answer = probes.ask(probed)

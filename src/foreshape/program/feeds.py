@@ -9,7 +9,7 @@ from weakref import ref
 from foreshape.conditions.search import find
 from foreshape.conditions.solve import Solution, solve, text_of
 from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
-from foreshape.errors import DescriptionError, FeedError, ShapeError
+from foreshape.errors import DescriptionError, FeedError, SchemaError, ShapeError, border
 from foreshape.operator.require import Condition
 from foreshape.program.dropping import for_step
 from foreshape.program.inputs import inputs_of
@@ -70,6 +70,7 @@ class Feeds(Mapping[str, FeedSizes]):
 
     __slots__ = ("_guards", "_inputs", "_program", "_solution", "_words", "joint", "later", "version")
 
+    @border("what the inputs take cannot be told", SchemaError)
     def __init__(self, program: Program) -> None:
         self.version = program.version
         self._program = ref(program)

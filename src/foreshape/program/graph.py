@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from foreshape.errors import SchemaError
+from foreshape.errors import SchemaError, border
 from foreshape.pictures import Picture
 from foreshape.pictures.figures import plural
 from foreshape.pictures.layered import Segment, layered
@@ -119,6 +119,7 @@ class Wiring:
             self._add(id(outer), _ENTRY, id(inner))
 
 
+@border("the program cannot be drawn", SchemaError)
 def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: str | None = None) -> Picture:
     """The drawing of a program. Of one that trains the network is opened, and its gradients and updates are a box each; or one ``part`` alone.
 

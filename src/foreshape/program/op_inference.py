@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.dims import equal
-from foreshape.errors import DescriptionError, SchemaError, ShapeError
+from foreshape.errors import DescriptionError, ForeshapeError, SchemaError, ShapeError
 from foreshape.infer.messages import describe_failure
-from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replace_symbols
+from foreshape.infer.rules import Answer, Key, Slot, answer, failed, named_after, replace_symbols
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.program.arrays import gathered
@@ -43,7 +43,13 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
         error = op.attributes.error
         raise placed_error(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
     if operator.sub_blocks:
-        _set_results(block, op, operator, infer_region(op), make, prefix)
+        try:
+            found = infer_region(op)
+        except ForeshapeError:
+            raise
+        except Exception as error:  # the last resort, as of the rules of others
+            raise describe_failure(failed(error), op.type, _views(block, op), op.call_site) from error
+        _set_results(block, op, operator, found, make, prefix)
         return
     key = key_of(block, op, operator)
     program = block.program
@@ -63,7 +69,7 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
         if found.conditions:
             found = _with_guards(program, op, operator, key, found, prefix)
     except RuleError as error:
-        raise describe_failure(error, op.type, _views(block, op), op.call_site) from None
+        raise describe_failure(error, op.type, _views(block, op), op.call_site) from error.__cause__
     except ShapeError as error:
         raise describe_failure(RuleError(str(error), {}), op.type, _views(block, op), op.call_site) from None
     _set_results(block, op, operator, found, make, prefix)

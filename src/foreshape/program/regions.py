@@ -61,8 +61,10 @@ def _inferred(op: Op) -> Answer:
 
 
 def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
-    for name in names_in(op, "Cond"):
-        if setting(op, "is_scalar_condition"):
+    if setting(op, "is_scalar_condition"):
+        if not names_in(op, "Cond"):
+            raise refused(op, "the input Cond is missing", SchemaError)
+        for name in names_in(op, "Cond"):
             check_condition(op, op.block.var(name), "Cond")
     carried = [op.block.var(n) for n in carried_names(op)]
     entries = {v.name: v.spec.like() for v in carried if written_before(op, v.name)}

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from foreshape.dims import Size, substitute
-from foreshape.errors import SchemaError, ShapeError
+from foreshape.errors import SchemaError, ShapeError, border
 from foreshape.pictures.figures import plural, share, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
 from foreshape.pictures.widths import begin, fit, left, wide
@@ -57,6 +57,7 @@ class Row(NamedTuple):
 class Summary:
     """The layers of a program. ``str`` of it is a table of at most 80 columns (`text` takes other widths), and a notebook shows it foldable."""
 
+    @border("the program cannot be summed up", SchemaError)
     def __init__(self, program: Program, batch: int | None = None, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
                  layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:

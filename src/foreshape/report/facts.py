@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from foreshape.dims import symbols_of
+from foreshape.errors import SchemaError, border
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.collector import collector_waits
@@ -30,6 +31,7 @@ _GUARDS: Final = 500
 _WIDTH: Final = 110
 
 
+@border("the page cannot be made", SchemaError)
 @collector_waits
 def facts(program: Program, title: str) -> dict[str, Any]:
     """All that the page shows."""

@@ -28,6 +28,14 @@ def read_file(path: Any, limit: int) -> bytes:
         raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
+def path_of(given: Any) -> str:
+    """A path as text. Raises `FormatError` for what is none."""
+    try:
+        return os.fsdecode(given)
+    except TypeError as error:
+        raise FormatError(f"{given!r} cannot be read: {error}") from None
+
+
 def map_file(path: Any, limit: int, writable: bool = True) -> Any:
     """The bytes of a regular file as they are in memory's pages, which the system reads when they are touched, and takes back when it
     needs them. What is written there, where that is allowed, does not reach the file. For a file that nobody changes in place while it is

@@ -62,7 +62,7 @@ def _looks_like(*starts: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(starts)
 
 
-PROGRAM, PARAMETERS, SAFETENSORS, CHECKPOINT, ARRAY, JOB = "program", "parameters", "safetensors", "checkpoint", "array", "job"
+PROGRAM, PARAMETERS, SAFETENSORS, CHECKPOINT, ARRAY, JOB, JSON = "program", "parameters", "safetensors", "checkpoint", "array", "job", "JSON"
 
 _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     (CHECKPOINT, lambda h: _is_safetensors(h) and b'"checksum":"' in h and b'"facts":' in h,
@@ -113,7 +113,8 @@ def instead_of(data: Any, *own: str) -> str:
     for name, fits, words in _KINDS:
         if fits(head):
             return "" if name and name in own else f"it is {words}"
-    if _is_text(head):
-        shown = head[:200].decode(errors="ignore").split("\n", 1)[0]
-        return f"it is {'JSON' if head.lstrip()[:1] in (b'{', b'[') else 'a text'}, which begins with {shown[:_SHOWN]!r}"
-    return ""
+    if not _is_text(head):
+        return ""
+    what = JSON if head.lstrip()[:1] in (b"{", b"[") else "a text"
+    shown = head[:200].decode(errors="ignore").split("\n", 1)[0]
+    return "" if what in own else f"it is {what}, which begins with {shown[:_SHOWN]!r}"

@@ -113,8 +113,8 @@ def _declared(message: pb.VarDesc, where: str, offset: int) -> Declared:
     if not 0 <= level <= 8:
         raise FormatError(f"{where}: a lod level must be from 0 to 8, not {level}, at byte {offset}")
     of_type = DTYPE_OF_CODE[tensor.data_type]
-    if of is LOD_TENSOR_ARRAY and not dims:
-        return Declared(of, of_type, None)  # nothing was written to it
+    if not dims and (of is LOD_TENSOR_ARRAY or level):  # nothing was written to it; of what is ragged, not even its rows are described
+        return Declared(of, of_type, None)
     Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses a rank or a size that no tensor has
     symbolic, lod = _symbols(message, dims, level)
     return Declared(of, of_type, dims, level, symbolic, lod)

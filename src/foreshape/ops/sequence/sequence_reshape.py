@@ -54,7 +54,7 @@ class SequenceReshape(Operator):
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return turned(strided, X=X)
 
-    def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets | None]:
+    def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets]:
         at, width = offsets[0], X.shape[1]
 
         def make() -> Offsets:
@@ -66,7 +66,7 @@ class SequenceReshape(Operator):
                                      f"{lengths[bad]} * {width}, and new_dim is {self.new_dim}")  # fmt: skip
             return Offsets([*at.levels[:-1], numbers // self.new_dim])
 
-        made = None if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)
+        made = at if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)
         return X.reshape(-1, self.new_dim), made
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
