@@ -72,7 +72,7 @@ class Checked:
             text = self._texts[id(lowered)] = _Text(lowered, self.every)
         names = {**(bound or {}), **text.constants}
         frame = Frame(lowered, dict(zip(text.parameters, given, strict=True)))
-        freed = Freed([*given, *text.constants.values()]) if self.fill else None
+        freed = Freed(given, text.constants.values()) if self.fill else None
         self.frames.append(frame)
         self.symbols.enter(lowered.block)
         try:

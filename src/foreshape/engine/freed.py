@@ -63,11 +63,12 @@ class Freed:
     """Fills the memory of values that are dropped, where no other value is in it.
 
     Args:
-        given: what is not this step's to give away: fed, held by a scope, constant, or of whoever runs this block.
+        given: what is not this step's to give away: fed, held by a scope, or of whoever runs this block.
+        constants: what is not either, and holds nothing else as time goes on.
     """
 
-    def __init__(self, given: Iterable[Any]) -> None:
-        self._safe: set[int] = set()
+    def __init__(self, given: Iterable[Any], constants: Iterable[Any] = ()) -> None:
+        self._safe: set[int] = {place_of(t) for value in constants for t in tensors_in(value)}
         self._plain: dict[str, int] = {}
         """Names of tensors -> the memory that they are in."""
         self._users: Counter[int] = Counter()

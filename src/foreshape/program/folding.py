@@ -65,6 +65,7 @@ class _Folding:
         self.held: list[Layer] = []
         self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
         self.has_kept: dict[int, bool] = {}
+        self.kept_of: dict[int, tuple[str, ...]] = {}
         self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
@@ -159,6 +160,8 @@ class _Folding:
                     return self._blocks(layers, most + 1)
                 if max(WIDEST, count // 4) < len(piece) < count and most < _MOST_CROSSING:  # most of the network
                     out += self._blocks(piece, most + 1)
+                elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided like that again, and so on
+                    out += piece
                 else:
                     out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece, self._has_kept), (), piece))
                 piece, computes = [], False
@@ -218,10 +221,14 @@ class _Folding:
             self.held.append(layer)
         return (*exact, own[0]), (*rough, own[1])
 
-    def _kept_of(self, layer: Layer) -> list[object]:
+    def _kept_of(self, layer: Layer) -> tuple[str, ...]:
         """What a layer computes with what is kept, op by op, whatever else it does between."""
-        own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
-        return [*own, *(part for child in layer.children for part in self._kept_of(child))]
+        found = self.kept_of.get(id(layer))
+        if found is None:
+            own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
+            found = self.kept_of[id(layer)] = (*own, *(part for child in layer.children for part in self._kept_of(child)))
+            self.held.append(layer)
+        return found
 
     def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
         """Fold until nothing repeats any more."""

@@ -163,7 +163,7 @@ class _Change:
                 return False
             changers = [c for c in graph.memory.changers(place) if c is not t]
             if changers:
-                last = (len(graph.places),) if graph.is_fixed(old) else max(map(self.order, readers), default=())
+                last = (len(graph.places),) if old in graph.lowered.returns() else max(map(self.order, readers), default=())
                 if any(self.order(t) < self.order(c) < last for c in changers):
                     return False
             maker = self.makers.get(same, graph.maker(same))
