@@ -39,7 +39,9 @@ def test_a_machine_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
     monkeypatch.setattr(measure, "_STEPS", 2)
     executor, scope = fs.Executor(), fs.Scope()
     said: list[str] = []
-    found = measure.calibrate(lambda program, feed, name: executor.run(program, feed, [name], scope), (1,), 1 << 12, 1 << 12, said.append)
+    found = measure.calibrate(
+        lambda program, feed, name: executor.run(program, feed, [name], scope), (1,), 1 << 12, 1 << 12, lambda words, done: said.append(words)
+    )
     assert Calibration.load(found.save(tmp_path / "file")) == found
     assert said
     kernels = found.on(1)

@@ -12,7 +12,8 @@ from support.some import one_in
 from support.survival import use
 
 from foreshape.errors import DescriptionError
-from foreshape.program import Block, Program, names
+from foreshape.program import Block, Program, names, op_inference
+from foreshape.program import block as block_module
 from foreshape.wire import load_program
 
 DEPTHS = (4, 8, 16, 32, 60)
@@ -24,7 +25,7 @@ class Work:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.ops = self.blocks = 0
-        infer, gather = Block._infer, names._gathered  # pyright: ignore[reportPrivateUsage]
+        infer, gather = op_inference.infer, names._gathered  # pyright: ignore[reportPrivateUsage]
 
         def counted(block: Block, *args: Any, **kw: Any) -> None:
             self.ops += 1
@@ -34,7 +35,8 @@ class Work:
             self.blocks += 1
             return gather(block)
 
-        patch.setattr(Block, "_infer", counted)
+        for module in (op_inference, block_module):
+            patch.setattr(module, "infer", counted)
         patch.setattr(names, "_gathered", gathered)
 
 

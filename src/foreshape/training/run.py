@@ -360,12 +360,10 @@ class TheRun:
         return True
 
     def _place(self) -> str:
-        """The step that is being made, in words."""
         return f"step {len(self.history.losses) + 1} (epoch {self.position.epoch}, batch {self.position.batch + 1})"
 
     def _not_finite(self, loss: float, own: float, share: Share, made: bool) -> ExecutionError:
-        feeder = self.executor.step(self.step_of, self.fetch).feeder
-        return loss_not_finite(loss, own, self._place(), made, share, feeder, self.over, self.executor.check)
+        return loss_not_finite(loss, own, self._place(), made, share, self.executor.step(self.step_of, self.fetch).feeder, self.over, self.executor.check)
 
     def _evaluate(self) -> dict[str, float]:
         """The figures of the validation data; the random generators are left as they were."""
