@@ -39,8 +39,8 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
 
 
 def test_every_kind_and_way_is_drawn() -> None:
-    programs = [draw(Chance(Seeded(seed))) for seed in range(600)]
-    assert {s.kind for p in programs for s in every(p.steps)} == KINDS.keys()
+    programs = [draw(Chance(Seeded(seed))) for seed in range(250)]
+    assert {s.kind for p in programs for s in every((*p.steps, *p.after))} == KINDS.keys()
     assert {w for seed in range(40) for w in ways(seed)} == WAYS.keys()
     assert sum(len(p.steps) > 25 for p in programs) > 25
 
