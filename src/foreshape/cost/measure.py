@@ -58,18 +58,18 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str], None]) -> 
     kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
     began = perf_counter()
     with torch.inference_mode():
+        kernels = Kernels(0.0, 0.0, {}, _memory(large))
         for count, probe in enumerate(chain(probes(most, large), mixed())):
-            _measure(probe, kinds)
+            _measure(probe, kinds, kernels)
             if count % 50 == 0:
                 said(f"{count} networks in {perf_counter() - began:.1f} s")
-        memory = _memory(large)
-    points = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
-    kernels = Kernels(_step(step), 0.0, points, memory)
+    kernels.kinds = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
+    kernels.step = _step(step)
     kernels.among = max(median([_among(step, probe, kernels) for probe in mixed()]), _LEAST_AMONG)
     return kernels
 
 
-def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]]) -> None:
+def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]], kernels: Kernels) -> None:
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
     find_liveness(lowered)  # which tells results to take over the memory of operands
     sizes = Sizes(probe.symbols)
@@ -86,7 +86,7 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
         call = call_of(i, sizes)
         found = kinds.setdefault(call.kind, {})
         if not found or len(next(iter(found))) == len(call.at):
-            found.setdefault(call.at, []).append(seconds)
+            found.setdefault(call.at, []).append(max(seconds - kernels.copying(call.copied), seconds / 4))
 
 
 def tensor_of(variable: Any, probe: Probe) -> Any:

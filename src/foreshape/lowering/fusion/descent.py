@@ -42,7 +42,10 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if weight and maker is not None:
         x, d = maker.arguments
         text, needs = _product_text(maker, param, number)
-        made = fused(i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, in_order=maker.in_order, add_product_=products.add_product_)
+        made = fused(
+            i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, in_order=maker.in_order, gaps=maker.gaps,
+            add_product_=products.add_product_,
+        )  # fmt: skip
         graph.remove([i])
         made.in_place = frozenset({0})
         graph.replace(maker, made)

@@ -14,6 +14,10 @@ from foreshape.values.torch_proxy import Lazy, torch
 
 MM, ONEDNN = Lazy(lambda: torch.mm), Lazy(products.onednn_linear)
 TRANSPOSED = methodcaller("t")
+ANY_ORDER: dict[int, tuple[int, ...]] = {0: (), 1: ()}
+"""Both matrices may be transposed views; what is broadcast is written out."""
+NO_COPIES: dict[int, Size] = {0: 0, 1: 0}
+"""BLAS takes matrices with gaps between their rows."""
 
 
 def products_of_rows(graph: Graph) -> list[Instruction]:
