@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
+from foreshape.kernels.products import affine, matmul
 from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
     AttrType,
-    F,
     Operator,
     attribute,
     f32,
@@ -22,7 +22,6 @@ from foreshape.operator import (
     require_rank,
     result,
     sample,
-    torch,
 )
 from foreshape.operator.require import require_broadcast_to
 from foreshape.ops.fused.blocks import NOT_MADE
@@ -137,19 +136,19 @@ class FusedGateAttention(Operator):
             heads = given["QueryWeight"].shape[1:]
             q = self._heads(query, turned["QueryWeight"], heads)
             k, v = (self._heads(given["Key"], turned[s], heads) for s in ("KeyWeight", "ValueWeight"))
-        scores = torch.matmul(q * max(q.shape[-1], 1) ** -0.5, k.transpose(-1, -2))
+        scores = matmul(q * max(q.shape[-1], 1) ** -0.5, k.transpose(-1, -2))
         for slot in ("SrcMask", "NonbatchedBias"):
             if given[slot] is not None:
                 scores.add_(given[slot])
-        out = torch.matmul(scores.softmax(-1), v).transpose(2, 3).flatten(3)
+        out = matmul(scores.softmax(-1), v).transpose(2, 3).flatten(3)
         if self.has_gating:
-            out = out * F.linear(query, given["GateWeight"].flatten(1).t(), given["GateBias"].reshape(-1)).sigmoid_()
-        return (*[None] * (len(self.schema.results) - 1), F.linear(out, given["OutLinearWeight"].flatten(0, 1).t(), given["OutLinearBias"]))
+            out = out * affine(query, given["GateWeight"].flatten(1).t(), given["GateBias"].reshape(-1)).sigmoid_()
+        return (*[None] * (len(self.schema.results) - 1), affine(out, given["OutLinearWeight"].flatten(0, 1).t(), given["OutLinearBias"]))
 
     @staticmethod
     def _heads(x: Tensor, weight: Tensor, heads: Sequence[int]) -> Tensor:
         """``[batch, sequences, heads, steps, numbers of a head]``; ``weight``: ``[heads * numbers, width]``; ``heads``: both numbers."""
-        return F.linear(x, weight).view(*x.shape[:3], *heads).transpose(2, 3)
+        return affine(x, weight).view(*x.shape[:3], *heads).transpose(2, 3)
 
     samples = [
         sample(Query=f32(2, 3, 4, 5, low=-0.5, high=0.5), QKVWeight=f32(3, 2, 6, 5), SrcMask=f32(2, 3, 1, 1, 4), NonbatchedBias=f32(2, 1, 2, 4, 4),
