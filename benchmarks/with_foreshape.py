@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import workloads
 
 import foreshape as fs
@@ -75,6 +76,39 @@ def _residual(w: workloads.Workload) -> fs.Variable:
     return layer.fc(layer.reduce_mean(h, [2, 3]), 1000, weight="fw", bias="fb")
 
 
+def _towers(w: workloads.Workload) -> fs.Variable:
+    def dense(x: fs.Variable, name: str, k: int, activation: str | None) -> fs.Variable:
+        return layer.fc(x, w.parameters[f"{name}w{k}"].shape[1], activation=activation, weight=f"{name}w{k}", bias=f"{name}b{k}")
+
+    def tower(side: str, ids: np.ndarray, numbers: np.ndarray) -> fs.Variable:
+        words = layer.embedding_bag(layer.data(f"{side}ids", ["batch", ids.shape[1]], "int64"), w.parameters[f"{side}e"].shape, weight=f"{side}e")
+        h = layer.concat([words, layer.data(f"{side}x", ["batch", numbers.shape[1]])], axis=1)
+        return dense(dense(h, side, 0, "relu"), side, 1, None)
+
+    users, user, items, item, _ = w.data[0]
+    return dense(dense(layer.concat([tower("u", users, user), tower("i", items, item)], axis=1), "", 0, "relu"), "", 1, None)
+
+
+def _unet(w: workloads.Workload) -> fs.Variable:
+    h = layer.data("x", shape=["batch", *w.data[0][0].shape[1:]])
+    beside: dict[str, fs.Variable] = {}
+    for name, _, channels, size in workloads.unet():
+        if size == 2:
+            h = layer.conv2d_transpose(h, channels, 2, stride=2, weight=f"{name}w", bias=f"{name}b")
+            h = layer.concat([beside[f"d{name[1]}b"], h], axis=1)
+            continue
+        if name in ("d1a", "d2a"):
+            h = layer.pool2d(h, 2, stride=2)
+        activation = "relu" if size == 3 else None
+        h = beside[name] = layer.conv2d(h, channels, size, padding=size // 2, activation=activation, weight=f"{name}w", bias=f"{name}b")
+    return h
+
+
+KINDS = {
+    "stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag, "residual": _residual, "towers": _towers, "unet": _unet,
+}  # fmt: skip
+
+
 class Training:
     """A workload described and differentiated, with an executor and a scope with its parameters; called with ``i`` it does step ``i``."""
 
@@ -82,12 +116,12 @@ class Training:
         self.w = w
         self.main, self.startup = fs.Program(), fs.Program()
         with fs.program_guard(self.main, self.startup):
-            made = {"stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag, "residual": _residual}
-            logits = made[w.kind](w)
-            if w.kind == "bag":
+            logits = KINDS[w.kind](w)
+            if w.kind in ("bag", "towers"):
                 self.loss = layer.mean(layer.sigmoid_cross_entropy_with_logits(logits, layer.data("y", shape=["batch", 1])))
             else:
-                self.loss = layer.mean(layer.softmax_with_cross_entropy(logits, layer.data("y", shape=["batch"], dtype="int64")))
+                label = layer.data("y", shape=["batch", *w.data[0][-1].shape[1:]], dtype="int64")
+                self.loss = layer.mean(layer.softmax_with_cross_entropy(logits, label, axis=1))
             optimizers: dict[str, Callable[[], Any]] = {
                 "sgd": lambda: fs.optimizer.SGD(w.rate),
                 "momentum": lambda: fs.optimizer.Momentum(w.rate, w.settings["momentum"]),
@@ -106,7 +140,10 @@ class Training:
             self.scope.set(name, value.T if name in ("wi", "wh") else value)  # an LSTM's weights are [out, in]
 
     def feed(self, i: int) -> dict[str, Any]:
-        x, *lengths, y = self.w.data[i % len(self.w.data)]
+        given = self.w.data[i % len(self.w.data)]
+        if self.w.kind == "towers":
+            return dict(zip(("uids", "ux", "iids", "ix", "y"), given, strict=True))
+        x, *lengths, y = given
         return {"x": fs.LoDTensor(x, lengths) if lengths else x, "y": y}
 
     def __call__(self, i: int) -> float:

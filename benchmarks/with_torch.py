@@ -128,6 +128,42 @@ class _Bag(nn.Module):
         return self.head(self.table(x))
 
 
+class _Towers(nn.Module):
+    def __init__(self, w: workloads.Workload) -> None:
+        super().__init__()
+        p = w.parameters
+        self.tables = nn.ModuleDict({s: nn.EmbeddingBag.from_pretrained(T(p[f"{s}e"].copy()), freeze=False, mode="sum", sparse=True) for s in "ui"})
+        layers = {n: nn.Sequential(_linear(p[f"{n}w0"], p[f"{n}b0"]), nn.ReLU(), _linear(p[f"{n}w1"], p[f"{n}b1"])) for n in ("u", "i", "")}
+        self.head = layers.pop("")
+        self.towers = nn.ModuleDict(layers)
+
+    def forward(self, users: torch.Tensor, user: torch.Tensor, items: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        sides = [self.towers[s](torch.cat([self.tables[s](ids), numbers], 1)) for s, ids, numbers in (("u", users, user), ("i", items, item))]
+        return self.head(torch.cat(sides, 1))
+
+
+class _UNet(nn.Module):
+    def __init__(self, w: workloads.Workload) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict()
+        for name, i, o, size in workloads.unet():
+            made = nn.ConvTranspose2d(i, o, 2, 2) if size == 2 else nn.Conv2d(i, o, size, padding=size // 2)
+            made.weight, made.bias = _parameter(w.parameters[f"{name}w"]), _parameter(w.parameters[f"{name}b"])
+            self.layers[name] = made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        beside: dict[str, torch.Tensor] = {}
+        for name, made in self.layers.items():
+            if isinstance(made, nn.ConvTranspose2d):
+                x = torch.cat([beside[f"d{name[1]}b"], made(x)], 1)
+                continue
+            if name in ("d1a", "d2a"):
+                x = F.max_pool2d(x, 2)
+            x = made(x)
+            x = beside[name] = x if name == "head" else F.relu(x)
+        return x
+
+
 class _Both:
     """Lazy Adam on the table, Adam on the rest."""
 
@@ -143,13 +179,17 @@ class _Both:
             one.step()
 
 
+KINDS = {
+    "stack": _stack, "images": _images, "encoder": _Encoder, "bag": _Bag, "residual": _residual, "towers": _Towers, "unet": _UNet,
+}  # fmt: skip
+
+
 class Training:
     """A module with an optimizer; called with ``i`` it does step ``i`` and returns the loss."""
 
     def __init__(self, w: workloads.Workload, variant: str) -> None:
-        made = {"stack": _stack, "images": _images, "encoder": _Encoder, "bag": _Bag, "text": lambda w: _Text(w, variant == "packed"), "residual": _residual}
         self.w = w
-        self.module = made[w.kind](w)
+        self.module = _Text(w, variant == "packed") if w.kind == "text" else KINDS[w.kind](w)
         fused = {"fused": True} if variant == "fused" else {}
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | _Both
@@ -158,13 +198,13 @@ class Training:
         elif w.optimizer == "adam":
             self.optimizer = torch.optim.Adam(parameters, w.rate, **fused)
         else:
-            self.optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind == "bag" else fused))
+            self.optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind in ("bag", "towers") else fused))
         self.compute = torch.compile(self.loss_of) if variant == "compile" else self.loss_of
         self.data = [_padded(*given) for given in w.data] if w.kind == "text" else w.data
 
     def loss_of(self, *given: torch.Tensor) -> torch.Tensor:
         *x, y = given
-        if self.w.kind == "bag":
+        if self.w.kind in ("bag", "towers"):
             return F.binary_cross_entropy_with_logits(self.module(*x), y)
         return F.cross_entropy(self.module(*x), y)
 

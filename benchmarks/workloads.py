@@ -11,6 +11,10 @@ batch ``i mod len(data)``. `REFERENCE` has the losses that each must reproduce.
 - W4: embedding 5000x64, LSTM 64-128, its last state, linear 128-2; 64 ragged sequences of 5 to 200 rows; Adam 1e-3.
 - W6: four encoder layers, width 512, 8 heads, feed-forward 2048; 8 sequences of 128; Adam 1e-4.
 - W8: W2 with 64 batch sizes in turn.
+- TOWERS: a recommender of two towers, whose views are joined and divided: of each side 8 ids of a table of 20,000 x 64, summed, and 64 numbers,
+  linear 128-512-512, relu between; both sides, linear 1024-256-1; batch 256; SGD 0.05 with sparse gradients.
+- UNET: convolutions 3x3 of 16, 32 and 64 channels on 64x64 images, two on each level down and up, with the images of each level beside those that
+  come up; 4 classes a pixel; batch 8; momentum 0.9, 0.01.
 - R50: ResNet-50 on 96x96 images, 1,000 classes; batch 8; momentum 0.9, 0.01. For memory; it has no reference.
 """
 
@@ -50,6 +54,8 @@ REFERENCE = {  # step -> loss
     "W4": {0: 0.691744, 1: 0.688540, 5: 0.682814, 9: 0.681890},
     "W6": {0: 2.575119, 1: 4.663497, 5: 2.518466, 9: 2.323068},
     "W8": {0: 3.307802, 1: 4.121059, 5: 4.643183, 9: 3.159928},
+    "TOWERS": {0: 0.788236, 1: 0.784789, 5: 0.727459, 9: 0.680159},
+    "UNET": {0: 2.522453, 1: 1.727910, 5: 1.450082, 9: 1.418343},
 }
 
 GOALS = {"W4": 2.2}
@@ -57,6 +63,8 @@ GOALS = {"W4": 2.2}
 
 CONVOLUTIONS = [(3, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
 """(channels in, channels out, stride)"""
+LEVELS = (16, 32, 64)
+"""Channels of the U-Net's levels."""
 STAGES = [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]
 """ResNet-50's: (channels within a block, blocks, stride of the first)"""
 
@@ -127,7 +135,7 @@ def _residual() -> Workload:
 
 def _resized(given: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
     take = np.arange(size) % len(given[-1])
-    if len(given) == 2:
+    if len(given) != 3:
         return tuple(a[take] for a in given)
     rows, lengths, y = given  # ragged
     parts = np.split(rows, np.cumsum(lengths)[:-1])
@@ -180,6 +188,47 @@ def _encoder() -> Workload:
     return Workload("W6", "encoder", p, data, "adam", 1e-4, {"layers": layers, "width": width, "heads": 8, "inner": inner})
 
 
+def _towers() -> Workload:
+    rng = np.random.RandomState(10000)
+    rows, width, inner = 20_000, 64, 512
+    p: dict[str, np.ndarray] = {}
+    for side in "ui":
+        p[f"{side}e"] = (rng.standard_normal((rows, width)) * 0.1).astype(np.float32)
+        for k, size in enumerate((2 * width, inner)):
+            p[f"{side}w{k}"], p[f"{side}b{k}"] = _he(rng, size, inner, fan=size), _zeros(inner)
+    for k, (i, o) in enumerate(((2 * inner, 256), (256, 1))):
+        p[f"w{k}"], p[f"b{k}"] = _lecun(rng, i, o), _zeros(o)
+    rng = np.random.RandomState(10001)
+    ids, numbers, clicked = (lambda: rng.randint(0, rows, (256, 8))), (lambda: rng.standard_normal((256, width)).astype(np.float32)), (256, 1)
+    data = [(ids(), numbers(), ids(), numbers(), rng.randint(0, 2, clicked).astype(np.float32)) for _ in range(4)]
+    return Workload("TOWERS", "towers", p, data, "sgd", 0.05)
+
+
+def unet() -> Iterator[tuple[str, int, int, int]]:
+    """The U-Net's convolutions: name, channels in and out, and the size of the window; 2 for transposed ones, which double the images."""
+    before = 3
+    for k, channels in enumerate(LEVELS):
+        yield f"d{k}a", before, channels, 3
+        yield f"d{k}b", channels, channels, 3
+        before = channels
+    for k, channels in reversed(list(enumerate(LEVELS[:-1]))):
+        yield f"u{k}t", before, channels, 2
+        yield f"u{k}a", 2 * channels, channels, 3
+        yield f"u{k}b", channels, channels, 3
+        before = channels
+    yield "head", before, 4, 1
+
+
+def _unet() -> Workload:
+    rng = np.random.RandomState(11000)
+    p: dict[str, np.ndarray] = {}
+    for name, i, o, size in unet():
+        p[f"{name}w"], p[f"{name}b"] = _he(rng, *((i, o) if size == 2 else (o, i)), size, size, fan=i * (1 if size == 2 else size * size)), _zeros(o)
+    rng = np.random.RandomState(11001)
+    data = [(rng.standard_normal((8, 3, 64, 64)).astype(np.float32), rng.randint(0, 4, (8, 64, 64))) for _ in range(4)]
+    return Workload("UNET", "unet", p, data, "momentum", 0.01, {"momentum": 0.9})
+
+
 def load(name: str, height: int = 1_000_000) -> Workload:
     """The workload of this name; ``height``: of the table of W5 and W5b."""
     if name == "W1":
@@ -191,4 +240,4 @@ def load(name: str, height: int = 1_000_000) -> Workload:
         return _linear_stack("W8", 8000, [784, 1024, 1024, 10], [int(s) for s in sizes], 0.05)
     if name in ("W5", "W5b"):
         return _bag(name, *{"W5": ("sgd", 0.1), "W5b": ("lazy adam", 1e-3)}[name], height)
-    return {"W3": _images, "W4": _ragged_text, "W6": _encoder, "R50": _residual}[name]()
+    return {"W3": _images, "W4": _ragged_text, "W6": _encoder, "R50": _residual, "TOWERS": _towers, "UNET": _unet}[name]()

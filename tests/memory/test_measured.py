@@ -30,7 +30,7 @@ SMALL = 256
 HEIGHT = {"W5b": 1_000_000}
 """Of a table whose ids mostly differ: rows that are merged are planned to be as many as ids. Where it is not told, it is small."""
 TRAINED = tuple(c for c in CASES if json.loads((FOLDER / c / "case.json").read_text())["steps"] > 1)
-NETWORKS = {"W1": 32, "W2": 16, "W3": 8, "W4": 64, "W5": 32, "W5b": 32, "W6": 1, "R50": 2}
+NETWORKS = {"W1": 32, "W2": 16, "W3": 8, "W4": 64, "W5": 32, "W5b": 32, "W6": 1, "R50": 2, "TOWERS": 64, "UNET": 2}
 """Workloads with the batch that they have here."""
 
 
