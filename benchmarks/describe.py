@@ -36,6 +36,32 @@ def chain(layers: int, train: bool = True, label: bool = True) -> fs.Program:
     return main
 
 
+def wide(count: int) -> fs.Program:
+    """So many rectifiers of one value, and their sum."""
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        x = layer.data("x", shape=["batch", 64])
+        layer.sum([layer.relu(x) for _ in range(count)])
+    return main
+
+
+def of_wide() -> Table:
+    """Costs of looking at wide programs and of making their steps, which are to grow as the ops do."""
+    table = Table("action", "ops", "ms", "microseconds per op", title="many ops that read one value")
+    for count in (2000, 8000):
+        main = wide(count)
+        out = next(iter(main.global_block.ops[-1].output_names()))
+        actions: dict[str, Callable[[], object]] = {
+            "plan": lambda: fs.plan(main, [out]),  # noqa: B023  is called before the next
+            "step": lambda: fs.Executor().step(main, [out]),  # noqa: B023
+            "summary": lambda: str(main.summary()),  # noqa: B023
+        }
+        for words, action in actions.items():
+            seconds = timed(action, 3)
+            table.add_row(words, str(count + 1), f"{seconds * 1e3:.0f}", f"{seconds / (count + 1) * 1e6:.1f}")
+    return table
+
+
 def timed(action: Callable[[], object], repeats: int) -> float:
     """The median of several runs, in seconds, each after a collection of garbage."""
     times: list[float] = []
@@ -144,6 +170,7 @@ def main() -> None:
         table.add_row("the same in onnx.shape_inference (C++)", "600", f"{theirs * 1e3:.2f}", f"{theirs / 600 * 1e6:.2f}")
         console.print(table)
         console.print(f"from bytes to all shapes known: {ours / theirs:.2f} times onnx's time")
+    console.print(of_wide())
     at = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     bare = time.perf_counter() - at

@@ -226,3 +226,11 @@ def test_what_is_made_for_what_cannot_be_is_not_made() -> None:
     name = g.pack("what", [relu.arguments[0]], 12, lambda x: x)  # pyright: ignore[reportArgumentType]
     assert g.replace({relu: [standing_for(relu, [], relu.results)]})
     assert [n for n, *_ in g.lowered.derived] == [name] and g.lowered.packed == 12
+
+
+def test_gradients_of_several_batches_are_added_in_place_though_the_update_changes_them_again() -> None:
+    loss = layer.mean(layer.fc(layer.fc(layer.data("x", ["batch", 4]), 3), 2))
+    training = fs.training_program(loss, fs.optimizer.Adam(0.1), accumulate=2)
+    programs = [found for n in dir(training) if not n.startswith("_") and isinstance(found := getattr(training, n), fs.Program)]
+    counts = [apply_all(lower(p.global_block, [loss.name] if p.global_block.find(loss.name) is not None else []))["in_place"] for p in programs]
+    assert max(counts) >= 4  # two weights and two biases
