@@ -135,6 +135,24 @@ class Softmax(Computation):
 
 
 @data_class(frozen=True)
+class Logarithm(Computation):
+    """The natural logarithm of each element of X0."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+
+
+@data_class(frozen=True)
+class CrossEntropy(Computation):
+    """Minus the logarithm of the probabilities X0 along the last axis, at the class numbers X1, zero where these are ``ignored``; or, where X1 is
+    a distribution (``soft``), the sum of its products with that."""
+
+    operands: ClassVar[int] = 2
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    soft: bool
+    ignored: int
+
+
+@data_class(frozen=True)
 class Dropping(Computation):
     """``by * X0 * Out1``, where Out1, uint8, is drawn: 1 where an element is kept."""
 

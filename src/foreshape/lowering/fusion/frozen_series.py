@@ -26,7 +26,20 @@ from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.frozen_convolution import LAST
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
-from foreshape.operator.computations import ChannelShuffling, Enlargement, ImagePooling, Joining, Parting, Product, Reshape, Scaling, Slicing, Softmax, Sum
+from foreshape.operator.computations import (
+    ChannelShuffling,
+    Enlargement,
+    ImagePooling,
+    Joining,
+    MatrixProduct,
+    Parting,
+    Product,
+    Reshape,
+    Scaling,
+    Slicing,
+    Softmax,
+    Sum,
+)
 from foreshape.spec import FP32
 
 _TRIED = 64
@@ -123,7 +136,7 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
-    if softmax is not None and rank != 4:
+    if softmax is not None and rank != 4 and all(computes(r, MatrixProduct) is not None for r in graph.readers(i.results[0])):  # no logarithm of it
         return _Stage(i, values, Normalized(softmax.axis))
     slicing = computes(i, Slicing)
     if slicing is not None:

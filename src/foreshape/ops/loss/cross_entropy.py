@@ -15,6 +15,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     gradient,
     i64,
@@ -66,6 +67,9 @@ class CrossEntropy(Operator):
 
     def infer_shape(self, X: Spec, Label: Spec) -> Spec:
         return X.with_dims(_loss_dims(X, Label, self.soft_label))
+
+    def computes(self) -> computations.CrossEntropy:
+        return computations.CrossEntropy(self.soft_label, self.ignore_index)
 
     def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
         if self.soft_label:

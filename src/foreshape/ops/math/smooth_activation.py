@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size
+from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
+from foreshape.kernels.bounded_softmax import bounded_softmax
 from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, computations, f32, gradient, reject, require, sample, torch
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
@@ -305,7 +306,10 @@ class OverAxis(Unary):
 
 
 class Softmax(OverAxis):
-    """Out = exp(X) / sum(exp(X)) along ``axis``."""
+    """Out = exp(X) / sum(exp(X)) along ``axis``, where nothing of X counts as more than 64 below the largest, as in PaddlePaddle's kernel for processors.
+
+    So a logarithm of it is finite, and a loss of that has a gradient.
+    """
 
     type = "softmax"
     axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
@@ -316,7 +320,12 @@ class Softmax(OverAxis):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         if not X.dim():  # the only one of its kind, however large
             return X.new_ones(()) if into is None else into.fill_(1.0)
-        return torch.softmax(X, self.axis, out=into)
+        return bounded_softmax(X, self.axis, into)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        axis = axis_of(self.axis, max(X.rank, 1), X=None)
+        rows = product([d for at, d in enumerate(X.known_dims) if at != axis])
+        return rows * X.known_dtype.itemsize + copies(strided, X=X)
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
         return of._softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)

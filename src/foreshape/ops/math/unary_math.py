@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator import FLOATING, AttrType, Operator, attribute, computations, f32, fail, gradient, i64, operand, reject, result, sample, torch
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
@@ -61,6 +61,9 @@ class Log(Logarithm):
     """Out = the natural logarithm of X."""
 
     type = "log"
+
+    def computes(self) -> computations.Logarithm:
+        return computations.Logarithm()
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log(X, out=into)
