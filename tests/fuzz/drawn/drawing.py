@@ -44,7 +44,7 @@ class Drawing:
         self.count = 0
         self.parameters: list[Parameter] = []
         self.updated = False
-        """Whether the parameters are updated by now."""
+        """Whether the parameters are updated by now, by gradients to which nothing was done before."""
         self.losing: list[Value] = []
         """The values that have a loss, and that no other step reads before the updates."""
         self._last: Value | None = None

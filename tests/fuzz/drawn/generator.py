@@ -25,7 +25,7 @@ def draw(chance: Chance, most: int | None = None) -> Program:
     loss = draw_loss(d) if chance.below(8) else None
     optimizer = draw_optimizer(chance) if loss is not None and any(p.trainable for p in d.parameters) else None
     steps = tuple(d.steps)
-    after = draw_after(d) if optimizer is not None and chance.one_in(2) else ()
+    after = draw_after(d, optimizer) if optimizer is not None and chance.one_in(2) else ()
     batches = tuple(chance.pick([1, 2, 3, 5]) for _ in range(chance.pick([1, 2, 3, 3])))
     made = [n for s in (*steps, *after) for n in s.makes]
     fetches: list[tuple[int, ...]] = []
@@ -38,10 +38,12 @@ def draw(chance: Chance, most: int | None = None) -> Program:
     return Program(tuple(d.inputs), steps, loss, optimizer, batches, tuple(fetches), tuple(d.stopped), chance.below(100), after)
 
 
-def draw_after(d: Drawing) -> tuple[Step, ...]:
+def draw_after(d: Drawing, optimizer: Optimizer) -> tuple[Step, ...]:
     """A few steps behind the updates, of all values that there are."""
     d.values += d.losing
-    d.steps, d.updated = [], True
+    d.steps, d.updated = [], optimizer.clip is None and optimizer.decay is None
+    if d.chance.one_in(2):
+        KINDS["gradient"].draw(d)
     draw_steps(d, d.chance.between(1, 5))
     return tuple(d.steps)
 
