@@ -17,8 +17,8 @@ from foreshape import layer
 
 CASES = sorted((Path(__file__).parent / "paddlepaddle").glob("*.pdmodel"))
 
-ONE_STEP = ("branch_in_loop", "array_sum")
-"""Whose gradients PaddlePaddle gets wrong."""
+ONE_STEP = ("branch_in_loop", "array_sum", "lists")
+"""Whose gradients PaddlePaddle gets wrong, or that it cannot run twice."""
 
 
 def by_name(path: Path, prefix: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def inferred(path: Path) -> fs.Program:
 
 
 def test_all_cases_are_there() -> None:
-    assert len(CASES) >= 17
+    assert len(CASES) >= 21
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["compiled", "checked"])
@@ -77,7 +77,10 @@ def test_a_file_comes_back_byte_for_byte_and_as_text(path: Path) -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
 def test_no_inferred_shape_contradicts_the_file(path: Path) -> None:
     said, program = fs.load_program(path), inferred(path)
+    changing = {"growing_columns": "matmul_v2_0.tmp_0@GRAD", "ranks": "sum_0.tmp_0@GRAD"}  # of which the file says what it is in one of the rounds
     for name, variable in program.global_block.vars.items():
+        if name == changing.get(path.stem):
+            continue
         before = said.global_block.vars[name]
         if variable.kind is fs.LOD_TENSOR and before.spec.dims is not None and before.packed_dims:
             assert len(variable.packed_dims) == len(before.packed_dims), name

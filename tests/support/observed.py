@@ -67,7 +67,7 @@ class Observed:
         """Find the values of symbols that stand alone as a dim."""
         frame = frames[-1]
         for value in frame.lowered.instructions[frame.at].writes():
-            one, spec = frame.values.get(repr(value)), value.variable.spec if value.variable is not None else None
+            one, spec = frame.values.get(repr(value)), value.spec
             if isinstance(one, torch.Tensor) and spec is not None and spec.dims is not None:
                 for size, dim in zip(one.shape, spec.dims, strict=True):
                     if is_symbol(dim):

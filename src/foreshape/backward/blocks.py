@@ -11,7 +11,7 @@ from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_o
 from foreshape.errors import SchemaError
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op
-from foreshape.program.carried import GRAD, carried_names, names_in, setting, sub_block, written_before
+from foreshape.program.carried import GRAD, carried_names, names_in, setting, spec_at_the_end, sub_block, written_before
 from foreshape.program.op import EMPTY, Slots
 from foreshape.spec import LOD_TENSOR_ARRAY
 
@@ -54,7 +54,7 @@ def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collecti
         variable, where = forward.find(name), into if name in around else block
         assert variable is not None
         if name + GRAD not in where.vars:
-            where.create_variable(name + GRAD, variable.spec.like(), site=op.site)
+            where.create_variable(name + GRAD, (variable.spec if where is into else spec_at_the_end(forward, variable)).like(), site=op.site)
     return block
 
 

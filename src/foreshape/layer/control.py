@@ -98,8 +98,6 @@ def while_loop(
         new = [assign(v) if id(v) in moved and v is not old else v for old, v in zip(state, new, strict=True)]
         for old, value in zip(state, new, strict=True):
             if value is not old:
-                if old.kind is LOD_TENSOR_ARRAY:
-                    raise SchemaError(f"{old.name} is an array, which is written in place: the body must give it back itself")
                 assign(value, old)
         if counter is not None:
             assign(counter + 1, counter)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.lowering.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value, zeros
+from foreshape.lowering.regions import Region, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value
+from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op
 from foreshape.program.carried import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion import fuse as rewrite
 from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op
-from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
+from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.program.needed import is_fed
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
-from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,6 +178,12 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
     return value
 
 
+def _spec_after(low: Lowering, op: Op, name: str) -> Spec | None:
+    """Return what is known of a variable when an op has run that writes it."""
+    variable = low.block.find(name)
+    return op.made.get(name, variable.spec if variable is not None else None)
+
+
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condition: str = "") -> list[Value | None]:
     """The values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
 
@@ -220,7 +224,8 @@ def _lower_while(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     condition = names.index(asked := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
-    comes = {**_known_now(low), **op.made}  # what comes into a round is joined with what the one before leaves
+    specs = [_spec_after(low, op, n) for n in names]
+    comes = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with what the round before leaves
     region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
     state = _initial(low, op, region, names, asked)
     region.used.add(asked)
@@ -228,14 +233,17 @@ def _lower_while(low: Lowering, op: Op) -> None:
     captured = outside(low, region)
     order = call_order(region)
     growing = [at for at, name in enumerate(names) if may_grow(name, op.made.get(name))]
+    ranks = ranks_of_numbers(specs, state, region.lowered.fetches)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []
         room = Room(op.type) if growing else None
+        values = with_ranks(values, ranks)
         while truth(op.type, asked, values[condition]):
             if room is not None:
                 room.look([values[at] for at in growing])
             values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
+            values = with_ranks(values, ranks)
             if keeps:
                 rounds.append(saved)
         return values, offsets, rounds
@@ -265,16 +273,21 @@ def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
     sums = [n for n, _ in wanted if n not in state_names]
     comes = _known_now(low)
     comes.update((n + GRAD, comes[g]) for n, g in ends if g in comes)
+    at_the_end = [spec_at_the_end(forward, v) if (v := forward.find(n)) is not None else None for n in state_names]
+    comes.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
     region = Region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, comes)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
-    _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted)
+    _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted, at_the_end)
 
 
 def _run_backward(
     low: Lowering, op: Op, region: Region, scopes: str | None, state: Sequence[Value | None], state_names: Sequence[str], sums: Sequence[str],
-    wanted: Sequence[tuple[str, str]],
+    wanted: Sequence[tuple[str, str]], at_the_end: Sequence[Spec | None],
 ) -> None:  # fmt: skip
-    """The rounds undone from the last to the first: states are handed on, the gradients of what was only read are summed."""
+    """The rounds undone from the last to the first: states are handed on, the gradients of what was only read are summed.
+
+    ``at_the_end``: what the states of which the first gradients are, are when a round ends.
+    """
     if scopes is None:
         raise ExecutionError(f"{op.type} needs what the forward op kept")
     kept = low.read(scopes)
@@ -284,15 +297,18 @@ def _run_backward(
     by_rows = [is_rows(low, grads[n]) for n in sums]
     order = call_order(region)
     count = len(state_names)
+    ranks = ranks_of_numbers(at_the_end, state, region.lowered.fetches)
+    first_ranks = ranks_of_numbers([_spec_after(low, op, grads[n]) if n in grads else None for n in state_names], state, region.lowered.fetches)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], rounds: list[Any], likes: list[Any]) -> tuple[Any, ...]:
         totals: list[Any] = [None] * len(sums)
         fresh = [False] * len(sums)
         for saved, saved_offsets in reversed(rounds):
-            results, _, _ = region.call(*order([*values, *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]))
+            results, _, _ = region.call(*order([*with_ranks(values, ranks), *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]))
             values = results[:count]
             for at, given in enumerate(results[count:]):
                 totals[at], fresh[at] = added(totals[at], given, fresh[at])
+        values = with_ranks(values, first_ranks)
         return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
     made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], region=region)
@@ -310,33 +326,10 @@ def _run_backward(
     low.instructions.append(made)
 
 
-def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
-    """A running sum of gradients, and whether it has memory of its own."""
-    if total is None:
-        return given, False
-    if isinstance(total, Rows) and isinstance(given, Rows):
-        return Rows(torch.cat([total.rows, given.rows]), torch.cat([total.values, given.values]), total.height), True
-    if isinstance(total, Rows) or isinstance(given, Rows):
-        dense = [t.to_dense() if isinstance(t, Rows) else t for t in (total, given)]
-        return dense[0] + dense[1], True
-    return (total.add_(given), True) if fresh else (total + given, True)
-
-
 def is_rows(low: Lowering, gradient: str) -> bool:
     """Whether a gradient is described as sparse rows."""
     found = low.block.find(gradient)
     return found is not None and found.kind is SELECTED_ROWS
-
-
-def zeros(like: Any, rows: bool = False) -> Any:
-    """Nothing as a gradient: with ``rows`` no rows of it."""
-    if isinstance(like, TensorArray):
-        return TensorArray()
-    if isinstance(like, Rows):
-        return Rows(like.rows[:0], like.values[:0], like.height)
-    if rows:
-        return Rows(torch.zeros(0, dtype=torch.int64, device=like.device), like.new_zeros((0, *like.shape[1:])), like.shape[0])
-    return torch.zeros_like(like)
 
 
 # --- conditional_block
@@ -356,13 +349,14 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     captured = outside(low, region)
     order = call_order(region)
     scalar = bool(setting(op, "is_scalar_condition"))
+    ranks = ranks_of_numbers([_spec_after(low, op, n) for n in names], state, region.lowered.fetches)
 
     def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         kept = [values[at] for at in in_place]
         if not _holds(op, conditions, scalar):
-            return values, offsets, [], kept
+            return with_ranks(values, ranks), offsets, [], kept
         values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
-        return values, offsets, [saved], kept
+        return with_ranks(values, ranks), offsets, [saved], kept
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
     region.used.update(names_in(op, "Cond"))

@@ -47,18 +47,19 @@ class Block(FromRecords):
     def find(self, name: str) -> Variable | None:
         """The variable of this name here or in a parent; of a block that undoes another, also in that one."""
         found = self.vars.get(name)
-        block = self
-        while found is None:
-            if 0 <= block.forward_idx < len(self.program.blocks):
-                found = self.program.blocks[block.forward_idx].vars.get(name)
-                if found is not None:
-                    break
-            parent = block.parent
-            if parent is None or parent is block:
+        if found is not None:
+            return found
+        block, blocks = self, self.program.blocks
+        count = len(blocks)
+        while True:
+            if 0 <= block.forward_idx < count and (found := blocks[block.forward_idx].vars.get(name)) is not None:
+                return found
+            if not 0 <= block.parent_idx < count or (parent := blocks[block.parent_idx]) is block:
                 return None
             block = parent
             found = block.vars.get(name)
-        return found
+            if found is not None:
+                return found
 
     def var(self, name: str) -> Variable:
         """The variable of this name here or in a parent. Raises `SchemaError` where there is none."""

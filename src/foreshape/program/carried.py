@@ -126,6 +126,12 @@ def check_condition(op: Op, condition: Variable, slot: str) -> None:
         raise refused(op, f"{slot} must hold one truth value", slot=slot)
 
 
+def spec_at_the_end(forward: Block, of: Variable) -> Spec:
+    """Return what a variable is when a round of a block ends, not joined with what it was before: what the last op that writes it makes."""
+    last = next((op for op in reversed(forward.ops) if of.name in op.all_writes()), None)
+    return of.spec if last is None else last.made.get(of.name, of.spec)
+
+
 # --- what either of two ways leaves
 
 
@@ -134,17 +140,24 @@ def joined_sources(name: str) -> tuple[str, str]:
     return f"{name}.loop", f"{name}.either"
 
 
+def is_one_number(spec: Spec) -> bool:
+    """Tell whether a value is dense and of one element, so that its rank may differ from round to round, as ``[]`` and ``[1]`` do."""
+    return spec.kind is LOD_TENSOR and spec.lod is None and spec.dims is not None and all(equal(d, 1) is True for d in spec.dims)
+
+
 def is_of_one_form(a: Spec, b: Spec) -> bool:
     """Whether what is known of two values differs in sizes at most, so that one spec can say it of both."""
     if a.kind is not b.kind or a.dtype is not b.dtype:
         return False
     if a.dims is None or b.dims is None:
         return True
-    return len(a.dims) == len(b.dims) and (a.lod is None or (b.lod is not None and len(a.lod.counts) == len(b.lod.counts)))
+    if len(a.dims) != len(b.dims):
+        return is_one_number(a) and is_one_number(b)
+    return a.lod is None or (b.lod is not None and len(a.lod.counts) == len(b.lod.counts))
 
 
 def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
-    """What is known of a variable that has either spec: sizes in which they differ become a symbol of its own.
+    """What is known of a variable that has either spec: sizes in which they differ become a symbol of its own; one number has the higher rank.
 
     Raises:
         ShapeError, TypeMismatchError: another rank, element type or kind, which no value may change.
@@ -160,7 +173,9 @@ def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
     if entry.kind is not leave.kind or entry.dtype is not leave.dtype:
         raise refused(op, f"{v.name} must keep its kind and element type: {seen}", TypeMismatchError)
     if len(entry.dims) != len(leave.dims):
-        raise refused(op, f"{v.name} must keep its number of dims: {seen}")
+        if v.persistable or not (is_one_number(entry) and is_one_number(leave)):
+            raise refused(op, f"{v.name} must keep its number of dims: {seen}")
+        return entry if len(entry.dims) > len(leave.dims) else leave.like()
     dims = tuple(_either(op, a, b, own_size(v.name, what, axis)) for axis, (a, b) in enumerate(zip(entry.dims, leave.dims, strict=True)))
     if v.persistable and dims != entry.dims:
         raise refused(op, f"{v.name} is kept from run to run and must stay {entry.text()}; the block makes it {leave.text()}{site}")

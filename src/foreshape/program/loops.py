@@ -153,6 +153,8 @@ def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
     """What comes into a loop that is entered again: sizes that it has found to change are symbols from the beginning."""
     if settled is None or not is_of_one_form(spec, settled) or spec.dims is None or settled.dims is None:
         return spec
+    if len(spec.dims) != len(settled.dims):
+        return settled
     dims = tuple(b if b is own_size(name, "loop", axis) else a for axis, (a, b) in enumerate(zip(spec.dims, settled.dims, strict=True)))
     lod = spec.lod
     if lod is not None and settled.lod is not None and settled.lod.source == f"{name}.loop":

@@ -19,6 +19,7 @@ from foreshape.program.carried import (
     refused,
     set_spec,
     setting,
+    spec_at_the_end,
     sub_block,
     written_before,
 )
@@ -181,17 +182,24 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
         block = sub_block(op)
         if not 0 <= block.forward_idx < len(op.block.program.blocks):
             raise refused(op, f"the block of {op.type} must say which block it undoes", SchemaError)
+        forward = op.block.program.blocks[block.forward_idx]
+        around: dict[Variable, Spec] = {}
         for name in names_in(op, "Out" + GRAD):  # a branch that did not run leaves its gradient with the shape of the one that did
             given, of = op.block.vars.get(name), op.block.find(name.partition(GRAD)[0])
             if given is not None and of is not None and given.known and of.known and given.kind is of.kind:
                 set_spec(given, of.spec.like())
+                if name == of.name + GRAD and name not in block.vars and name in names_of(block).outer_reads:
+                    around[given] = given.spec
+                    set_spec(given, spec_at_the_end(forward, of).like())
         for name in entering(block):
             variable = block.vars[name]
             of = block.find(name.removesuffix(GRAD))
             if name.endswith(GRAD) and of is not None:
-                set_spec(variable, _at_the_end(block, of).like())
+                set_spec(variable, spec_at_the_end(forward, of).like())
         through(block)
-        before = _in_the_beginning(op.block.program.blocks[block.forward_idx])
+        for given, spec in around.items():
+            set_spec(given, spec)
+        before = _in_the_beginning(forward)
         for slot in slots:
             gradients = op.outputs.get(slot + GRAD, ())
             if gradients and len(gradients) != len(names_in(op, slot)):
@@ -200,7 +208,7 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
                 of, out = op.block.find(name), op.block.find(gradient) if gradient != EMPTY else None
                 if of is None or gradient == EMPTY:
                     continue
-                inner, was = block.vars.get(name + GRAD), before.get(name, of.spec)
+                inner, was = block.vars.get(name + GRAD), before.get(name, of.entry_spec)
                 kind = inner.spec.kind if inner is not None and inner.spec.kind is not LOD_TENSOR_ARRAY else was.kind
                 spec = was.like() if kind is was.kind else Spec(kind, was.dtype, was.dims)
                 if out is None:
@@ -211,15 +219,6 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
         return {}
 
     return infer
-
-
-def _at_the_end(block: Block, of: Variable) -> Spec:
-    """What a variable is when the round ends that a block undoes, where that is not joined with what it was before."""
-    forward = block.program.blocks[block.forward_idx]
-    if of.name in names_of(forward).first:
-        return of.spec
-    last = next((op for op in reversed(forward.ops) if of.name in op.output_names()), None)
-    return last.made.get(of.name, of.spec) if last is not None else of.spec
 
 
 def _in_the_beginning(forward: Block) -> dict[str, Spec]:

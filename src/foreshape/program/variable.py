@@ -13,7 +13,7 @@ from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.program.current import current_block
 from foreshape.program.literal import escape
-from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
+from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
@@ -222,8 +222,9 @@ class Variable(ArrayMethods):
         return f'data("{self.name}")' if self.need_check_feed else f'variable "{self.name}"'
 
     def forget(self) -> None:
-        """Drop the spec; `Program.infer` brings it back."""
-        self._spec = None
+        """Drop the spec; `Program.infer` brings it back. An array is one before anything is written to it."""
+        of = self.spec
+        self._spec = Spec(LOD_TENSOR_ARRAY, of.dtype, None) if of.kind is LOD_TENSOR_ARRAY else None
         self._declared = None
         self._known = False
 
@@ -246,14 +247,14 @@ def note_made(op: Op, variable: Variable, spec: Spec) -> None:
     before = variable._spec  # pyright: ignore[reportPrivateUsage]
     if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
         changed = (before.dims, before.dtype, before.lod) != (spec.dims, spec.dtype, spec.lod)
-        if changed and before.dims and variable.known:
+        if changed and before.dims and variable.known and variable.block.parent_idx < 0:
             variable.block.program.entry_specs.setdefault(variable, before)
-    if first is None or first is op:
+    if first is op or (first is None and variable.block is op.block and variable not in op.block.program.entry_specs):
         if name in op.made:
             op.made.pop(name)
         return
     op.made[name] = spec
-    if before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
+    if first is not None and before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
         first.made[name] = before
 
 

@@ -79,6 +79,13 @@ class TensorArray:
             self.tensors[at] = self.offsets[at] = None
         return out
 
+    def move_to(self, other: TensorArray) -> None:
+        """Add each element to another array's, and take it out."""
+        for at in range(len(self)):
+            part = self.take(at)
+            if part is not None:
+                other.add(at, part)
+
     def copy(self) -> TensorArray:
         """The same elements in another array."""
         out = TensorArray.of(self.tensors, self.offsets)

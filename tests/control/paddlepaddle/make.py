@@ -13,7 +13,7 @@ from paddle import static
 from paddle.base.proto import framework_pb2
 
 HERE = Path(__file__).parent
-STEPS = {"branch_in_loop": 1, "array_sum": 1}
+STEPS = {"branch_in_loop": 1, "array_sum": 1, "lists": 1}
 """Two for all others."""
 X = np.random.RandomState(0).randn(5, 3).astype("float32")
 Describe = Callable[[], tuple[dict[str, np.ndarray], list[Any]]]
@@ -244,6 +244,54 @@ def array_sum() -> Any:
         paddle.assign(paddle.less_than(i, n), within)
     out = paddle.tensor.array_read(array, whole(0)) + paddle.tensor.array_read(array, whole(1)) * paddle.tensor.array_read(array, whole(2))
     return {"x": X}, [train(out)]
+
+
+@case
+def growing_columns() -> Any:
+    """What the loop carries has three more columns after each round."""
+    x, n, w = data(), whole(3), matrix("w")
+    _, h = static.nn.while_loop(lambda i, h: i < n, lambda i, h: [i + 1, paddle.concat([paddle.tanh(h), x], axis=1)], [whole(0), paddle.matmul(x, w)])
+    return {"x": X}, [train(h), "w@GRAD", h]
+
+
+@case
+def ranks() -> Any:
+    """A number that has no dims before the first round, and one dim after it; and the condition of a loop that is as well."""
+    x, w = data(), matrix("w")
+    total, limit = paddle.sum(w), paddle.full([1], 4.0)
+    going = paddle.logical_not(paddle.all(x > 9.0))
+    with static.nn.control_flow.While(going).block():
+        new = total * 0.5 + paddle.reshape(paddle.mean(paddle.matmul(x, w) + 4.0), [1])
+        paddle.assign(paddle.logical_and(paddle.logical_not(paddle.all(x > 9.0)), new < limit), going)
+        paddle.assign(new, total)
+    return {"x": X}, [train(total), "w@GRAD"]
+
+
+@case
+def lists() -> Any:
+    """An array that both branches in a loop write to, as lists become. PaddlePaddle 2.6.2 cannot run the gradient of that."""
+    x, n, w, two = data(), whole(3), matrix("w"), whole(2)
+
+    def body(i: Any, array: Any) -> Any:
+        def append(value: Any) -> Any:
+            return paddle.tensor.array_write(value, paddle.tensor.array_length(array), array)
+
+        even = paddle.equal(i % two, whole(0))
+        return [i + 1, static.nn.cond(even, lambda: append(paddle.tanh(paddle.matmul(x, w))), lambda: append(x * 2.0 + paddle.sum(w)))]
+
+    _, array = static.nn.while_loop(lambda i, array: i < n, body, [whole(0), paddle.tensor.create_array("float32")])
+    out = paddle.tensor.array_read(array, whole(0)) + paddle.tensor.array_read(array, whole(1)) * paddle.tensor.array_read(array, whole(2))
+    return {"x": X}, [paddle.mean(out * out), out]
+
+
+@case
+def beam() -> Any:
+    """A decoder that searches for words until all beams have ended."""
+    x = data()
+    table, output = paddle.nn.Embedding(7, 4), paddle.nn.Linear(3, 7)
+    decoder = paddle.nn.BeamSearchDecoder(paddle.nn.GRUCell(4, 3), start_token=0, end_token=1, beam_size=2, embedding_fn=table, output_fn=output)
+    ids, _ = paddle.nn.dynamic_decode(decoder, x * 3.0, max_step_num=4)
+    return {"x": X}, [ids]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""select_input and select_output: one of several values by a number, as branches need it."""
+"""select_input and select_output: one of several values by a number, as branches need it; values are tensors, or arrays of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
     AttrType,
     Offsets,
     Operator,
@@ -25,15 +27,20 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.use import Use
+from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, sum_of_an_element
 from foreshape.ops.rules.known_values import is_undefined
 from foreshape.ops.rules.ragged_rules import new_lod, rows
-from foreshape.spec import BOOL, INT32, INT64, Spec
+from foreshape.spec import BOOL, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from foreshape.backward import GradientSlots
+
+
+_HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)
 
 
 def _chosen(mask: Tensor, count: int) -> int:
@@ -52,16 +59,21 @@ class SelectInput(Operator):
 
     A size in which the X differ is known only when it runs. Where they differ in how many dims they have, nothing is known of the dims of
     Out: it can be given on, selected from and fetched, and what computes with it is refused. An X that is known to stand for a variable
-    that nobody has set (see `is_undefined`) says nothing: Out is as the others are.
+    that nobody has set (see `is_undefined`) says nothing: Out is as the others are. Of arrays Out is another array of the same elements.
     """
 
     type = "select_input"
-    X = operand(many=True, unknown_dims=True, may_lack=True, doc="of one element type, or all integers")
+    X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="of one element type, or all integers; all arrays, or none")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
+    def infer_var_type(self, X: tuple[Spec, ...], Mask: Spec) -> Kind:
+        return X[0].kind if X else LOD_TENSOR
+
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
+        if any(x.kind is LOD_TENSOR_ARRAY for x in X):
+            return _one_array(X)
         given = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
         for at, x in enumerate(given):
             if x.dtype is not given[0].dtype and not (x.known_dtype.is_integer and given[0].known_dtype.is_integer):
@@ -87,16 +99,27 @@ class SelectInput(Operator):
         return rows(first.dtype, dims, new_lod("Out", each))
 
     def kernel(
-        self, X: list[Tensor | None], Mask: Tensor, *, offsets: list[list[Offsets | None]], use: Use | None = None
-    ) -> tuple[Tensor, Offsets | None]:
+        self, X: list[Tensor | TensorArray | None], Mask: Tensor, *, offsets: list[list[Offsets | None]], use: Use | None = None
+    ) -> tuple[Tensor | TensorArray, Offsets | None]:
         at = _chosen(Mask, len(X))
         chosen = X[at]
         if chosen is None:
             raise ExecutionError(f"select_input: X[{at}] has no value, and Mask chooses it: the block that makes it did not run")
+        if isinstance(chosen, TensorArray):
+            return chosen.copy(), None
         of = use.data_types["Out"][0] if use is not None else None
         return (chosen.clone() if of is None else chosen.to(torch_dtype(of), copy=True)), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
+        (out,) = slots.output("Out")
+        variable = slots.op.block.find(out)
+        if variable is not None and variable.kind is LOD_TENSOR_ARRAY:
+            if out in slots.available:
+                arrays = list(dict.fromkeys(slots.input("X")))  # branches that write to one array give it both
+                gives = {"X@GRAD": [n if slots.needs(n) else "@EMPTY@" for n in arrays], "Rest@GRAD": [out]}
+                places = [arrays.index(n) for n in slots.input("X")]
+                slots.add("select_input_array_grad", {"Mask": slots.input("Mask"), "Out@GRAD": slots.grad_of_output("Out")}, gives, {"places": places})
+            return
         inputs = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
         names = [n if slots.needs(n) else "@EMPTY@" for n in slots.input("X")]
         slots.add("select_output", inputs, {"Out": names}, {"branches": len(names)})
@@ -109,10 +132,69 @@ class SelectInput(Operator):
         sample(X=[f32(5, 3).ragged([2, 3]), f32(7, 3).ragged([0, 4, 3])], Mask=i32(1, data=[1]), differentiate=False),
         sample(X=[f32(5, 3).ragged([2], [2, 3]), f32(4, 3).ragged([0, 2], [1, 3])], Mask=i32(1, data=[0]), differentiate=False),
     ]
+    """Of tensors: a list in a slot of many is of tensors. Arrays are chosen from in tests/control/test_arrays_in_loops.py."""
     rejects = [
         reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),
         reject(X=[i64(2), f32(2)], Mask=i32(1), says="or be integers; X[1] is fp32", error=TypeMismatchError),
         reject(X=[f32(2), f32(2)], Mask=i32(2), says="one number"),
+    ]
+
+
+def _one_array(X: tuple[Spec, ...]) -> Spec:
+    """What is known of one of several arrays: a size in which their elements differ is another one in every element."""
+    if any(x.kind is not LOD_TENSOR_ARRAY for x in X):
+        fail("either all X are arrays or none is", TypeMismatchError, X=None)
+    known = [x for x in X if x.dims is not None]
+    if not known:
+        return X[0].like()
+    first = known[0]
+    for x in known[1:]:
+        if x.dtype is not first.dtype or len(x.known_dims) != len(first.known_dims) or x.lod_level != first.lod_level:
+            seen = f"seen are {first.text()} and {x.text()}"
+            fail(f"the elements of all X must have one element type and as many dims and levels; {seen}", X=None)
+    same = [all(equal(sizes[0], s) is True for s in sizes) for sizes in zip(*(x.known_dims for x in known), strict=True)]
+    dims = tuple(d if alike else unknown_size(f"{EACH}{axis}") for axis, (d, alike) in enumerate(zip(first.known_dims, same, strict=True)))
+    lod = first.lod if all(x.lod is first.lod for x in known) else new_lod("Out", [unknown_size(f"{EACH}.level{k}") for k in range(first.lod_level)])
+    return Spec(LOD_TENSOR_ARRAY, first.dtype, dims, lod)
+
+
+class SelectInputArrayGrad(Operator):
+    """The gradient of `select_input` of arrays: the elements of Out@GRAD are added to the gradient of the chosen one and taken out, in place."""
+
+    type = "select_input_array_grad"
+    Mask = operand((BOOL, INT32, INT64), doc="one number")
+    Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
+    X_GRAD = result(many=True, name="X@GRAD", doc="arrays")
+    Rest_GRAD = result(optional=True, name="Rest@GRAD", doc="Out@GRAD, empty")
+    places = attribute(AttrType.INTS, [0], doc="for each X, which of X@GRAD is its own")
+    accumulates = ("X@GRAD", "Rest@GRAD")
+    gradient = NOT_WRITTEN
+
+    def infer_var_type(self, *specs: Spec) -> tuple[Kind, Kind]:
+        return LOD_TENSOR_ARRAY, LOD_TENSOR_ARRAY
+
+    def infer_shape(self, *specs: Spec) -> tuple[tuple[Spec, ...], Spec]:
+        _check_mask(specs[0])
+        if not self.places or min(self.places) < 0 or max(self.places) >= len(self.places):
+            fail(f"places must name one of X@GRAD for each X; seen {list(self.places)}", SchemaError)
+        return (specs[1].like(),) * (max(self.places) + 1), specs[1].like()
+
+    workspace = sum_of_an_element
+
+    def kernel(self, *given: Any, before: list[TensorArray | None]) -> tuple[list[TensorArray], TensorArray]:
+        mask, d_out = given
+        count = max(self.places) + 1
+        out = [array if array is not None else TensorArray() for array in before[:count]]
+        d_out.move_to(out[self.places[_chosen(mask, len(self.places))]])
+        return out, d_out
+
+    samples = [
+        sample(Mask=i32(1, data=[1]), places=[0, 1], **d_out_slot([f32(2, 3), None, f32(4, 3)])),
+        sample(Mask=b1(data=True), places=[0, 0], **d_out_slot([f32(2, 3)])),
+    ]
+    rejects = [
+        reject(Mask=i32(2), says="one number", **d_out_slot([f32(2, 3)])),
+        reject(Mask=i32(1), places=[2, 0], says="places must name", error=SchemaError, **d_out_slot([f32(2, 3)])),
     ]
 
 

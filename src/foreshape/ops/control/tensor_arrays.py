@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
     FLOATING,
@@ -32,7 +32,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
-from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position
+from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position, sum_of_an_element
 from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
 
@@ -354,18 +354,11 @@ class AssignArrayGrad(ArrayGradient):
     def infer_shape(self, *specs: Spec) -> tuple[Spec, Spec]:
         return specs[0].like(), specs[0].like()
 
-    def workspace(self, *specs: Spec) -> Size:
-        """The sum of one element and what was added to it before. Where elements differ in a size, no description says how large the
-        largest is, and nothing is counted."""
-        dims = specs[0].dims
-        return 0 if dims is None or any(differs(d) for d in dims) else product(dims) * specs[0].known_dtype.itemsize
+    workspace = sum_of_an_element
 
     def kernel(self, *given: TensorArray, before: list[TensorArray | None]) -> tuple[TensorArray, TensorArray]:
         out, d_out = before[0] if before[0] is not None else TensorArray(), given[0]
-        for at in range(len(d_out)):
-            part = d_out.take(at)
-            if part is not None:
-                out.add(at, part)
+        d_out.move_to(out)
         return out, d_out
 
     samples = [sample(**d_out_slot([f32(2, 3), None, f32(4, 3)]))]

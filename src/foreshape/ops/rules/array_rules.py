@@ -60,6 +60,13 @@ def d_out_slot(given: Any) -> dict[str, Any]:
     return {"Out@GRAD": given}
 
 
+def sum_of_an_element(self: Any, *specs: Any) -> Size:
+    """The `workspace` of an operator whose last operand is an array, each element of which it adds to another: the sum of one. Where elements
+    differ in a size, no description says how large the largest is, and nothing is counted."""
+    dims = specs[-1].dims
+    return 0 if dims is None or any(differs(d) for d in dims) else product(dims) * specs[-1].known_dtype.itemsize
+
+
 def no_workspace(self: Any, *specs: Any) -> Size:
     """The `workspace` of an operator that hands on what it is given, or makes its result alone: proved, where none is stated it is not."""
     return 0

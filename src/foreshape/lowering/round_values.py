@@ -1,0 +1,55 @@
+"""Values that pass from round to round of a loop: their sums, zeros that stand for what is not there, and numbers of another rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.lowering.instruction import Value
+from foreshape.program.carried import is_one_number
+from foreshape.spec import Spec
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import torch
+
+
+def ranks_of_numbers(specs: Sequence[Spec | None], *others: Sequence[Value | None]) -> list[tuple[int, int]]:
+    """Return where values of one number are described with a rank that not all others have there, and that rank."""
+    found: list[tuple[int, int]] = []
+    for at, spec in enumerate(specs):
+        if spec is not None and spec.dims is not None and is_one_number(spec):
+            ranks = {len(s.dims) for o in others if (v := o[at]) is not None and (s := v.spec) is not None and s.dims is not None}
+            found += [(at, len(spec.dims))] if ranks - {len(spec.dims)} else []
+    return found
+
+
+def with_ranks(values: list[Any], ranks: Sequence[tuple[int, int]]) -> list[Any]:
+    """Return values with the numbers that `ranks_of_numbers` found viewed so."""
+    out = list(values) if ranks else values
+    for at, rank in ranks:
+        if out[at] is not None and out[at].dim() != rank:
+            out[at] = out[at].reshape((1,) * rank)
+    return out
+
+
+def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
+    """A running sum of gradients, and whether it has memory of its own."""
+    if total is None:
+        return given, False
+    if isinstance(total, Rows) and isinstance(given, Rows):
+        return Rows(torch.cat([total.rows, given.rows]), torch.cat([total.values, given.values]), total.height), True
+    if isinstance(total, Rows) or isinstance(given, Rows):
+        dense = [t.to_dense() if isinstance(t, Rows) else t for t in (total, given)]
+        return dense[0] + dense[1], True
+    return (total.add_(given), True) if fresh else (total + given, True)
+
+
+def zeros(like: Any, rows: bool = False) -> Any:
+    """Nothing as a gradient: with ``rows`` no rows of it."""
+    if isinstance(like, TensorArray):
+        return TensorArray()
+    if isinstance(like, Rows):
+        return Rows(like.rows[:0], like.values[:0], like.height)
+    if rows:
+        return Rows(torch.zeros(0, dtype=torch.int64, device=like.device), like.new_zeros((0, *like.shape[1:])), like.shape[0])
+    return torch.zeros_like(like)
