@@ -84,7 +84,6 @@ def test_the_numbers_agree_with_each_other(planned: Plan, batch: int) -> None:
     assert planned.arena(**values) <= 1.02 * bound
     assert sum(planned.breakdown(**values).values()) == peak
     holders = planned.holders(**values)
-    assert planned.who(**values) == holders  # its older name
     assert sum(h.size for h in holders) == peak and [h.size for h in holders] == sorted((h.size for h in holders), reverse=True)
     assert not alive or alive[planned.peak_position(**values)] == bound
     kept = {v.name: evaluate(v.nbytes, values) for v in planned.program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}

@@ -128,10 +128,6 @@ class Figures:
         alive = self._alive_at_peak(values) + [(r, number(r.size, values)) for r in self.live.held]
         return [Holder(r.name, size, r.what, _spec(r), _line(r)) for r, size in sorted(alive, key=lambda a: (-a[1], a[0].name)) if size]
 
-    def who(self, **symbols: int) -> list[Holder]:
-        """An older name of `holders`."""
-        return self.holders(**symbols)
-
     def peak_position(self, **symbols: int) -> int:
         """The position of the op at which most is needed."""
         line = self.timeline(**symbols)

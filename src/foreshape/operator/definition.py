@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "acts", "backward", "draws", "gradient_ops", "work", "workspace",
                     "retained_bytes", "rows_bytes", "computes", "totals", "undoes"})  # fmt: skip
-_OLDER_NAMES = {"carries": "retained_bytes"}
-"""Hooks by the names that they had before."""
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "reads_numbers",
                        "awaits", "collective", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
@@ -44,10 +42,9 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
             elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
                 cls.gradient = value
     where = f"operator {cls.__module__}.{cls.__qualname__}"
-    _take_older_names(cls)
     for name in cls.__dict__:
         public = not name.startswith("_")
-        if public and name not in fields and name not in _HOOKS and name not in _OLDER_NAMES and name not in _SETTINGS and callable(cls.__dict__[name]):
+        if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
             raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
     cls.schema = Schema(
         [f for f in fields.values() if isinstance(f, Operand)],
@@ -81,14 +78,6 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
             promise(f"{cls.type}_grad", make)
         else:
             make()
-
-
-def _take_older_names(cls: type[Operator]) -> None:
-    """Let a class, or a base of it, that defines a hook by its older name have it by that of today."""
-    for older, hook in _OLDER_NAMES.items():
-        for base in cls.__mro__:
-            if older in base.__dict__ and hook not in base.__dict__:
-                setattr(base, hook, base.__dict__[older])
 
 
 def _check_slots_named(cls: type[Operator], where: str) -> None:

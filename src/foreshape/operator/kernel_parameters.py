@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 def note_keywords(cls: type[Operator]) -> None:
     """Keep which keyword-only parameters its kernel and the rules about its memory have."""
-    for hook in ("kernel", "workspace", "retained_bytes"):
-        _take_older_name(cls, hook)
     given, rule = _keywords(cls.kernel), _keywords(cls.workspace)
     cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in given, "offsets" in given, "into" in given
     cls.kernel_use = "use" in given
@@ -44,25 +41,6 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
     if code is not None:
         return set(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
     return {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
-
-
-def _take_older_name(cls: type[Operator], hook: str) -> None:
-    """Let a hook with the keyword-only parameter ``wants``, as ``requested`` was called before, be called with ``requested``."""
-    function: Callable[..., Any] = getattr(cls, hook)
-    if "wants" not in _keywords(function):
-        return
-
-    @wraps(function)
-    def renamed(*given: Any, **named: Any) -> Any:
-        if "requested" in named:
-            named["wants"] = named.pop("requested")
-        return function(*given, **named)
-
-    signature = inspect.signature(function)
-    parameters = [p.replace(name="requested") if p.name == "wants" else p for p in signature.parameters.values()]
-    renamed.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    owner = next(base for base in cls.__mro__ if hook in base.__dict__)  # a class that inherits a hook has none of its own
-    setattr(owner, hook, renamed)
 
 
 def check_in_place(cls: type[Operator], where: str) -> None:

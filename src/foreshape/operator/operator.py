@@ -39,8 +39,8 @@ class Operator:
     ``infer_shape(self, <slots>)``
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
-        from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs
-        (``wants``, an older name of it, will do as well, here and below); a keyword-only ``offsets`` one entry per slot: the `Offsets` of
+        from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs;
+        a keyword-only ``offsets`` one entry per slot: the `Offsets` of
         a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
         declared with ``may_share`` is to be written into; a keyword-only ``use``, None by default, the `foreshape.operator.use.Use`
         that it has in a compiled step: the names of its variables, the element types of its results, and a count of its runs.
@@ -62,7 +62,7 @@ class Operator:
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``retained_bytes(self, <slots>)``
         from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
-        keyword-only ``requested`` receives which results are requested. ``carries``, an older name of the hook, will do as well.
+        keyword-only ``requested`` receives which results are requested.
     ``rows_bytes(self, <slots>, *, rows)``
         of an operator that gives sparse rows: at most how many bytes these have, where ``rows`` are the bytes of those that it is given; the
         default is that.
