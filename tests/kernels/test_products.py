@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.kernel_calls import columns, entries, permuted, repeated, turned_columns
 
 from foreshape.kernels import products
 from foreshape.values.torch_proxy import torch
@@ -26,26 +29,34 @@ def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytes
     close(products.onednn_linear()(cube, w.t(), bias, "none", (), ""), cube @ w + bias)
 
 
-def test_what_is_broadcast_comes_to_the_kernel_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, seen = torch.ops.mkldnn._linear_pointwise.default, list[tuple[int, ...]]()
+VIEWS = [columns, turned_columns, entries, permuted, *(partial(repeated, axis=axis) for axis in (0, -1))]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_views_come_to_the_kernel_without_gaps(view: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, seen = torch.ops.mkldnn._linear_pointwise.default, list[torch.Tensor]()
 
     class Spy:
         @staticmethod
-        def default(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
-            seen.extend((x.stride(), weight.stride()))
-            return kernel(x, weight, *rest)
+        def default(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> torch.Tensor:
+            seen.extend(t for t in (weight, bias) if t is not None)
+            return kernel(x, weight, bias, *rest)
 
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Spy)
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
     for cached in (products.onednn_linear, products._sparing_linear):  # pyright: ignore[reportPrivateUsage]
         monkeypatch.setattr(products, cached.__name__, cached.__wrapped__)
-    one, w, x = torch.ones(()), torch.randn(24, 40), torch.randn(32, 24)
-    d = one.expand(32, 40)
-    added = products.add_product_(w.clone(), x.t(), d, 2.0)
-    for found, expected in ((products.mm(d, w.t()), d @ w.t()), (products.mm(x.t(), d), x.t() @ d), (added, w + 2.0 * (x.t() @ d))):
-        torch.testing.assert_close(found, expected)
-    assert len(seen) >= 6 and all(all(s) for s in seen)
+    x, w, d, bias = view(torch.randn(32, 24)), view(torch.randn(24, 40)), view(torch.randn(32, 40)), view(torch.randn(40))
+    rows, weight, of_rows, numbers = (t.contiguous() for t in (x, w, d, bias))
+    close = torch.testing.assert_close
+    close(products.mm(x, w), rows @ weight)
+    close(products.mm(d, w.t()), of_rows @ weight.t())
+    close(products.mm(x.t(), d), rows.t() @ of_rows)
+    close(products.add_product_(weight.clone(), x.t(), d, 2.0), weight + 2.0 * (rows.t() @ of_rows))
+    close(products.linear(x, w, bias), rows @ weight + numbers)
+    close(products.onednn_linear()(x, w.t(), bias, "none", [], ""), rows @ weight + numbers)
+    assert len(seen) >= 8 and all(t.is_contiguous() or t.t().is_contiguous() for t in seen)
 
 
 @pytest.mark.parametrize(("vendor", "flags", "preferred"), [("AuthenticAMD", "fma avx2 avx512f avx512dq", True), ("AuthenticAMD", "fma avx avx2", False),

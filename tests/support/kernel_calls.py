@@ -268,6 +268,26 @@ def part(x: Tensor) -> Tensor:
     return out.copy_(x)
 
 
+def columns(x: Tensor) -> Tensor:
+    """Some columns of something wider, as the gradient of `concat` gives them."""
+    return torch.cat([x, x], -1)[..., : x.shape[-1]] if x.dim() else x
+
+
+def entries(x: Tensor) -> Tensor:
+    """Entries of something with one dim more, of which each second number is one of them."""
+    return torch.stack([x, x], -1)[..., 0]
+
+
+def turned_columns(x: Tensor) -> Tensor:
+    """The last two axes of `columns` swapped."""
+    return columns(x.mT).mT if x.dim() > 1 else x
+
+
+def repeated(x: Tensor, axis: int) -> Tensor:
+    """The first entry of an axis again and again, as the gradient of a sum gives it."""
+    return x.narrow(axis, 0, 1).expand(x.shape) if -x.dim() <= axis < x.dim() and x.numel() else x
+
+
 def nothing_around_changed(x: Tensor) -> bool:
     """Whether what stands around a `part` is what stood there."""
     if hasattr(x, "kept"):
@@ -305,6 +325,8 @@ __all__ = [
     "backward",
     "bits",
     "calls",
+    "columns",
+    "entries",
     "forward",
     "in_a_row",
     "in_natural_order",
@@ -313,9 +335,11 @@ __all__ = [
     "nothing_around_changed",
     "part",
     "permuted",
+    "repeated",
     "resized",
     "sizes_of",
     "storage",
     "tensors_of",
+    "turned_columns",
     "written",
 ]

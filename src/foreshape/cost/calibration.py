@@ -54,6 +54,10 @@ class Kernels:
             self._moving = Curve(self.memory)
         return self._moving((count,))
 
+    def copying(self, count: float) -> float:
+        """Seconds to copy operands of so many bytes in all, which the times of kinds leave out."""
+        return self.moving(2 * count) if count else 0.0
+
     def beyond(self, count: float) -> float:
         """Seconds to move so many bytes from beyond the caches, as the largest that was measured."""
         size, seconds = max(self.memory)

@@ -40,6 +40,8 @@ class Call:
     writes: tuple[tuple[int, float], ...]
     work: float
     """Multiply-adds; 0 where it multiplies nothing that is counted."""
+    copied: float = 0.0
+    """Bytes of copies of operands that do not lie as the kernel takes them."""
 
     @property
     def touched(self) -> float:
@@ -145,7 +147,7 @@ def call_of(i: Instruction, sizes: Sizes) -> Call:
         found, cases = special or (moved,), 1 if special else 0
     rows = sizes.rows_kind(i)
     kind = f"{kind} of {rows}" if rows else kind
-    return Call(kind, tuple(max(c, 1.0) for c in found), len(found) - cases, tuple(reads), tuple(writes), work)
+    return Call(kind, tuple(max(c, 1.0) for c in found), len(found) - cases, tuple(reads), tuple(writes), work, sizes.number(i.copied))
 
 
 def kind_of(i: Instruction) -> str:

@@ -62,17 +62,17 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], Non
     kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
     whole = sum(1 for _ in chain(probes(most, large), mixed()))
     with torch.inference_mode():
+        kernels = Kernels(0.0, 0.0, {}, _memory(large))
         for count, probe in enumerate(chain(probes(most, large), mixed())):
             said(f"network {count + 1} of {whole}", count / whole)
-            _measure(probe, kinds)
-        memory = _memory(large)
-    points = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
-    kernels = Kernels(_step(step), 0.0, points, memory)
+            _measure(probe, kinds, kernels)
+    kernels.kinds = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
+    kernels.step = _step(step)
     kernels.among = max(median([_among(step, probe, kernels) for probe in mixed()]), _LEAST_AMONG)
     return kernels
 
 
-def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]]) -> None:
+def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]], kernels: Kernels) -> None:
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
     find_liveness(lowered)  # which tells results to take over the memory of operands
     sizes = Sizes(probe.symbols)
@@ -89,7 +89,7 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
         call = call_of(i, sizes)
         found = kinds.setdefault(call.kind, {})
         if not found or len(next(iter(found))) == len(call.at):
-            found.setdefault(call.at, []).append(seconds)
+            found.setdefault(call.at, []).append(max(seconds - kernels.copying(call.copied), seconds / 4))
 
 
 def tensor_of(variable: Any, probe: Probe) -> Any:

@@ -80,7 +80,7 @@ def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
     if call.kind.startswith("step "):
         return 1e-7, True
     seconds, measured = _in_a_row(call, kernels)
-    return seconds + kernels.among, measured
+    return seconds + kernels.among + kernels.copying(call.copied), measured
 
 
 def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:

@@ -49,11 +49,23 @@ def _kernel() -> Any:
         return None
     kernel = torch.ops.mkldnn._linear_pointwise.default
 
-    def dense(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
-        """What is broadcast, as the gradient of a sum is, is written out first: oneDNN has only a kernel for it that is some 600 times slower."""
-        return kernel(x if all(x.stride()) else x.contiguous(), weight if all(weight.stride()) else weight.contiguous(), *rest)
+    def dense(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
+        """The kernel, which copies ``x`` itself where it has gaps, and takes a bias to have none."""
+        return kernel(x, without_gaps(weight), bias if bias is None else bias.contiguous(), *rest)
 
     return dense
+
+
+def without_gaps(matrix: Tensor) -> Tensor:
+    """Return a matrix whose rows, or columns, lie behind one another, copied where they do not.
+
+    For a weight of other strides, of a slice or of what is broadcast, oneDNN has only its reference kernel, some 600 times slower, or none.
+    """
+    rows, columns = matrix.shape
+    strides = matrix.stride()
+    if strides == (1, rows) or strides == (columns, 1):
+        return matrix
+    return matrix.t().contiguous().t() if strides[0] == 1 else matrix.contiguous()
 
 
 STEP = 16
@@ -160,6 +172,12 @@ def _workspace(m: Size, k: Size, n: Size, turned: bool, longer: bool, threads: i
     return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + more)
 
 
+def copied(m: Size, k: Size, n: Size) -> tuple[Size, Size]:
+    """The bytes of copies of both operands of the product of fp32 ``[m, k]`` and ``[k, n]``, where they have gaps: BLAS copies neither."""
+    large = reaches(m * k * n, LARGE) if prefers_onednn() else 0
+    return large * (4 * m * k), large * (4 * k * n)
+
+
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
     """The bytes that `add_product_` takes."""
     return _adding_workspace(m, k, n, onednn.thread_count()) if prefers_onednn() else 0
@@ -195,7 +213,7 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
     if not fits(a, b):
         return p.addmm_(a, b, alpha=alpha)
-    linear_, weight, rows = onednn_linear(), b.t(), _chunk(b.shape[1])
+    linear_, weight, rows = onednn_linear(), without_gaps(b.t()), _chunk(b.shape[1])
     for at in range(0, a.shape[0], rows):
         p[at : at + rows].add_(linear_(a[at : at + rows], weight, None, "none", [], ""), alpha=alpha)
     return p

@@ -94,8 +94,13 @@ class Instruction:
     in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Of a rewritten one: arguments that it copies where their axes, or the innermost of them, do not lie in this order in memory; in no known order,
     as what is broadcast, where this is empty."""
+    gaps: Mapping[int, Size] = field(default_factory=dict[int, Size])
+    """Of a rewritten one: the bytes of its copies of arguments among these that lie in order, with gaps between their rows; without an entry it
+    copies them whole."""
     lies: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
+    copied: Size = 0
+    """The bytes of its copies of arguments that do not lie as it takes them, where `foreshape.memory.liveness` was asked."""
     joins: int = 1
     """How many kernels run in it."""
     parts: tuple[tuple[Op, ...], ...] = ()

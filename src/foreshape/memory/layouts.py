@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from foreshape.dims import Size
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.operator.fields import Layout
 
 Order = tuple[int, ...]
-"""The axes of a value, outermost first, as they lie in memory without gaps."""
+"""The axes of a value, outermost first, as they lie in memory."""
+_ENTRIES = frozenset({"unbind", "unstack", "stack_grad"})
+_PARTS = frozenset({"split", "concat_grad", "slice"}) | _ENTRIES
+"""Ops whose results are parts of a tensor, with gaps between their rows but along its outermost axis; entries of an axis, without that."""
 
 
 class Layouts:
     """The values of a step that need not lie in a row."""
 
-    __slots__ = ("strided",)
+    __slots__ = ("gapped", "strided")
 
     def __init__(self) -> None:
         self.strided: dict[Value, Order | None] = {}
         """Those values, with the order in which their axes lie; None where that is not known."""
+        self.gapped: set[Value] = set()
+        """Those of a known order that are parts of something larger."""
 
     def view(self, i: Instruction, source: Value, value: Value, layout: Layout) -> None:
         """Take in a view."""
-        order = self.order(source)
-        if layout == "strided":
-            moved = _moved_axes(i)
-            self._lies(value, None if order is None or moved is None or len(order) != len(moved) else tuple(moved.index(a) for a in order))
-        elif layout == "same" and source in self.strided:
-            self.strided[value] = order if order is not None and _rank(value) == len(order) else None
+        if layout == "reshaped" or (layout == "same" and source not in self.strided):
+            return
+        order = self.order(source) or ()
+        axes = range(len(order)) if layout == "same" else _axes(i, len(order))
+        if not order or axes is None or len(axes) != _rank(value) or order[-1] not in axes:
+            self.strided[value] = None
+            return
+        lies = tuple(axes.index(a) for a in order if a in axes)
+        if source in self.gapped or not _is_whole(i, order):
+            self.gapped.add(value)
+            self.strided[value] = lies
+        self._lies(value, lies)
 
     def rewritten(self, i: Instruction) -> None:
         """Take in what a rewritten instruction makes."""
@@ -36,15 +48,20 @@ class Layouts:
             if isinstance(value, Value):
                 self._lies(value, order)
 
-    def copied(self, i: Instruction) -> list[Value]:
-        """The arguments that a rewritten instruction copies, as they lie."""
-        out = [v for number in i.in_rows if isinstance(v := i.arguments[number], Value) and v in self.strided]
-        for number, wanted in i.in_order.items():
+    def copied(self, i: Instruction, nbytes: Callable[[Value], Size]) -> Size:
+        """The bytes of the copies that a rewritten instruction makes of its arguments, as they lie."""
+        total: Size = 0
+        for number in dict.fromkeys((*i.in_rows, *i.in_order)):
             value = i.arguments[number]
-            order = self.order(value) if isinstance(value, Value) else None
-            if isinstance(value, Value) and (order is None or (wanted and order[-len(wanted) :] != wanted)):
-                out.append(value)
-        return out
+            if not isinstance(value, Value) or (number in i.in_rows and value not in self.strided):
+                continue
+            order = self.order(value)
+            wanted = i.in_order.get(number, tuple(range(len(order or ()))))
+            if order is None or order[len(order) - len(wanted) :] != wanted:
+                total = total + nbytes(value)
+            elif value in self.gapped:
+                total = total + (i.gaps[number] if number in i.gaps else nbytes(value))
+        return total
 
     def order(self, value: Value) -> Order | None:
         """How the axes of a value lie; None where that is not known."""
@@ -58,13 +75,27 @@ class Layouts:
             self.strided[value] = order
 
 
-def _moved_axes(i: Instruction) -> Sequence[int] | None:
-    """Which axis of its operand each axis of a transposed view is; None of other views."""
-    if not i.op.type.startswith("transpose2"):
+def _axes(i: Instruction, rank: int) -> Sequence[int] | None:
+    """Which axis of its operand, of so many, each axis of a transposed view or of a part is; None of other views."""
+    kind, operator = i.op.type, i.op.operator
+    if kind.startswith("transpose2") and rank:
+        axes = tuple(a % rank for a in getattr(operator, "axis", ()))
+        return axes if kind == "transpose2" else tuple(axes.index(a) for a in range(len(axes)))
+    if kind not in _PARTS:
         return None
-    axes: tuple[int, ...] = getattr(i.op.operator, "axis", ())
-    axes = tuple(a % len(axes) for a in axes)
-    return axes if i.op.type == "transpose2" else tuple(axes.index(a) for a in range(len(axes)))
+    gone: tuple[int, ...] = getattr(operator, "decrease_axis", ()) if kind == "slice" else (getattr(operator, "axis", 0),) if kind in _ENTRIES else ()
+    return [a for a in range(rank) if a not in {g % rank for g in gone}]
+
+
+def _is_whole(i: Instruction, order: Order) -> bool:
+    """Whether a view has no gaps but those of its operand, which lies in this order: it is no part, or one along the outermost axis."""
+    operator = i.op.operator
+    if i.op.type not in _PARTS:
+        return True
+    if i.op.input("AxisTensor"):
+        return False
+    cut: Sequence[int] = getattr(operator, "axes", ()) if i.op.type == "slice" else (getattr(operator, "axis", 0),)
+    return all(a % len(order) == order[0] for a in cut)
 
 
 def _rank(value: Value) -> int | None:

@@ -187,11 +187,9 @@ class _Walk:
                 holds(record, given)
             if i.may_share is not None and i.may_share[0] == number:
                 self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
-        copied: Size = 0
-        for value in self.layouts.copied(i):
-            copied = copied + self._size(value, i)
+        i.copied = self.layouts.copied(i, lambda value: self._size(value, i))
         self.layouts.rewritten(i)
-        self._workspace(at, i, i.workspace + copied)
+        self._workspace(at, i, i.workspace + i.copied)
 
     def _plain(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         operator = i.op.operator
@@ -206,12 +204,15 @@ class _Walk:
         for value in values_of(i.results[len(operator.schema.results) :]):
             self.current[value] = None  # offsets
         if i.results:
-            self._workspace(at, i, workspace_of(operator, i, wanted, self.strided, self.rows))
+            needs = workspace_of(operator, i, wanted, self.strided, self.rows)
+            lie_apart = type(operator).workspace_strided and any(v in self.strided for v in i.reads())
+            i.copied = needs - workspace_of(operator, i, wanted, (), self.rows) if lie_apart else 0
+            self._workspace(at, i, needs)
             return
-        copied: Size = 0  # several updates in one call
+        i.copied = 0  # several updates in one call
         for value in values_of([i.arguments[number] for number in i.in_rows]):
-            copied = copied + (self._size(value, i) if value in self.strided else 0)
-        self._workspace(at, i, i.workspace + copied)
+            i.copied = i.copied + (self._size(value, i) if value in self.strided else 0)
+        self._workspace(at, i, i.workspace + i.copied)
 
     def _result(
         self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: list[bool],

@@ -33,7 +33,10 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if maker is not None and maker.tag == "weight gradient" and dims is not None and len(dims) == 2:
         x, d = maker.arguments
         text, needs = _product_text(maker, param, number)
-        made = fused(i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, in_order=maker.in_order, add_product_=products.add_product_)
+        made = fused(
+            i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, in_order=maker.in_order, gaps=maker.gaps,
+            add_product_=products.add_product_,
+        )  # fmt: skip
         made.in_place = frozenset({0})
         done = graph.replace({maker: [made], i: ()})
     if not done:

@@ -304,7 +304,8 @@ def _changed_by(i: Instruction) -> list[Value]:
 def fused(
     like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", *, shares: Mapping[int, int] | None = None,
     may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Callable[[], Size] | None = None, in_rows: tuple[int, ...] = (),
-    in_order: Mapping[int, tuple[int, ...]] | None = None, lies: Mapping[int, tuple[int, ...]] | None = None, **constants: Any,
+    in_order: Mapping[int, tuple[int, ...]] | None = None, gaps: Mapping[int, Size] | None = None, lies: Mapping[int, tuple[int, ...]] | None = None,
+    **constants: Any,
 ) -> Instruction:  # fmt: skip
     """An instruction that stands for one or more others; errors in it are told of ``like``'s op.
 
@@ -314,11 +315,12 @@ def fused(
         workspace: a rule that gives the bytes that it needs while it runs.
         in_rows: the arguments that it copies where they do not lie in a row.
         in_order, lies: of arguments and of results, the order in which their axes lie in memory; see `Instruction`.
+        gaps: the bytes of the copies of arguments among these that have gaps between their rows.
     """
     made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
     made.shares, made.may_share, made.in_place_expression, made.in_rows = shares or {}, may_share, in_place, in_rows
     made.workspace = 0 if workspace is None else rule_bytes(made, workspace)
-    made.in_order, made.lies = in_order or {}, lies or {}
+    made.in_order, made.gaps, made.lies = in_order or {}, gaps or {}, lies or {}
     return made
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foreshape.kernels import products
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
-from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, products_of_rows, rows_of
+from foreshape.lowering.fusion.products import ANY_ORDER, MM, NO_COPIES, ONEDNN, TRANSPOSED, choice, elements_for_onednn, gaps_of, products_of_rows, rows_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import Sum
 from foreshape.values.torch_proxy import Lazy, torch
@@ -49,8 +49,13 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
     small = (f"{{mm}}({rows}, {{1}})" if bias is None else f"{{addmm}}({{2}}, {rows}, {{1}})") + back
     least = elements_for_onednn(dims[0], dims[1], w)
     if least is None:
-        return fused(like, small, arguments, [out], "product", in_rows=(0,), mm=MM, addmm=_ADDMM)
+        if rank > 2:
+            return fused(like, small, arguments, [out], "product", in_rows=(0,), in_order={1: ()}, gaps={1: 0}, mm=MM, addmm=_ADDMM)
+        return fused(like, small, arguments, [out], "product", in_order=ANY_ORDER, gaps=NO_COPIES, mm=MM, addmm=_ADDMM)
     transposed = graph.derive("t", w, TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     large = f"{{onednn}}({{0}}, {transposed}, {'None' if bias is None else '{2}'}, 'none', (), '')"
     text, needs = choice(large, small, "{0}", least), lambda: products.workspace(rows_of(x), dims[0], dims[1], longer=True)
-    return fused(like, text, arguments, [out], "product", workspace=needs, in_rows=(0,), mm=MM, addmm=_ADDMM, onednn=ONEDNN)
+    gaps = gaps_of(x, dims)
+    return fused(
+        like, text, arguments, [out], "product", workspace=needs, in_rows=(0,), in_order={1: ()}, gaps=gaps, mm=MM, addmm=_ADDMM, onednn=ONEDNN
+    )  # fmt: skip

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from foreshape.kernels import products
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, gradients_of_rows, is_fp32, rows_of
+from foreshape.lowering.fusion.products import (
+    ANY_ORDER,
+    MM,
+    NO_COPIES,
+    ONEDNN,
+    TRANSPOSED,
+    choice,
+    elements_for_onednn,
+    gaps_of,
+    gradients_of_rows,
+    is_fp32,
+    rows_of,
+)
 from foreshape.lowering.instruction import Argument, Instruction, Value
-
-ANY_ORDER: dict[int, tuple[int, ...]] = {0: (), 1: ()}
-"""Matrices may be transposed views; what is broadcast is written out."""
 
 
 def apply(graph: Graph) -> int:
@@ -33,7 +42,8 @@ def _split(graph: Graph, i: Instruction) -> bool:
         needs = (lambda: products.workspace(of[0], rows_of(x), of[1], turned=True)) if is_fp32(w) else None
         text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
         rows, order = ((0, 1), None) if flat else ((), ANY_ORDER)
-        made.append(fused(i, text, [x, d], [d_w], "weight gradient", workspace=needs, in_rows=rows, in_order=order, mm=products.mm))
+        gaps = None if flat else {0: 0, 1: products.copied(of[0], rows_of(x), of[1])[1] if is_fp32(w) else 0}
+        made.append(fused(i, text, [x, d], [d_w], "weight gradient", workspace=needs, in_rows=rows, in_order=order, gaps=gaps, mm=products.mm))
     return graph.replace({i: made})
 
 
@@ -44,7 +54,10 @@ def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x:
     small = f"{{mm}}({{0}}, {transposed})" if rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}).unflatten(0, {{0}}.shape[:-1])"
     least = elements_for_onednn(dims[1], dims[0], w)
     if least is None:
-        return fused(i, small, [d, w], [d_x], in_rows=(0,) if rank > 2 else (), in_order=ANY_ORDER, mm=MM)
+        if rank > 2:
+            return fused(i, small, [d, w], [d_x], in_rows=(0,), in_order={1: ()}, gaps={1: 0}, mm=MM)
+        return fused(i, small, [d, w], [d_x], in_order=ANY_ORDER, gaps=NO_COPIES, mm=MM)
     large = "{onednn}({0}, {1}, None, 'none', (), '')"
     text, needs = choice(large, small, "{0}", least), lambda: products.workspace(rows_of(d), dims[1], dims[0], longer=True)
-    return fused(i, text, [d, w], [d_x], workspace=needs, in_rows=(0,), mm=MM, onednn=ONEDNN)
+    gaps = gaps_of(d, (dims[1], dims[0]))
+    return fused(i, text, [d, w], [d_x], workspace=needs, in_rows=(0,), in_order={1: ()}, gaps=gaps, mm=MM, onednn=ONEDNN)

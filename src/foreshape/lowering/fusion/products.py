@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import methodcaller
 
 from foreshape.dims import Size, product
@@ -14,6 +15,10 @@ from foreshape.values.torch_proxy import Lazy, torch
 
 MM, ONEDNN = Lazy(lambda: torch.mm), Lazy(products.onednn_linear)
 TRANSPOSED = methodcaller("t")
+ANY_ORDER: dict[int, tuple[int, ...]] = {0: (), 1: ()}
+"""Both matrices may be transposed views; what is broadcast is written out."""
+NO_COPIES: dict[int, Size] = {0: 0, 1: 0}
+"""BLAS takes matrices with gaps between their rows."""
 
 
 def products_of_rows(graph: Graph) -> list[Instruction]:
@@ -58,6 +63,15 @@ def is_fp32(of: Argument) -> bool:
 def rows_of(x: Argument) -> Size:
     """How many rows a product of rows has."""
     return product((dims_of(x) or ())[:-1])
+
+
+def gaps_of(x: Argument, dims: Sequence[Size]) -> dict[int, Size]:
+    """The bytes of the copies of rows ``[..., k]`` and of the matrix ``[k, n]`` of these dims, where they lie in order with gaps.
+
+    Rows of more than two dims are copied whole to become a matrix, by BLAS, too.
+    """
+    of_rows, of_matrix = products.copied(rows_of(x), *dims)
+    return {0: of_rows, 1: of_matrix} if len(dims_of(x) or ()) == 2 else {1: of_matrix}
 
 
 def choice(large: str, small: str, argument: str, least: int) -> str:
