@@ -122,7 +122,7 @@ def test_programs_of_paddlepaddle(name: str) -> None:
         return Trained(fetched, state(main, scope), executor.random_state())
 
     before, after = run(main), run(program)
-    assert_same(before, after)
+    assert_same(before, after, within=1e-5)  # on some machines products of rows depend on where these lie
     assert names or len(main.global_block.ops) < 25
 
 
