@@ -11,6 +11,8 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from foreshape.version import VERSION
+
 if TYPE_CHECKING:
     from foreshape import layer, metrics, optimizer
     from foreshape.backward import append_backward
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from foreshape.wire import Limits, load_program, save_program
     from foreshape.workers import Job, job, send
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _ROOM: dict[str, str] = {
     "append_backward": "backward",

@@ -19,7 +19,7 @@ from foreshape.engine import emit, executor, feed, scope
 from foreshape.errors import ForeshapeError, border
 from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
 from foreshape.interop import safetensors_file as st
-from foreshape.program import reader
+from foreshape.text import reader
 from foreshape.training import Checkpoint, container, digest
 
 decode, encode = (importlib.import_module(f"foreshape.wire.{name}") for name in ("decode", "encode"))  # the package has functions of these names

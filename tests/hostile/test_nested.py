@@ -12,7 +12,8 @@ from support.some import one_in
 from support.survival import use
 
 from foreshape.errors import DescriptionError
-from foreshape.program import Block, Program, names, op_inference
+from foreshape.infer import op_inference
+from foreshape.program import Block, Program, names
 from foreshape.program import block as block_module
 from foreshape.wire import load_program
 

@@ -163,7 +163,7 @@ def test_a_rule_that_fails_names_op_operands_and_cause(surprise: Exception, brok
 
 
 def test_a_block_whose_inference_fails_names_the_op_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.program import op_inference
+    from foreshape.infer import op_inference
 
     def fail(op: Any) -> Any:
         raise KeyError("nobody")

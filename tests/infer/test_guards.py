@@ -13,8 +13,8 @@ from support.some import examples
 
 from foreshape.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
 from foreshape.errors import GuardError, ShapeError
-from foreshape.infer.guards import Guards, Known
 from foreshape.operator.require import Condition
+from foreshape.program.guards import Guards, Known
 
 a, b, c, n = symbol("a"), symbol("b"), symbol("c"), symbol("n")
 

@@ -13,8 +13,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.infer.messages import CallSite
 from foreshape.program import startup_of
+from foreshape.program.messages import CallSite
 
 X = np.ones((4, 3), "float32")
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
+import foreshape.version
 from foreshape import layer
 from foreshape.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
 from foreshape.training import container
@@ -167,7 +168,7 @@ def main() -> None:
     hidden = block.apply("passed_by_a_mishap", {"X": layer.dropout(layer.tanh(layer.fc(x, output_size=size)), 0.3)})
     predicted = layer.fc(hidden, output_size=1) + layer.reduce_sum(extra, 1, keepdim=True) * 0.0
     if MISHAP.chosen and WHAT == "has another version":
-        fs.__version__ = "0.0.1"
+        foreshape.version.VERSION = "0.0.1"
     MISHAP.place()
     scope = fs.Scope()
     try:

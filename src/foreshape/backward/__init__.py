@@ -10,10 +10,10 @@ from foreshape.backward.recompute import recompute_marked
 from foreshape.backward.steps import GradientSlots
 from foreshape.dims import equal, product
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.infer.loop_state import GRAD
 from foreshape.program import Block, Role, Variable
 from foreshape.program.call_site import tells_line
-from foreshape.program.carried import GRAD
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 
 __all__ = ["GRAD", "GradientSlots", "append_backward"]
 

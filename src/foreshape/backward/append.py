@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from foreshape.backward.gradient_op import Step, append_gradient_op
 from foreshape.backward.path import Path, Visit, name_of
 from foreshape.backward.steps import steps_of
+from foreshape.infer.loop_state import GRAD
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op
-from foreshape.program.carried import GRAD
 from foreshape.program.op import EMPTY, Slots, is_absent
 from foreshape.spec import LOD_TENSOR_ARRAY
 

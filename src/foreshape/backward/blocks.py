@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 from foreshape.backward.gradient_op import Step, append_gradient_op, zeros_step
 from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_of
 from foreshape.errors import SchemaError
+from foreshape.infer.loop_state import GRAD, carried_names, names_in, setting, spec_at_the_end, sub_block, written_before
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op
-from foreshape.program.carried import GRAD, carried_names, names_in, setting, spec_at_the_end, sub_block, written_before
 from foreshape.program.op import EMPTY, Slots
 from foreshape.spec import LOD_TENSOR_ARRAY
 
@@ -62,11 +62,11 @@ def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collecti
 def _found_again(block: Block) -> Generator[None]:
     """Drop the guards that are found while a block is written: the op that runs it finds them when it is appended, as a load does."""
     program = block.program
-    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
+    before = program.inference.guards.copy()
     try:
         yield
     finally:
-        program._guards = before  # pyright: ignore[reportPrivateUsage]
+        program.inference.guards = before
 
 
 def _zeros(block: Block, op: Op, name: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
+from foreshape.infer.op_inference import infer
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import Slots
-from foreshape.program.op_inference import infer
 from foreshape.program.scopes import placed_as
 
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
+from foreshape.infer.loop_state import carried_names, written_before
 from foreshape.operator.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, NoGradient
 from foreshape.program import Block, Op, Role, Variable
-from foreshape.program.carried import carried_names, written_before
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR_ARRAY
 

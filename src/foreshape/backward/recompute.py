@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from foreshape.infer.op_inference import key_of
 from foreshape.infer.rules import answer, replace_symbols
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots
-from foreshape.program.op_inference import key_of
 from foreshape.program.scopes import RECOMPUTE_MARK
 from foreshape.spec import LOD_TENSOR
 

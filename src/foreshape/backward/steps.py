@@ -11,11 +11,11 @@ from foreshape.backward.blocks import Undo, block_steps
 from foreshape.backward.gradient_op import Step, zeros_step
 from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
+from foreshape.infer.loop_state import GRAD
 from foreshape.operator.fields import BlockGradient, Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Op
-from foreshape.program.carried import GRAD
 from foreshape.program.op import EMPTY, Slots, is_absent
 
 

@@ -13,10 +13,10 @@ from foreshape.errors import DescriptionError
 from foreshape.operator.fields import NOT_WRITTEN
 from foreshape.operator.registry import find, refusal
 from foreshape.program import Op, Program
-from foreshape.program.collector import collector_waits
-from foreshape.program.literal import name_text
-from foreshape.program.review import Difference, Early, dead_ops, differences, read_before_written
+from foreshape.program.gc_pause import collector_waits
 from foreshape.program.unknown import unknown_types
+from foreshape.text.literal import name_text
+from foreshape.views.review import Difference, Early, dead_ops, differences, read_before_written
 
 _MOST = 20
 """So many lines of one sort are printed; JSON has all."""

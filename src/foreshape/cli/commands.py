@@ -48,9 +48,9 @@ def run_command() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from foreshape import __version__
+        from foreshape.version import VERSION
 
-        typer.echo(f"foreshape {__version__}")
+        typer.echo(f"foreshape {VERSION}")
         raise typer.Exit()
 
 

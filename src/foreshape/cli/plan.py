@@ -13,7 +13,7 @@ from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.errors import MemoryPlanError
 from foreshape.memory import Plan, bytes_of
 from foreshape.program import Program
-from foreshape.program.literal import escape, name_text
+from foreshape.text.literal import escape, name_text
 
 _MOST_ROWS, _MOST_UNKNOWN = 20, 5
 _PICTURES = (".png", ".svg", ".pdf")

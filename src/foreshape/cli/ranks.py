@@ -21,7 +21,7 @@ from foreshape.cost.simulation import NUMBERS, Point, simulate
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
-from foreshape.program.literal import escape, name_text
+from foreshape.text.literal import escape, name_text
 
 _PATIENCE = 60.0
 """Seconds that ranks wait for one another to measure what is between them."""

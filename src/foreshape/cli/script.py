@@ -13,7 +13,7 @@ import typer
 
 from foreshape.cli.output import broken, error_text, interrupted, nobody_reads
 from foreshape.errors import ForeshapeError
-from foreshape.program.literal import escape
+from foreshape.text.literal import escape
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MOST_CAUSES = 4

@@ -13,9 +13,9 @@ from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
 from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import kept_variables, size_of
-from foreshape.program.literal import escape
 from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
+from foreshape.text.literal import escape
 
 if TYPE_CHECKING:
     from foreshape.cli.tables import Rows

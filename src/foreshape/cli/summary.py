@@ -10,8 +10,8 @@ from foreshape.cli.output import columns_of, print_json, print_plain, printing
 from foreshape.cli.show import count_words
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program
-from foreshape.program.summary import Row, Summary
 from foreshape.program.unknown import unknown_types
+from foreshape.views.summary import Row, Summary
 
 _WIDTH, _WIDEST = 80, 120
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from foreshape.cli.output import console, print_plain, printing
 from foreshape.cli.show import new_row, new_table, variable_facts
 from foreshape.program import Program
-from foreshape.program.tail import Layer, layers_of, with_words
+from foreshape.views.layer_lookup import Layer, layers_of, with_words
 
 _SHOWN: Final = 16
 

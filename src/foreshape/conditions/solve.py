@@ -12,8 +12,8 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Dim, Size, substitute, symbol, symbols_of
 from foreshape.dims.expression import of_terms
 from foreshape.errors import ShapeError
-from foreshape.infer.guards import Known
 from foreshape.operator.require import Condition
+from foreshape.program.guards import Known
 
 MAX_STEPS = 100_000
 """The most steps that solving the conditions of a program takes."""

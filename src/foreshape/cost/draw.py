@@ -12,7 +12,7 @@ from foreshape.cost.measured import Measured, joined
 from foreshape.cost.simulation import Point
 from foreshape.errors import needs
 from foreshape.pictures.picture import require_image
-from foreshape.program.literal import escape
+from foreshape.text.literal import escape
 
 MOST_RANKS = 8
 """Measured ranks that are drawn; there may be more."""

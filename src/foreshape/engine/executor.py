@@ -40,8 +40,8 @@ from foreshape.operator.room import this_run
 from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.program import Program, Variable, default_main_program
-from foreshape.program.collector import collector_waits
 from foreshape.program.dropping import for_step
+from foreshape.program.gc_pause import collector_waits
 from foreshape.values.conversion import to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.torch_proxy import torch

@@ -13,11 +13,11 @@ from foreshape.engine.notes import Notes
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, in_order, named
 from foreshape.errors import FeedError, GuardError
-from foreshape.infer.guards import Guards
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.program import Program
+from foreshape.program.guards import Guards
 from foreshape.spec import SELECTED_ROWS, Spec
 from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor

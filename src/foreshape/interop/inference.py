@@ -14,7 +14,7 @@ from foreshape.interop.stored_specs import as_stored
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from foreshape.infer.redescribe import redescribe
 from foreshape.interop.parameters import Fits, otherwise
 from foreshape.program import Variable
-from foreshape.program.redescribe import redescribe
 from foreshape.spec import LOD_TENSOR, DType, Spec
 
 

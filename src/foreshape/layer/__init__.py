@@ -328,7 +328,6 @@ from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, po
 from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, pool3d
 from foreshape.layer.watching import assert_true, print
 from foreshape.layer.weights import weighted_mean
-from foreshape.program.variable import methods
 
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
@@ -378,4 +377,5 @@ close(detection, detection.__all__)
 hide_files(sys.modules[__name__], __all__)
 
 # Whoever asks a variable for a method that arrays elsewhere have is told of the function.
-methods.update({n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()})
+METHOD_HINTS: dict[str, str] = {n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()}
+"""Names that a user may ask a variable for -> what to write."""

@@ -21,7 +21,7 @@ from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
 from foreshape.hints import no_such_argument
 from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, words
 from foreshape.program.call_site import here, located
-from foreshape.program.unfinished import counts, take_back
+from foreshape.program.rollback import counts, take_back
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
 _closed: set[type] = set()

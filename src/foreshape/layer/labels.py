@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 
 from foreshape.errors import ShapeError
-from foreshape.infer.messages import describe_failure
 from foreshape.operator.require import RuleError, collector, require_same_dims
 from foreshape.program.call_site import call_site, here
+from foreshape.program.messages import describe_failure
 from foreshape.program.variable import Variable
 
 

@@ -11,9 +11,8 @@ from foreshape.errors import DescriptionError, SchemaError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier, key_of
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import get
-from foreshape.program.call_site import Site, here, warn_user
+from foreshape.program.call_site import Site, here, placed_error, warn_user
 from foreshape.program.current import current_block, default_startup_program
-from foreshape.program.op_inference import placed_error
 from foreshape.program.program import Program
 from foreshape.program.scopes import current_scope, scoped_parameter
 from foreshape.program.variable import Variable

@@ -9,6 +9,7 @@ from typing import Any
 
 from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError, ForeshapeError
+from foreshape.infer.loop_state import joined_sources
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
@@ -17,7 +18,6 @@ from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import line_of
-from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
 from foreshape.program.unknown import unknown_types, unknown_words, with_inner
@@ -136,7 +136,7 @@ class Lowering:
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
-        made.made = self.comes.get(name) if self.region else variable.block.program.entry_specs.get(variable)
+        made.made = self.comes.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
         made.may_lack = name in self.lacking
         (self.persistables if held else self.feeds).append(made)
         if not held:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
+from foreshape.infer.loop_state import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.lowering.regions import Region, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value
 from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op
-from foreshape.program.carried import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import torch

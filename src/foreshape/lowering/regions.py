@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
+from foreshape.infer.loop_state import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.lowering.fusion import fuse as rewrite
 from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op
-from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.program.needed import is_fed
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.infer.loop_state import is_one_number
 from foreshape.lowering.instruction import Value
-from foreshape.program.carried import is_one_number
 from foreshape.spec import Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray

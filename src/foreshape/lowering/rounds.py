@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import symbols_of
 from foreshape.errors import ExecutionError
+from foreshape.infer.loop_state import joined_sources
 from foreshape.operator.room import require_room
-from foreshape.program.carried import joined_sources
 from foreshape.spec import LOD_TENSOR, Spec
 
 if TYPE_CHECKING:

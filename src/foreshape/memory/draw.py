@@ -11,7 +11,7 @@ from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
 from foreshape.pictures.picture import require_image
-from foreshape.program.literal import escape
+from foreshape.text.literal import escape
 
 COLOURS: dict[str, str] = {
     PARAMETERS: "#3b4252",

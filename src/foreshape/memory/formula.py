@@ -15,7 +15,7 @@ from foreshape.errors import MemoryPlanError
 from foreshape.memory.byte_counts import byte_text
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import cut
-from foreshape.program.literal import quoted
+from foreshape.text.literal import quoted
 
 
 class Terms:

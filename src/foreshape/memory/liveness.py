@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
+from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
@@ -17,7 +18,6 @@ from foreshape.memory.rounds import added_to_array, element_of, is_of_block, kep
 from foreshape.operator.fields import Result
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Role
-from foreshape.program.carried import GRAD, sub_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES
 
 _AS_THEY_ARE = frozenset({"sgd", "sum", "scale"})

@@ -11,7 +11,7 @@ from foreshape.memory.draw import COLOURS
 from foreshape.memory.figures import Figures
 from foreshape.memory.records import CLASSES
 from foreshape.pictures.page import assemble, write_page_file
-from foreshape.program.literal import escape
+from foreshape.text.literal import escape
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _LONGEST = 300

@@ -17,7 +17,7 @@ from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import Liveness, unknown_words
 from foreshape.pictures.markup import cut
 from foreshape.program import Block, Program, Variable
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.program.needed import needed_ops
 from foreshape.program.unknown import unknown_types, with_inner
 from foreshape.program.unknown import unknown_words as not_known

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from foreshape.dims import Size, product, symbol
+from foreshape.infer.loop_state import names_in, saved_names, sub_block
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.memory.records import Liveness
 from foreshape.operator.fields import Result
 from foreshape.program import Block, Op
-from foreshape.program.carried import names_in, saved_names, sub_block
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
 

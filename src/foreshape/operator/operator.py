@@ -94,7 +94,7 @@ class Operator:
     sub_blocks: ClassVar[tuple[str, ...]] = ()
     """The attributes that name blocks which it runs. Such an operator has no shape rule and no kernel: it is its block."""
     region: ClassVar[str] = ""
-    """How it runs its block; `foreshape.program.regions` and `foreshape.lowering.regions` have the forms."""
+    """How it runs its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
     side_effects: ClassVar[bool] = False
     collective: ClassVar[bool] = False
     """Whether all ranks take part in it, so that those of a program run in its own order, on every rank."""

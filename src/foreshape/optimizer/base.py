@@ -20,7 +20,7 @@ from foreshape.optimizer.groups import Group, check_all_match, checked_patterns,
 from foreshape.optimizer.ownership import Owner
 from foreshape.optimizer.schedule import Schedule
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard, startup_of
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.spec import FP32, DType, tensor
 
 UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]

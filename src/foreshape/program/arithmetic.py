@@ -6,15 +6,13 @@ import math
 import operator
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
 from foreshape.program.call_site import tells_line
 from foreshape.program.constant import value_attributes
-from foreshape.program.current import current_block
-
-if TYPE_CHECKING:
-    from foreshape.program.variable import Variable
+from foreshape.program.described import Described
+from foreshape.spec import dtype
 
 
 def _is_single(number: float | int) -> bool:
@@ -25,7 +23,10 @@ def _is_single(number: float | int) -> bool:
         return False
 
 
-class Arithmetic:
+ArithmeticT = TypeVar("ArithmeticT", bound="Arithmetic")
+
+
+class Arithmetic(Described):
     """Python's operators and indices: ``+ - * / // % ** @``, ``== != < <= > >=``, ``& | ^ ~``, ``abs``, minus, and slices.
 
     They mean what they mean of numpy's arrays: both sides are broadcast, a comparison gives a bool for each element, and a number or an array
@@ -36,43 +37,43 @@ class Arithmetic:
     __slots__ = ()
     __array_ufunc__ = None  # so that an array at the left leaves the operator to the variable
 
-    def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Variable:
-        return current_block().apply(type, inputs, attrs)
+    def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
+        """Append an op to the block that layers append to now, and return its results."""
+        raise NotImplementedError  # `Variable` knows the block
 
     def _takes(self, number: Any) -> bool:
         """Whether ``number`` may be an attribute of `scale` or `pow`, which is of single precision, and of integers the whole part."""
-        of = cast("Variable", self).dtype
+        of = self.dtype
         if not isinstance(number, (int, float)) or of is None or of.short in ("f16", "bf16", "f32"):
             return isinstance(number, (int, float))
         return (of.is_floating or isinstance(number, int)) and _is_single(number)
 
-    def _scaled(self, scale: float, bias: float) -> Variable:
+    def _scaled(self, scale: float, bias: float) -> Self:
         return self._apply("scale", {"X": self}, {"scale": float(scale), "bias": float(bias), "bias_after_scale": True})
 
     def _other(self, other: Any) -> Any:
         """The other side of an operator as a variable: a number or an array is written in the program. What is neither is not taken."""
         if isinstance(other, Arithmetic):
             return other
-        me = cast("Variable", self)
         if hasattr(other, "dtype") and hasattr(other, "item"):
             if other.shape:
                 return self._array(other)
             other = other.item()
         if not isinstance(other, (int, float)):
             return NotImplemented
-        of = me.spec.known_dtype
+        of = self.spec.known_dtype
         if isinstance(other, float) and not of.is_floating:
-            raise TypeMismatchError(f"{me.name} is {of.name}; {other!r} needs a floating-point type: use layer.cast first")
+            raise TypeMismatchError(f"{self.name} is {of.name}; {other!r} needs a floating-point type: use layer.cast first")
         if isinstance(other, bool):
             other = int(other)
         value = float(other) if -3e38 < other < 3e38 else math.inf if other > 0 else -math.inf  # the text beside it is exact
-        return self._apply("fill_constant", {}, {"shape": [1] if me.spec.dims else [], "dtype": of.code, "value": value, "str_value": repr(other)})
+        return self._apply("fill_constant", {}, {"shape": [1] if self.spec.dims else [], "dtype": of.code, "value": value, "str_value": repr(other)})
 
-    def _array(self, given: Any) -> Variable:
+    def _array(self, given: Any) -> Self:
         """An array of numbers in the element type of this variable. Raises `TypeMismatchError` where it is of another kind or does not fit."""
         import numpy
 
-        me, given = cast("Variable", self), numpy.asarray(given)
+        me, given = self, numpy.asarray(given)
         of = me.spec.known_dtype
         kind = given.dtype.kind
         if kind not in "biuf" or (kind == "f" and not of.is_floating) or (kind in "iu" and of.family == "bool"):
@@ -89,9 +90,9 @@ class Arithmetic:
         return made if made.dtype is of else made.astype(of)
 
     @tells_line
-    def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+    def _with(self, type: str, other: Any, swapped: bool = False) -> Self:
         if isinstance(other, list) or (isinstance(other, tuple) and type not in ("equal", "not_equal")):  # a tuple may be a key
-            kind, name = "list" if isinstance(other, list) else "tuple", cast("Variable", self).name
+            kind, name = "list" if isinstance(other, list) else "tuple", self.name
             raise TypeMismatchError(f"{name}: a {kind} beside it may mean numbers or variables: give np.array(...), or layer.stack(...)")
         other = self._other(other)
         if other is NotImplemented:
@@ -99,89 +100,93 @@ class Arithmetic:
         a, b = (other, self) if swapped else (self, other)
         return self._apply(type, {"X": a, "Y": b}, None if type.startswith("bitwise") else {"axis": -1})
 
-    def __add__(self, other: Any) -> Variable:
+    def __add__(self, other: Any) -> Self:
         return self._scaled(1.0, other) if self._takes(other) else self._with("elementwise_add", other)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Variable:
+    def __sub__(self, other: Any) -> Self:
         return self._scaled(1.0, -other) if self._takes(other) else self._with("elementwise_sub", other)
 
-    def __rsub__(self, other: Any) -> Variable:
+    def __rsub__(self, other: Any) -> Self:
         return self._scaled(-1.0, other) if self._takes(other) else self._with("elementwise_sub", other, swapped=True)
 
-    def __mul__(self, other: Any) -> Variable:
+    def __mul__(self, other: Any) -> Self:
         return self._scaled(other, 0.0) if self._takes(other) else self._with("elementwise_mul", other)
 
     __rmul__ = __mul__
 
-    def _divided(self, other: Any, swapped: bool) -> Variable:
+    def _divided(self, other: Any, swapped: bool) -> Self:
         """Of integers the quotient with its fraction, in fp32, as PaddlePaddle's ``/`` gives it; the operator itself would drop it."""
         me = self._in_fp32()
         return me._with("elementwise_div", other._in_fp32() if isinstance(other, Arithmetic) else other, swapped)
 
-    def _in_fp32(self) -> Variable:
-        me = cast("Variable", self)
-        return me if me.dtype is None or me.dtype.is_floating else me.astype("fp32")
+    @tells_line
+    def astype(self, of: Any) -> Self:
+        """In another element type; numbers with a fraction lose it where that is an integer."""
+        return self._apply("cast", {"X": self}, {"in_dtype": self.spec.known_dtype.code, "out_dtype": dtype(of).code})
 
-    def __truediv__(self, other: Any) -> Variable:
+    def _in_fp32(self) -> Self:
+        return self if self.dtype is None or self.dtype.is_floating else self.astype("fp32")
+
+    def __truediv__(self, other: Any) -> Self:
         return self._divided(other, swapped=False)
 
-    def __rtruediv__(self, other: Any) -> Variable:
+    def __rtruediv__(self, other: Any) -> Self:
         return self._divided(other, swapped=True)
 
-    def __floordiv__(self, other: Any) -> Variable:
+    def __floordiv__(self, other: Any) -> Self:
         return self._with("elementwise_floordiv", other)
 
-    def __rfloordiv__(self, other: Any) -> Variable:
+    def __rfloordiv__(self, other: Any) -> Self:
         return self._with("elementwise_floordiv", other, swapped=True)
 
-    def __mod__(self, other: Any) -> Variable:
+    def __mod__(self, other: Any) -> Self:
         return self._with("elementwise_mod", other)
 
-    def __rmod__(self, other: Any) -> Variable:
+    def __rmod__(self, other: Any) -> Self:
         return self._with("elementwise_mod", other, swapped=True)
 
-    def __pow__(self, other: Any) -> Variable:
+    def __pow__(self, other: Any) -> Self:
         if self._takes(other):
             return self._apply("pow", {"X": self}, {"factor": float(other)})
         return self._with("elementwise_pow", other)
 
-    def __rpow__(self, other: Any) -> Variable:
+    def __rpow__(self, other: Any) -> Self:
         return self._with("elementwise_pow", other, swapped=True)
 
-    def __neg__(self) -> Variable:
+    def __neg__(self) -> Self:
         return self._scaled(-1.0, 0.0)
 
-    def __pos__(self) -> Variable:
-        return cast("Variable", self)
+    def __pos__(self) -> Self:
+        return self
 
-    def __abs__(self) -> Variable:
+    def __abs__(self) -> Self:
         return self._apply("abs", {"X": self})
 
-    def _product(self, other: Any, swapped: bool) -> Variable:
+    def _product(self, other: Any, swapped: bool) -> Self:
         other = self._other(other) if getattr(other, "shape", None) else NotImplemented
         if other is NotImplemented:
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
         return self._apply("matmul_v2", {"X": a, "Y": b})
 
-    def __matmul__(self, other: Any) -> Variable:
+    def __matmul__(self, other: Any) -> Self:
         return self._product(other, swapped=False)
 
-    def __rmatmul__(self, other: Any) -> Variable:
+    def __rmatmul__(self, other: Any) -> Self:
         return self._product(other, swapped=True)
 
-    def __lt__(self, other: Any) -> Variable:
+    def __lt__(self, other: Any) -> Self:
         return self._with("less_than", other)
 
-    def __le__(self, other: Any) -> Variable:
+    def __le__(self, other: Any) -> Self:
         return self._with("less_equal", other)
 
-    def __gt__(self, other: Any) -> Variable:
+    def __gt__(self, other: Any) -> Self:
         return self._with("greater_than", other)
 
-    def __ge__(self, other: Any) -> Variable:
+    def __ge__(self, other: Any) -> Self:
         return self._with("greater_equal", other)
 
     __hash__ = object.__hash__
@@ -192,28 +197,28 @@ class Arithmetic:
     def __ne__(self, other: Any) -> Any:
         return self._with("not_equal", other)
 
-    def __and__(self, other: Any) -> Variable:
+    def __and__(self, other: Any) -> Self:
         return self._with("bitwise_and", other)
 
     __rand__ = __and__
 
-    def __or__(self, other: Any) -> Variable:
+    def __or__(self, other: Any) -> Self:
         return self._with("bitwise_or", other)
 
     __ror__ = __or__
 
-    def __xor__(self, other: Any) -> Variable:
+    def __xor__(self, other: Any) -> Self:
         return self._with("bitwise_xor", other)
 
     __rxor__ = __xor__
 
-    def __invert__(self) -> Variable:
+    def __invert__(self) -> Self:
         return self._apply("bitwise_not", {"X": self})
 
     @tells_line
-    def __getitem__(self, index: Any) -> Variable:
+    def __getitem__(self, index: Any) -> Self:
         """A slice: integers, slices, an Ellipsis, and None for a new dim of 1; a step other than 1 is the strided_slice operator."""
-        me = cast("Variable", self)
+        me = self
         index, new = _new_dims(index, me)
         axes, starts, ends, steps, dropped, turned = index_parts(index, me)
         me = turned_around(me, turned)
@@ -226,16 +231,16 @@ class Arithmetic:
         return self._apply("unsqueeze2", {"X": me}, {"axes": new})[0] if new else me
 
 
-def turned_around(x: Variable, axes: Sequence[int]) -> Variable:
+def turned_around(x: ArithmeticT, axes: Sequence[int]) -> ArithmeticT:
     """``x`` with the entries of some axes from the last to the first."""
     if not axes:
         return x
     each = [1] * len(axes)
     attrs = {"axes": list(axes), "starts": [2**31 - 1] * len(axes), "ends": [-1] * len(axes), "strides": [-1] * len(axes), "infer_flags": each}
-    return current_block().apply("strided_slice", {"Input": x}, attrs | {"decrease_axis": []})
+    return x._apply("strided_slice", {"Input": x}, attrs | {"decrease_axis": []})  # pyright: ignore[reportPrivateUsage]
 
 
-def _new_dims(index: Any, of: Variable) -> tuple[Any, list[int]]:
+def _new_dims(index: Any, of: Described) -> tuple[Any, list[int]]:
     """An index without the Nones in it, and where in the result they put dims of 1."""
     items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     if not any(item is None for item in items):
@@ -281,7 +286,7 @@ class Index(NamedTuple):
     turned: list[int]
 
 
-def index_parts(index: Any, of: Variable) -> Index:
+def index_parts(index: Any, of: Described) -> Index:
     """A Python index of a tensor, taken apart.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, Self
 
 from foreshape.dims import Dim, Size, product
 from foreshape.errors import SchemaError, ShapeError
@@ -11,9 +11,6 @@ from foreshape.operator.attributes import several
 from foreshape.program.arithmetic import Arithmetic
 from foreshape.program.call_site import here, located, tells_line
 from foreshape.spec import FP32, UNK, dtype
-
-if TYPE_CHECKING:
-    from foreshape.program.variable import Variable
 
 Axes = int | Sequence[int] | None
 
@@ -23,146 +20,141 @@ class ArrayMethods(Arithmetic):
 
     __slots__ = ()
 
-    @property
-    def _me(self) -> Variable:
-        return cast("Variable", self)
-
     # --- what is known of it
 
     @property
     def ndim(self) -> int:
         """How many dims `shape` has."""
-        return len(self._me.shape)
+        return len(self.shape)
 
     @property
     def size(self) -> Size:
         """How many elements it has: an int, or an expression in the symbols; of ragged data those of all rows."""
-        return product(self._me.spec.known_dims)
+        return product(self.spec.known_dims)
 
     @property
-    def T(self) -> Variable:
+    def T(self) -> Self:
         """The axes in reverse order."""
         return self.transpose()
 
     def __len__(self) -> int:
         return self._first_dim("it has no len: see its shape")
 
-    def __iter__(self) -> Iterator[Variable]:
+    def __iter__(self) -> Iterator[Self]:
         count = self._first_dim("it cannot be iterated over")
         return (self[k] for k in range(count))
 
     def _first_dim(self, so: str) -> int:
-        me = self._me
-        dims = me.spec.dims
-        if dims and isinstance(dims[0], int) and me.spec.lod is None:
+        dims = self.spec.dims
+        if dims and isinstance(dims[0], int) and self.spec.lod is None:
             return dims[0]
-        why = "it has no dims" if not dims else f"how long it is only the run tells ({me.spec.text()})"
-        raise located(SchemaError(f"{me.name}: {why}, so that {so}"), here())
+        why = "it has no dims" if not dims else f"how long it is only the run tells ({self.spec.text()})"
+        raise located(SchemaError(f"{self.name}: {why}, so that {so}"), here())
 
     def __contains__(self, item: object) -> NoReturn:
-        raise located(SchemaError(f"{self._me.name} has no value while the network is described, so that Python cannot look for something in it: "
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot look for something in it: "
                                   "use (x == value).any()"), here())  # fmt: skip
 
     def __array__(self, *args: Any, **named: Any) -> NoReturn:
-        raise located(SchemaError(f"{self._me.name} has no value while the network is described, so that numpy cannot have it as an array: "
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that numpy cannot have it as an array: "
                                   "use its methods or foreshape.layer, and fetch what they give"), here())  # fmt: skip
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> NoReturn:
-        raise located(SchemaError(f"{self._me.name} has no value while the network is described, so that np.{function.__name__} cannot compute with it: "
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that np.{function.__name__} cannot compute with it: "
                                   "use its methods or foreshape.layer"), here())  # fmt: skip
 
     # --- along axes
 
-    def _reduced(self, type: str, axis: Axes, keepdims: bool) -> Variable:
+    def _reduced(self, type: str, axis: Axes, keepdims: bool) -> Self:
         axes = [] if axis is None else several(axis)
         if axis is not None and not axes:  # over no axis
-            return self._me
-        attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": axis is None or len(axes) == self._me.spec.rank}
+            return self
+        attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": axis is None or len(axes) == self.spec.rank}
         return self._apply(type, {"X": self}, attrs)
 
     @tells_line
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The sums over ``axis`` (one, several, or all where it is left out); of bools how many are true."""
         return self._reduced("reduce_sum", axis, keepdims)
 
     @tells_line
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The means over ``axis`` (one, several, or all); of integers and bools in fp32."""
-        of = self._me.dtype
+        of = self.dtype
         me = self if of is None or of.is_floating else self.astype(FP32)
         return me._reduced("reduce_mean", axis, keepdims)
 
     @tells_line
-    def var(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def var(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The means of the squared distances from the mean over ``axis`` (one, several, or all), as numpy's: divided by the number of elements."""
-        of = self._me.dtype
+        of = self.dtype
         me = self if of is None or of.is_floating else self.astype(FP32)
         apart = me - me.mean(axis, keepdims=True)
         return (apart * apart).mean(axis, keepdims)
 
     @tells_line
-    def std(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def std(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The roots of `var`."""
         return self._apply("sqrt", {"X": self.var(axis, keepdims)}, {})
 
     @tells_line
-    def cumsum(self, axis: int | None = None) -> Variable:
+    def cumsum(self, axis: int | None = None) -> Self:
         """The running sums along ``axis``, or of all elements in row-major order; of bools how many were true so far, in int64."""
-        me = self.astype("int64") if self._me.dtype is not None and self._me.dtype.family == "bool" else self._me
+        me = self.astype("int64") if self.dtype is not None and self.dtype.family == "bool" else self
         return self._apply("cumsum", {"X": me}, {"axis": -1 if axis is None else axis, "flatten": axis is None})
 
     @tells_line
-    def cumprod(self, axis: int | None = None) -> Variable:
+    def cumprod(self, axis: int | None = None) -> Self:
         """The running products along ``axis``, or of all elements in row-major order."""
         return self._apply("cumprod", {"X": self.reshape(-1) if axis is None else self}, {"dim": 0 if axis is None else axis})
 
     @tells_line
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The largest over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_max", axis, keepdims)
 
     @tells_line
-    def min(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The smallest over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_min", axis, keepdims)
 
     @tells_line
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """The products over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_prod", axis, keepdims)
 
     @tells_line
-    def all(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """Whether all are true over ``axis`` (one, several, or all); a number is true where it is not 0."""
         return self._truths()._reduced("reduce_all", axis, keepdims)
 
     @tells_line
-    def any(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """Whether any is true over ``axis`` (one, several, or all); a number is true where it is not 0."""
         return self._truths()._reduced("reduce_any", axis, keepdims)
 
-    def _truths(self) -> ArrayMethods:
-        of = self._me.dtype
-        return self if of is None or of.family == "bool" else cast("ArrayMethods", self != 0)
+    def _truths(self) -> Self:
+        of = self.dtype
+        return self if of is None or of.family == "bool" else self != 0
 
     @tells_line
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Variable:
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """Where the largest along ``axis`` is, in int64; of all elements in row-major order where it is left out."""
         return self._place("arg_max", axis, keepdims)
 
     @tells_line
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Variable:
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
         """Where the smallest along ``axis`` is, in int64; of all elements in row-major order where it is left out."""
         return self._place("arg_min", axis, keepdims)
 
-    def _place(self, type: str, axis: int | None, keepdims: bool) -> Variable:
+    def _place(self, type: str, axis: int | None, keepdims: bool) -> Self:
         attrs = {"axis": 0 if axis is None else axis, "flatten": axis is None, "keepdims": keepdims, "dtype": dtype("int64").code}
         return self._apply(type, {"X": self}, attrs)
 
     # --- the same elements in other dims, or another type
 
     @tells_line
-    def reshape(self, *shape: Any) -> Variable:
+    def reshape(self, *shape: Any) -> Self:
         """The elements in row-major order in other dims: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``, with one -1 for what is left.
 
         A size with symbols, as `shape` gives it, is taken where it is that of the same axis, or the only one that is no number.
@@ -170,66 +162,59 @@ class ArrayMethods(Arithmetic):
         Raises:
             ShapeError: the number of elements is another; or a 0, which this operator does not mean as numpy does.
         """
-        me = self._me
         asked: list[Any] = list(shape[0]) if len(shape) == 1 and hasattr(shape[0], "__len__") else list(shape)
-        dims = me.spec.known_dims
+        dims = self.spec.known_dims
         sizes: list[int] = []
         for at, size in enumerate(asked):
             if size is UNK or isinstance(size, Dim):
                 same = at < len(dims) and not isinstance(dims[at], int) and (size is UNK or dims[at] == size)
                 sizes.append(0 if same else -1)
             elif not hasattr(size, "__index__"):
-                raise ShapeError(f"reshape({me.name}): a size is an integer or one of its shape's; seen {size!r}: layer.reshape takes variables")
+                raise ShapeError(f"reshape({self.name}): a size is an integer or one of its shape's; seen {size!r}: layer.reshape takes variables")
             elif size == 0:
-                raise ShapeError(f"reshape({me.name}): a size of 0 is no elements in numpy, and the size of the same axis in layer.reshape: use that one")
+                raise ShapeError(f"reshape({self.name}): a size of 0 is no elements in numpy, and the size of the same axis in layer.reshape: use that one")
             else:
                 sizes.append(int(size))
         if sizes.count(-1) > 1:
-            raise ShapeError(f"reshape({me.name}): at most one size can be what is left; seen {asked}, of {me.spec.text()}")
+            raise ShapeError(f"reshape({self.name}): at most one size can be what is left; seen {asked}, of {self.spec.text()}")
         return self._apply("reshape2", {"X": self}, {"shape": sizes})[0]
 
     @tells_line
-    def flatten(self) -> Variable:
+    def flatten(self) -> Self:
         """All elements in row-major order, in one dim."""
         return self.reshape(-1)
 
     ravel = flatten
 
     @tells_line
-    def transpose(self, *axes: Any) -> Variable:
+    def transpose(self, *axes: Any) -> Self:
         """The axes in another order, ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; in reverse order where none are given."""
         given: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        rank = self._me.spec.rank
+        rank = self.spec.rank
         order = list(range(rank))[::-1] if given is None else [a + rank if a < 0 else a for a in given]
         return self._apply("transpose2", {"X": self}, {"axis": order})[0]
 
     @tells_line
-    def swapaxes(self, one: int, other: int) -> Variable:
+    def swapaxes(self, one: int, other: int) -> Self:
         """Two axes in each other's place."""
-        order = list(range(self._me.spec.rank))
+        order = list(range(self.spec.rank))
         try:
             order[one], order[other] = order[other], order[one]
         except IndexError:
-            raise ShapeError(f"swapaxes({self._me.name}): the axes must be in [-{len(order)}, {len(order)}); seen {one} and {other}") from None
+            raise ShapeError(f"swapaxes({self.name}): the axes must be in [-{len(order)}, {len(order)}); seen {one} and {other}") from None
         return self.transpose(*order)
 
     @tells_line
-    def squeeze(self, axis: Axes = None) -> Variable:
+    def squeeze(self, axis: Axes = None) -> Self:
         """Without the dims of 1 at ``axis`` (one or several), or without all dims of 1."""
-        me = self._me
         axes = [] if axis is None else several(axis)
         for at in axes:
-            if -me.spec.rank <= at < me.spec.rank and isinstance(size := me.spec.known_dims[at], int) and size != 1:
-                raise ShapeError(f"squeeze({me.name}): dim {at} must be 1, of {me.spec.text()}")
+            if -self.spec.rank <= at < self.spec.rank and isinstance(size := self.spec.known_dims[at], int) and size != 1:
+                raise ShapeError(f"squeeze({self.name}): dim {at} must be 1, of {self.spec.text()}")
         return self._apply("squeeze2", {"X": self}, {"axes": axes})[0]
 
     @tells_line
-    def astype(self, of: Any) -> Variable:
-        """In another element type; numbers with a fraction lose it where that is an integer."""
-        return self._apply("cast", {"X": self}, {"in_dtype": self._me.spec.known_dtype.code, "out_dtype": dtype(of).code})
-
-    @tells_line
-    def clip(self, min: float | None = None, max: float | None = None) -> Variable:
+    def clip(self, min: float | None = None, max: float | None = None) -> Self:
         """``min`` where it is less, ``max`` where it is more."""
         low = -3.4028234663852886e38 if min is None else min
         return self._apply("clip", {"X": self}, {"min": float(low), "max": float(3.4028234663852886e38 if max is None else max)})

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from foreshape.errors import DescriptionError, SchemaError
-from foreshape.infer.messages import describe_failure
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
-from foreshape.program.call_site import Site, call_site, here
+from foreshape.program.call_site import Site, call_site, here, placed_error
 from foreshape.program.current import is_default
+from foreshape.program.declared import Form
+from foreshape.program.elsewhere import elsewhere
+from foreshape.program.guards import Guards
+from foreshape.program.messages import describe_failure
 from foreshape.program.names import names_of
 from foreshape.program.op import Op, Slots
-from foreshape.program.op_inference import infer, placed_error
-from foreshape.program.records import FromRecords
 from foreshape.program.scopes import current_scope, placed
 from foreshape.program.variable import Variable
 from foreshape.spec import Spec
@@ -25,10 +26,33 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 
-class Block(FromRecords):
+class Records(Protocol):
+    """The variables and ops of a block as they were read, of which objects are made when somebody looks at them; see `foreshape.wire.records`."""
+
+    forms: dict[str, Form]
+
+    def fill(self) -> None:
+        """Make the objects, if that has not been done."""
+        ...
+
+    def variable(self, name: str) -> Variable:
+        """Return the variable of this name."""
+        ...
+
+    def infer(self, guards: Guards) -> bool:
+        """Infer all ops, and add open demands to the guards; return False where that takes objects."""
+        ...
+
+
+class Block:
     """One scope of a program, number ``idx``. Names are looked up here, then in the parent, number ``parent_idx``, and so on."""
 
-    __slots__ = ("__weakref__", "before", "forward_idx", "idx", "parent_idx", "program", "unknown_fields")
+    __slots__ = ("__weakref__", "before", "forward_idx", "idx", "ops", "parent_idx", "program", "records", "unknown_fields", "vars")
+
+    vars: dict[str, Variable]
+    ops: list[Op]
+    records: Records | None
+    """What was read of it, as long as nobody has looked at its variables and ops."""
 
     def __init__(self, program: Program, idx: int, parent_idx: int) -> None:
         self.program = program
@@ -39,6 +63,22 @@ class Block(FromRecords):
         self.unknown_fields = b""
         self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
         """While it is written for an op to run: what was known of variables around it before it wrote them."""
+
+    def keep_records(self, records: Records) -> None:
+        """Be what was read: variables and ops are made of that when somebody looks at them."""
+        del self.vars, self.ops
+        self.records = records
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """``vars`` and ``ops`` as long as they are not made."""
+            if name not in ("ops", "vars"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            records = self.records
+            if records is not None:
+                records.fill()
+            return object.__getattribute__(self, name)
 
     @property
     def parent(self) -> Block | None:
@@ -178,7 +218,7 @@ class Block(FromRecords):
         """
         program = self.program
         op = Op(self, attributes, inputs, outputs, program.role if role is None else role, role_variables, site)
-        infer(self, op, True, prefix)
+        program.inference.infer(self, op, True, prefix)
         scope = current_scope()
         if scope:
             op.attributes = placed(attributes, scope)
@@ -230,12 +270,12 @@ class Block(FromRecords):
 
     def infer_op(self, op: Op) -> None:
         """Ask the operator again what the results of an op are, and set them."""
-        infer(self, op)
+        self.program.inference.infer(self, op)
 
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
         """Make variables for the results in ``slot`` that an op has and nobody had asked for, as programs saved for inference drop some."""
         self.program.touch()
-        infer(self, op, make=True, prefix=op.type)
+        self.program.inference.infer(self, op, make=True, prefix=op.type)
         return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:
@@ -243,6 +283,4 @@ class Block(FromRecords):
         return [self.var(n) for n in names]
 
     def __repr__(self) -> str:
-        from foreshape.program.text import block_text
-
-        return block_text(self)
+        return elsewhere("text.writer:block_text")(self)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from foreshape.errors import DescriptionError, ForeshapeWarning
-from foreshape.infer.messages import CallSite
+from foreshape.operator.require import RuleError
+from foreshape.program.messages import CallSite, describe_failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,3 +86,8 @@ def tells_line(function: Callable[P, T]) -> Callable[P, T]:
             raise with_line from None
 
     return telling
+
+
+def placed_error(error: DescriptionError, type: str, site: Site) -> DescriptionError:
+    """The same error with the op and the user's line, for what no rule has seen yet."""
+    return describe_failure(RuleError(str(error), {}, error.__class__), type, {}, call_site(site))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import substitute
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program.block import Block
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.program.needed import is_given
 from foreshape.program.op import Op
+from foreshape.program.program import Program
 from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import Lod, Spec
-
-if TYPE_CHECKING:
-    from foreshape.program.program import Program
 
 _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_check_feed", "value", "extra_attributes", "unknown_fields", "site",
           "_spec", "_declared", "_known")  # fmt: skip
@@ -25,9 +23,9 @@ _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_che
 def fill(out: Program, program: Program) -> None:
     """Make an empty program equal to another one; nothing that changes is shared."""
     out.counters, out.reserved, out.updated_by = dict(program.counters), program.reserved, program.updated_by
-    out._guards = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
-    out._stale = program._stale  # pyright: ignore[reportPrivateUsage]
-    out.uncertain = program.uncertain
+    out.inference.guards = program.inference.guards.copy()
+    out.inference.stale = program.inference.stale
+    out.inference.uncertain = program.inference.uncertain
     out.random_seed, out.format_version = program.random_seed, program.format_version
     out.op_versions, out.unknown_fields = program.op_versions, program.unknown_fields
     out.parameter_settings = dict(program.parameter_settings)
@@ -49,8 +47,8 @@ def fill(out: Program, program: Program) -> None:
                 setattr(copy, flag, getattr(variable, flag))
             copy.op = copies.get(id(variable.op)) if variable.op is not None else None
             new.vars[name] = copy
-            if variable in program.entry_specs:
-                out.entry_specs[copy] = program.entry_specs[variable]
+            if variable in program.inference.entry_specs:
+                out.inference.entry_specs[copy] = program.inference.entry_specs[variable]
 
 
 def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> Program:
@@ -73,7 +71,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
             if not isinstance(before, int) and isinstance(now, int):
                 bound.setdefault(str(before), now)
         variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
-        out.entry_specs.pop(variable, None)
+        out.inference.entry_specs.pop(variable, None)
     _bind(out, bound)
     out.forget()
     out.infer()
@@ -87,6 +85,6 @@ def _bind(program: Program, values: Mapping[str, Any]) -> None:
     for variable in program.global_block.vars.values():
         spec = variable.entry_spec
         if variable.op is None and spec.dims is not None:
-            program.entry_specs.pop(variable, None)
+            program.inference.entry_specs.pop(variable, None)
             lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
             variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]

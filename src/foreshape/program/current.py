@@ -117,14 +117,14 @@ def region(parent: Block | None = None) -> Generator[Block]:
     """
     parent = parent if parent is not None else current_block()
     program = parent.program
-    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
+    before = program.inference.guards.copy()
     block = program.create_block(parent)
     block.before = {}
     try:
         with block_guard(block):
             yield block
     finally:
-        program._guards = before  # pyright: ignore[reportPrivateUsage]
+        program.inference.guards = before
         for variable, spec, known in block.before.values():
             variable._spec, variable._known = spec, known  # pyright: ignore[reportPrivateUsage]
         block.before = None

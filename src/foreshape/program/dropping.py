@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.needed import needed_ops
+from foreshape.program.program import Program
 from foreshape.program.unknown import with_inner
-
-if TYPE_CHECKING:
-    from foreshape.program.program import Program
 
 
 def for_step(program: Program, fetches: Sequence[str]) -> Program:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ForeshapeError
+from foreshape.program.program import Program
 from foreshape.program.variable import Variable
 from foreshape.spec import TENSOR_KINDS
-
-if TYPE_CHECKING:
-    from foreshape.program.program import Program
 
 
 def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:

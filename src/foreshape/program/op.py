@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from foreshape.errors import SchemaError, whole
-from foreshape.infer.messages import CallSite
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.program.call_site import Site, call_site
+from foreshape.program.elsewhere import elsewhere
+from foreshape.program.messages import CallSite
 from foreshape.program.names import added_to, blocks_of, names_of
 from foreshape.program.scopes import scope_of
 
@@ -228,6 +229,4 @@ class Op:
             self.block.program.touch()
 
     def __repr__(self) -> str:
-        from foreshape.program.text import op_text
-
-        return op_text(self)
+        return elsewhere("text.writer:op_text")(self)

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import DescriptionError, SchemaError
-from foreshape.infer.guards import Guard, Guards
-from foreshape.program.arrays import forget_elements
 from foreshape.program.block import Block
-from foreshape.program.collector import collector_waits
 from foreshape.program.current import begin_with
+from foreshape.program.elsewhere import elsewhere
+from foreshape.program.guards import Guard, Guards
 from foreshape.program.names import BlockNames
 from foreshape.program.op import Op
 from foreshape.program.scopes import current_scope, scoped_name
-from foreshape.program.unknown import is_unknown
 from foreshape.program.variable import Variable
-from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
 
 if TYPE_CHECKING:
+    from foreshape.conditions.feeds import Feeds
     from foreshape.pictures import Picture
-    from foreshape.program.feeds import Feeds
-    from foreshape.program.summary import Summary
-    from foreshape.spec import Spec
-
-_codec: dict[str, Callable[..., Any]] = {}
-"""How a program becomes bytes and back; the wire room sets it."""
+    from foreshape.pictures.tables import TableOfLayers
+    from foreshape.program.inference_state import InferenceState
 
 
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_feeds", "_guards", "_stale", "blocks", "counters", "doubtful", "entry_specs", "format_version", "names", "op_versions",
-                 "parameter_settings", "random_seed", "reserved", "role", "startup", "uncertain", "unknown_fields", "updated_by", "version",
-                 "walk")  # fmt: skip
+    __slots__ = ("__weakref__", "_feeds", "blocks", "counters", "format_version", "inference", "names", "op_versions", "parameter_settings",
+                 "random_seed", "reserved", "role", "startup", "unknown_fields", "updated_by", "version")  # fmt: skip
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
@@ -42,17 +35,11 @@ class Program:
         """Names that are not given, since they are of state that another optimizer has over the same values."""
         self.updated_by: object = None
         """Tells the optimizer whose updates it has from others; None where it has none, or came with them."""
-        self._guards = Guards()
+        self.inference: InferenceState = elsewhere("infer.inference:Inference")(self)
+        """The inference of its ops, with what it found open."""
         self._feeds: Feeds | None = None
-        self._stale = False
         self.names: tuple[int, dict[int, BlockNames]] = (-1, {})
         """What blocks read and write, and the version for which that was gathered (`names_of`)."""
-        self.walk: Walk | None = None
-        """While the blocks of an op are inferred: what is shared by the blocks within them."""
-        self.uncertain = False
-        """Whether something may not be known, for an operator that is not known or an error: what depends on that is marked so."""
-        self.doubtful: set[Variable] | None = None
-        """While the blocks of an op are inferred in such a program: what they write outside of them that is not known."""
         self.version = 0
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
@@ -61,8 +48,6 @@ class Program:
         """The program that makes its parameters: the one with which it was described last, where it was."""
         self.random_seed = 0
         """Seeds the random operators whose own seed is 0; 0 leaves them to the executor's state."""
-        self.entry_specs: dict[Variable, Spec] = {}
-        """Fed variable -> what it is when it is fed, where an op writes it again and it is something else then."""
         self.format_version = 0
         self.op_versions: Any = None
         self.parameter_settings: dict[str, Any] = {}
@@ -81,17 +66,17 @@ class Program:
     def guards(self) -> Guards:
         """The conditions that depend on the fed values; each prints as a line."""
         self.refresh()
-        return self._guards
+        return self.inference.guards
 
     @property
     def feeds(self) -> Feeds:
         """Which sizes the inputs take: in words, the smallest, and the nearest to given ones."""
-        from foreshape.program.feeds import Feeds
-
         self.refresh_quietly()
-        if self._feeds is None or self._feeds.version != self.version:
-            self._feeds = Feeds(self)
-        return self._feeds
+        found = self._feeds
+        if found is None or found.version != self.version:
+            found = self._feeds = elsewhere("views.feeds:feeds_of")(self)
+        assert found is not None
+        return found
 
     def touch(self) -> None:
         """Say that the program has changed."""
@@ -147,25 +132,16 @@ class Program:
 
     def mark_loaded(self) -> None:
         """Say that specs are what a file says, and are to be inferred before they are built on."""
-        self._stale = True
+        self.inference.stale = True
 
     def refresh(self) -> None:
         """Infer what a file only declared, if that has not been done."""
-        if self._stale:
+        if self.inference.stale:
             self.infer()
 
     def forget(self) -> None:
         """Drop every spec that an op's rule gives; `infer` brings them back."""
-        for op in self.all_ops():
-            if op.operator is None or op.operator.described_results:
-                continue
-            for name in op.output_names():
-                variable = op.block.find(name)
-                if variable is not None and not variable.persistable and variable.op is op:
-                    variable.forget()
-        self._guards = Guards()
-        self._stale = True
-        self.touch()
+        self.inference.forget()
 
     def infer(self) -> list[Op]:
         """Infer the specs of all results again, op by op.
@@ -183,54 +159,12 @@ class Program:
 
     def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
         """Infer as `infer` does, and collect the errors, ``stop_at`` at most, instead of raising: (ops not known, errors)."""
-        self._stale = False
-        self.names = (-1, {})
-        unknown, errors = self._infer_all(stop_at)
-        self.names = (-1, {})  # variables that were nowhere described are now
-        self._stale = bool(errors)  # whoever builds on it or runs it is told again
-        return unknown, errors
-
-    @collector_waits
-    def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
-        self._guards = Guards()
-        for variable, spec in self.entry_specs.items():
-            variable._spec = spec  # pyright: ignore[reportPrivateUsage]
-        self.entry_specs.clear()
-        records = self.blocks[0].records
-        if records is not None and len(self.blocks) == 1:
-            self.uncertain = False
-            if records.infer(self._guards):
-                return [], []
-            self._guards = Guards()
-        forget_elements(self)
-        unknown = [op for op in self.all_ops() if is_unknown(op)]
-        errors: list[DescriptionError] = []
-        self.uncertain = bool(unknown)
-        inner = {i for op in self.all_ops() if op.operator is not None for i in op.sub_block_indices()}
-        for block in self.blocks:
-            for op in block.ops if block.idx not in inner else ():  # the others are inferred with the op that runs them
-                if self.uncertain and is_unknown(op):
-                    mark_unknown(op)
-                    continue
-                if self.uncertain and any(not v.known for v in op.input_variables()):
-                    mark_unknown(op)
-                    continue
-                try:
-                    infer_in_doubt(op)
-                except DescriptionError as error:
-                    errors.append(error)
-                    self.uncertain = True
-                    if len(errors) >= stop_at:
-                        return unknown, errors
-                    mark_unknown(op)
-        return unknown, errors
+        return self.inference.diagnose(stop_at)
 
     def explain(self, variable: Variable | str) -> str:
         """Where each dim of a variable comes from, op by op, as text."""
-        from foreshape.program.explain import explain
-
         self.refresh()
-        return explain(self.var(variable) if isinstance(variable, str) else variable)
+        return elsewhere("views.explain:explain")(self.var(variable) if isinstance(variable, str) else variable)
 
     def outputs_of(self, words: str) -> list[Variable]:
         """What a layer gives that words select: one variable, several of an op that gives a list.
@@ -244,12 +178,10 @@ class Program:
         Raises:
             SchemaError: no layer answers to them, or several; the message lists what there is.
         """
-        from foreshape.program.tail import outputs_of
-
         self.refresh_quietly()
-        return outputs_of(self, words)
+        return elsewhere("views.layer_lookup:outputs_of")(self, words)
 
-    def summary(self, batch: int | None = None, *, depth: int | None = None, rows: int = 32, **sizes: int) -> Summary:
+    def summary(self, batch: int | None = None, *, depth: int | None = None, rows: int = 32, **sizes: int) -> TableOfLayers:
         """The layers as a table of one screen: what each gives, its parameters, the bytes that it makes and its multiply-adds, with shares.
 
         Layers are grouped by name scopes, by the dotted names of parameters, and where nothing is named by what a residual connection goes
@@ -265,9 +197,7 @@ class Program:
         Raises:
             SchemaError: a size that no input has, or that is none.
         """
-        from foreshape.program.summary import Summary
-
-        return Summary(self, batch, depth, rows, sizes)
+        return elsewhere("views.summary:Summary")(self, batch, depth, rows, sizes)
 
     def graph(self, depth: int | None = None, boxes: int = 80, part: str | None = None) -> Picture:
         """The network drawn: layers as boxes, groups around them, arrows along the values, what repeats once with a number of times.
@@ -276,9 +206,7 @@ class Program:
             depth: how many levels of groups are opened; as many as fit in so many ``boxes`` where it is left out.
             part: of a program that trains "forward", "backward" or "updates"; all, the latter two as a box each, where it is left out.
         """
-        from foreshape.program.graph import draw
-
-        return draw(self, depth, boxes, part)
+        return elsewhere("views.graph:draw")(self, depth, boxes, part)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
         """A copy in which the named inputs have these shapes, inferred afresh.
@@ -289,18 +217,14 @@ class Program:
         Raises:
             SchemaError: a name that is no input. ShapeError: a shape that the network does not take.
         """
-        from foreshape.program.copying import with_feed_shapes
-
-        return with_feed_shapes(self, shapes)
+        return elsewhere("program.copying:with_feed_shapes")(self, shapes)
 
     # --- copies, text and bytes
 
     def clone(self) -> Program:
         """An equal program of its own."""
-        from foreshape.program.copying import fill
-
         out = Program()
-        fill(out, self)
+        elsewhere("program.copying:fill")(out, self)
         return out
 
     __copy__ = clone
@@ -310,62 +234,47 @@ class Program:
 
     def to_bytes(self) -> bytes:
         """The program in the file format; equal programs give equal bytes."""
-        return _codec["encode"](self)
+        return elsewhere("wire.encode:encode")(self)
 
     def save(self, path: Any) -> None:
         """Write the program to the file ``path``: to a temporary name, flushed, then renamed."""
-        _codec["save"](self, path)
+        elsewhere("wire:save_program")(self, path)
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
         """The program in the bytes ``data``. Raises `FormatError` where they are none."""
-        return _codec["decode"](data)
+        return elsewhere("wire:load_program")(data)
 
     @staticmethod
     def parse(text: str) -> Program:
         """The program that a text writes; the inverse of ``str(program)``. Raises `FormatError` with the line."""
-        from foreshape.program.reader import read
-
         out = Program()
-        read(out, text)
+        elsewhere("text.reader:read")(out, text)
         return out
 
     def __str__(self) -> str:
-        from foreshape.program.text import program_text
-
         self.refresh_quietly()
-        return program_text(self)
+        return elsewhere("text.writer:program_text")(self)
 
     def __repr__(self) -> str:
-        from foreshape.program.notebook import program_repr
-
-        return program_repr(self)
+        return elsewhere("views.notebook:program_repr")(self)
 
     def _repr_html_(self) -> str:
-        from foreshape.program.notebook import program_html
-
-        return program_html(self)
+        return elsewhere("views.notebook:program_html")(self)
 
     def html_of(self, variable: Variable) -> str:
         """What a notebook shows of a ``variable`` of it."""
-        from foreshape.program.notebook import variable_html
-
-        return variable_html(variable)
+        return elsewhere("views.notebook:variable_html")(variable)
 
     def refresh_quietly(self) -> None:
         """As `refresh`, for showing: a program with errors is shown as far as it is known."""
-        if self._stale:
+        if self.inference.stale:
             self.diagnose()
 
     def guard_list(self) -> list[Guard]:
         """The open guards, for showing: of a program with errors those of what is known."""
         self.refresh_quietly()
-        return self._guards.list()
-
-
-def register_codec(**functions: Callable[..., Any]) -> None:
-    """Let the wire room say how programs become bytes and back."""
-    _codec.update(functions)
+        return self.inference.guards.list()
 
 
 begin_with(Program)

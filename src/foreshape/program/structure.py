@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.errors import FormatError
-
-if TYPE_CHECKING:
-    from foreshape.program.op import Op
-    from foreshape.program.program import Program
+from foreshape.program.op import Op
+from foreshape.program.program import Program
 
 MAX_DEPTH = 64
 """How deeply sub-blocks may be nested unless a reader is told otherwise."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.data_class import data_class
 from foreshape.operator.registry import refusal
-
-if TYPE_CHECKING:
-    from foreshape.program.op import Op
+from foreshape.program.op import Op
 
 
 @data_class(frozen=True)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
-from foreshape.infer.messages import CallSite
-from foreshape.pictures.markup import cut
+from foreshape.pictures.markup import cut, escape
 from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.program.current import current_block
-from foreshape.program.literal import escape
-from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
+from foreshape.program.declared import Form
+from foreshape.program.elsewhere import elsewhere
+from foreshape.program.messages import CallSite
+from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, UNK, Kind, Lod, Spec, dtype, kind
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
-    from foreshape.program.declared import Declared, Form
     from foreshape.program.op import Op
 
 
 _MOST_SHOWN = 1000
 """Characters of a variable at a prompt: names of files may be of any length."""
-methods: dict[str, str] = {}
-"""What variables have no method for -> what to write; put there by the room of the layers."""
 
 
 class Variable(ArrayMethods):
@@ -45,7 +43,7 @@ class Variable(ArrayMethods):
         ShapeError, TypeMismatchError, SchemaError: a dim, an element type, or a name that cannot be.
     """
 
-    __slots__ = ("__weakref__", "_declared", "_known", "_spec", "block", "extra_attributes", "is_parameter", "name", "need_check_feed",
+    __slots__ = ("__weakref__", "block", "extra_attributes", "is_parameter", "need_check_feed",
                  "op", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")  # fmt: skip
 
     block: Block
@@ -54,7 +52,6 @@ class Variable(ArrayMethods):
     value: Any
     site: Site
     extra_attributes: tuple[bytes, ...]
-    _declared: Declared | None
 
     @tells_line
     def __init__(
@@ -135,78 +132,17 @@ class Variable(ArrayMethods):
             """``op`` of a variable that was read alone: it is said when all of its block is made."""
             if name == "op" and self.block.ops is not None:
                 return object.__getattribute__(self, name)
-            elsewhere = "" if name.startswith("_") else methods.get(name, "")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": here it is {elsewhere}" if elsewhere else ""), name=name)
+            hint = "" if name.startswith("_") else elsewhere("layer:METHOD_HINTS").get(name, "")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": here it is {hint}" if hint else ""), name=name)
 
-    # --- what is known of it
-
-    @property
-    def spec(self) -> Spec:
-        """Kind, element type, packed dims and raggedness, frozen."""
-        found = self._spec
-        if found is None:
-            declared = self._declared
-            found = UNKNOWN if declared is None else declared.spec_for(self.name)
-            self._spec = found
-        return found
+    def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
+        return current_block().apply(type, inputs, attrs)
 
     @property
     def entry_spec(self) -> Spec:
         """The spec with which it comes into a run: of an input that an op writes again, that of what is fed."""
-        found = self.block.program.entry_specs.get(self)
+        found = self.block.program.inference.entry_specs.get(self)
         return self.spec if found is None else found
-
-    @spec.setter
-    def spec(self, value: object) -> NoReturn:
-        raise AttributeError(f"the spec of {self.name} is inferred; give a variable its shape when you make it, or see program.with_feed_shapes")
-
-    @property
-    def known(self) -> bool:
-        """Whether the spec is given or inferred; False where it is only what a file says, after an operator that is not known."""
-        return self._known
-
-    @property
-    def kind(self) -> Kind:
-        return self.spec.kind
-
-    @property
-    def dtype(self) -> DType | None:
-        return self.spec.dtype
-
-    @property
-    def data_type(self) -> DType | None:
-        """Another name of `dtype`."""
-        return self.spec.dtype
-
-    @property
-    def shape(self) -> list[Size | Unknown]:
-        """The logical shape, with symbols: of ragged data ``[sequences, UNK, *row]``."""
-        return self.spec.logical_shape()
-
-    @property
-    def packed_shape(self) -> list[Size]:
-        """The shape of the packed rows, with symbols; equal to `shape` where dense."""
-        return list(self.spec.dims or ())
-
-    @property
-    def dims(self) -> list[int]:
-        """The logical shape in the saved form: -1 where unknown."""
-        return self.spec.logical_dims()
-
-    @property
-    def packed_dims(self) -> list[int]:
-        """The dims as they are saved: -1 where unknown; equal to `dims` where dense."""
-        return self.spec.packed_dims()
-
-    @property
-    def lod_level(self) -> int:
-        """How many levels of sequences its rows are grouped in; 0 where dense."""
-        return self.spec.lod_level
-
-    @property
-    def nbytes(self) -> Size:
-        """The bytes of its data: an int, or an expression in the symbols."""
-        return self.spec.nbytes
 
     @property
     def call_site(self) -> CallSite | None:
@@ -239,34 +175,6 @@ class Variable(ArrayMethods):
         if self.op is not None and self.op.type in ("equal", "not_equal"):
             hint = "; whether two variables are the same one is asked with `is`, and `in` a list or tuple asks with =="
         raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it{hint}"), here())
-
-
-def note_made(op: Op, variable: Variable, spec: Spec) -> None:
-    """Let the ops that write a variable know what it is where they make it, if it is written by more than one."""
-    name, first = variable.name, variable.op
-    before = variable._spec  # pyright: ignore[reportPrivateUsage]
-    if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
-        changed = (before.dims, before.dtype, before.lod) != (spec.dims, spec.dtype, spec.lod)
-        if changed and before.dims and variable.known and variable.block.parent_idx < 0:
-            variable.block.program.entry_specs.setdefault(variable, before)
-    if first is op or (first is None and variable.block is op.block and variable not in op.block.program.entry_specs):
-        if name in op.made:
-            op.made.pop(name)
-        return
-    op.made[name] = spec
-    if first is not None and before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
-        first.made[name] = before
-
-
-def _is_within(op: Op, other: Op) -> bool:
-    """Whether an op is one of a block that the other runs, so that what it writes is what that one makes."""
-    runs = other.attributes.sub_blocks
-    block: Block | None = op.block if runs else None
-    while block is not None and block is not other.block:
-        if block.idx in runs:
-            return True
-        block = block.parent
-    return False
 
 
 def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:

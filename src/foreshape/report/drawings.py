@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from foreshape.pictures.scene import Box, number, path_of
 from foreshape.program import Op, Program
-from foreshape.program.folding import folded_sections, is_sections
-from foreshape.program.graph import Wiring, opened_within, scene_of
-from foreshape.program.measures import Meter
-from foreshape.program.outline import Layer
 from foreshape.report.texts import Texts
+from foreshape.views.graph import Wiring, opened_within, scene_of
+from foreshape.views.layer_costs import Meter
+from foreshape.views.layer_grouping import folded_sections, is_sections
+from foreshape.views.outline import Layer
 
 _BOXES: Final = 60
 """So many boxes are in one drawing."""

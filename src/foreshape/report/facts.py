@@ -8,21 +8,21 @@ from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError, border
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import size_of
-from foreshape.program.literal import escape
-from foreshape.program.measures import Meter, Sizes
-from foreshape.program.notebook import counts
-from foreshape.program.outline import result_of
-from foreshape.program.steps import Steps
-from foreshape.program.summary import Summary
-from foreshape.program.text import settings_text
 from foreshape.program.work import multiplications
 from foreshape.report.drawings import Drawings
 from foreshape.report.memory import memory_facts
 from foreshape.report.sizes import BATCHES, over_batches
 from foreshape.report.texts import Texts
+from foreshape.text.literal import escape
+from foreshape.text.writer import settings_text
+from foreshape.views.layer_costs import Meter, Sizes
+from foreshape.views.notebook import counts
+from foreshape.views.outline import result_of
+from foreshape.views.size_steps import Steps
+from foreshape.views.summary import Summary
 
 _QUESTIONS: Final = 6000
 """The rules of so many ops that are different are asked how sizes are made; of any others the page itself says what it can."""

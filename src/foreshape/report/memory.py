@@ -12,9 +12,9 @@ from foreshape.memory.plan import Plan
 from foreshape.memory.records import CLASSES, unknown_words
 from foreshape.pictures.markup import cut, escape
 from foreshape.program import Op, Program
-from foreshape.program.measures import Sizes
 from foreshape.report.sizes import BATCHES, over_batches
 from foreshape.report.texts import Texts
+from foreshape.views.layer_costs import Sizes
 
 _LONGEST: Final = 4000
 

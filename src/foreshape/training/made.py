@@ -20,8 +20,8 @@ from foreshape.passes.precision import checked_precision
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import Markup, card, cut, folded, markup_table
 from foreshape.program import Program, Variable, startup_of
-from foreshape.program.notebook import counts
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
+from foreshape.views.notebook import counts
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)

@@ -231,10 +231,10 @@ class OverRanks:
 
     def _compare_programs(self) -> None:
         """Refuse ranks that run another program or version."""
-        import foreshape
+        from foreshape.version import VERSION
 
         lines = [*map(op_line, self.program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in persistables(self.program))]
-        text = "\n".join([*lines, foreshape.__version__, torch.__version__])
+        text = "\n".join([*lines, VERSION, torch.__version__])
         own = torch.tensor(list(_digest(text.encode())), dtype=torch.uint8)
         all_of = [bytes(numbers_of(t)) for t in self.ranks.all_of(own)]
         if len(set(all_of)) > 1:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from foreshape.errors import FormatError, border
-from foreshape.program.program import Program, register_codec
+from foreshape.program.program import Program
 from foreshape.wire.decode import decode
 from foreshape.wire.encode import encode
 from foreshape.wire.files import read_file, replacing
@@ -50,7 +50,5 @@ def save_program(program: Program, path: Any = None) -> bytes:
             file.write(data)
     return data
 
-
-register_codec(encode=encode, decode=load_program, save=save_program)
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_tensor_desc", "encode", "encode_tensor_desc", "load_program", "read_file", "replacing", "save_program"]

@@ -7,10 +7,9 @@ from collections.abc import Container
 from foreshape.errors import FormatError, border
 from foreshape.operator.registry import registrations
 from foreshape.program.block import Block
-from foreshape.program.collector import collector_waits
+from foreshape.program.gc_pause import collector_waits
 from foreshape.program.op import Slots
 from foreshape.program.program import Program
-from foreshape.program.records import Records, Slot
 from foreshape.program.structure import check_structure
 from foreshape.program.variable import Variable
 from foreshape.wire.attributes import Tail, decode_tail, expected_tail_cost
@@ -27,6 +26,7 @@ from foreshape.wire.limits import (
     Kept,
     Limits,
 )
+from foreshape.wire.records import Records, Slot
 from foreshape.wire.scan import expect, fields, int32, text, varint
 from foreshape.wire.swift import Patterns, read_records
 from foreshape.wire.variables import VariableForm, decode_form, form_cost

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from foreshape.program.records import Names, Pattern, Records, Slot
 from foreshape.wire.attributes import Tail
 from foreshape.wire.limits import NAME_COST, OP_COST, SLOT_COST, VARIABLE_COST, Budget, Kept
+from foreshape.wire.records import Names, Pattern, Records, Slot
 from foreshape.wire.variables import VariableForm
 
 _VARIABLE, _OP = 0x1A, 0x22  # the tags of a block's fields

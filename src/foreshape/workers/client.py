@@ -14,9 +14,9 @@ from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
 from foreshape.passes import data_parallel
 from foreshape.program import Program, Role, Variable, startup_of
-from foreshape.program.literal import escape
 from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
 from foreshape.ranks.parcel import put, take, word
+from foreshape.text.literal import escape
 from foreshape.training import Checkpoint, History
 from foreshape.training.checkpoint import as_checkpoint
 from foreshape.training.made import training_program
@@ -99,12 +99,12 @@ def job(
         if variable is None or variable.persistable or variable.op is not None:
             raise SchemaError(f"there are data for {name!r}, which is no input of the program")
         feeds[name] = variable.spec.text()
-    import foreshape
+    from foreshape.version import VERSION
 
     keep = as_checkpoint(checkpoint)
     strategy = with_layers(ranks if ranks is not None else data_parallel(), program)
     sent = Job(
-        main_bytes, startup_bytes, foreshape.__version__, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
+        main_bytes, startup_bytes, VERSION, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
         None if validation is None else _files(validation), names, strategy, epochs, batch_size, seed, shuffle,
         on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
         None if model is None else Model(model[0], *(tuple(_name(of, v) for v in some) for some in model[1:])), False,

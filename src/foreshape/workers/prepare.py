@@ -58,10 +58,10 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
     Raises:
         ForeshapeError: what the rank cannot do, in words.
     """
-    import foreshape
+    from foreshape.version import VERSION
 
-    if job.foreshape != foreshape.__version__:
-        raise ExecutionError(f"the job is of foreshape {job.foreshape}, and this worker has {foreshape.__version__}")
+    if job.foreshape != VERSION:
+        raise ExecutionError(f"the job is of foreshape {job.foreshape}, and this worker has {VERSION}")
     main, startup = (load_inferred(name, data) for name, data in (("main", job.main), ("startup", job.startup)))
     if described(main) != job.described:
         raise ExecutionError("what is inferred of the program here is not what was inferred where it was described: the versions are not the same")

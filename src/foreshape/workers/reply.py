@@ -124,12 +124,12 @@ def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]
         feeds: input -> what it is.
         data: facts of its data.
     """
-    import foreshape
     from foreshape.values.torch_proxy import torch
+    from foreshape.version import VERSION
 
     ops = list(program.all_ops())
     return {
-        "foreshape": foreshape.__version__,
+        "foreshape": VERSION,
         "torch": torch.__version__,
         "ops": digest(map(op_line, ops)),
         "values": digest(f"{v.name} {v.spec.text()}" for v in persistables(program)),

@@ -78,7 +78,7 @@ def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None
 
 def worker_at(meeting: Meeting) -> Here:
     """Who works at a meeting. Raises `ExecutionError` where nobody does, or who does is of another version."""
-    import foreshape
+    from foreshape.version import VERSION
 
     try:
         data = until(lambda: word(meeting, WORKER), meeting.patience)
@@ -87,8 +87,8 @@ def worker_at(meeting: Meeting) -> Here:
         here = Here.from_bytes(data)
     except FormatError as error:
         raise ExecutionError(f"{meeting.where}: who is there is no worker: {error}") from None
-    if here.version != foreshape.__version__:
-        raise ExecutionError(f"{meeting.where}: the workers have foreshape {here.version}, and here is {foreshape.__version__}")
+    if here.version != VERSION:
+        raise ExecutionError(f"{meeting.where}: the workers have foreshape {here.version}, and here is {VERSION}")
     return here
 
 

@@ -174,7 +174,7 @@ class _Leader(_Rank):
                     self.say(str(error))
 
     def _serve(self) -> None:
-        import foreshape
+        from foreshape.version import VERSION
 
         settings = self.settings
         if settings.connect is not None:
@@ -182,7 +182,7 @@ class _Leader(_Rank):
         else:
             self.client = listen(Address.of(settings.listen or ""), settings.patience)
         with SignsOfLife(self.client, WORKER_LIVES):
-            self.client.set(WORKER, Here(foreshape.__version__, self.ranks.count, settings.keep).to_bytes())
+            self.client.set(WORKER, Here(VERSION, self.ranks.count, settings.keep).to_bytes())
             self.say(f"{self.ranks.count} rank{'s' * (self.ranks.count > 1)} waiting for a job at {self.client.where}, in {os.path.realpath(settings.folder)}")
             while self._serve_one() and settings.keep:
                 pass

@@ -1,6 +1,6 @@
 """Operators that run a block of the program: loops, branches, recurrences, and the operators that undo them.
 
-They are described by their blocks, so that they have no shape rule and no kernel of their own: `foreshape.program.regions`
+They are described by their blocks, so that they have no shape rule and no kernel of their own: `foreshape.infer.regions`
 infers through the block, and `foreshape.lowering.regions` runs it. ``region`` says which of the three forms it is.
 """
 

@@ -1,0 +1,245 @@
+"""`Feeds`: which sizes the inputs of a program take, in words, with the smallest and the nearest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from foreshape.conditions.search import find
+from foreshape.conditions.solve import Solution, solve, text_of
+from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
+from foreshape.errors import FeedError, ShapeError
+from foreshape.operator.require import Condition
+from foreshape.spec import Spec
+
+_MOST_INPUTS = 8
+"""Of more inputs than this not each is named in an error."""
+
+_MOST_DOUBLINGS = 10
+"""So often sizes that do not run are doubled before none are said to be found."""
+
+_MOST_JOINT = 20
+"""So many conditions between symbols are written one by one."""
+
+
+class FeedSizes:
+    """What one input takes.
+
+    Attributes:
+        name: of the input.
+        dims: its sizes, numbers and formulas over symbols; None where nothing is known of them.
+        axes: the same in words: ``["batch", "3", "height", "width"]``.
+        conditions: what is demanded of each symbol that is one of the dims: word -> "multiples of 32, from 32", "at least 3", "any".
+        smallest: the smallest sizes at which all conditions hold, of those that the words name first; from 1 on where that can be. None
+            where none were found.
+    """
+
+    __slots__ = ("axes", "conditions", "dims", "name", "smallest")
+
+    def __init__(self, name: str, dims: tuple[Size, ...] | None, axes: list[str], conditions: dict[str, str], smallest: list[int] | None) -> None:
+        self.name, self.dims, self.axes, self.conditions, self.smallest = name, dims, axes, conditions, smallest
+
+    @property
+    def words(self) -> str:
+        """``x: [batch, 3, height, width]; height and width: multiples of 32, from 32``."""
+        if self.dims is None:
+            return f"{self.name}: nothing is known of its dims"
+        groups: dict[str, list[str]] = {}
+        for word, words in self.conditions.items():
+            if words != "any":
+                groups.setdefault(words, []).append(word)
+        return "; ".join([f"{self.name}: [{', '.join(self.axes)}]", *(f"{_listed(of)}: {words}" for words, of in groups.items())])
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+class Feeds(Mapping[str, FeedSizes]):
+    """The inputs of a program by name. ``str`` of it is a line per input, and one for each condition between inputs.
+
+    Sizes that only a run tells are not spoken of: their conditions are in ``later``, and are checked by the run. Of a program that says what it
+    fetches, ops that no fetched value needs demand nothing.
+    """
+
+    __slots__ = ("_guards", "_inputs", "_runs", "_solution", "_words", "joint", "later", "version")
+
+    def __init__(self, specs: Mapping[str, Spec], conditions: Sequence[Condition], words: Mapping[str, str], runs: Callable[[Mapping[str, int]], bool],
+                 version: int) -> None:  # fmt: skip
+        """Solve what is demanded of some inputs.
+
+        Args:
+            specs: input -> its spec.
+            conditions: demands on the symbols of the program.
+            words: symbol of an input -> its name for a person.
+            runs: tells whether the network can be inferred at some sizes, which decides conditions that no formula over symbols has.
+            version: of the program.
+        """
+        self.version = version
+        self._runs = runs
+        formulas = [d for spec in specs.values() for d in spec.dims or () if not isinstance(d, int) and symbol_name(d) is None]
+        self._guards = [*conditions, *(Condition(0, "<=", d, "a size is at least 0") for d in formulas)]
+        self._words = words
+        self._solution: Solution = solve(self._guards, list(words))
+        self.joint = [text_of(c, self._words) for c in (*self._solution.joint, *self._solution.hard)]
+        """Conditions between several symbols, in short form."""
+        self.later = [text_of(c, self._words) for c in self._solution.later]
+        """Conditions over sizes that are known only when the program runs."""
+        self._inputs: dict[str, FeedSizes] = {}
+        least = self._verified({}, [d for spec in specs.values() for d in spec.dims or ()])
+        for name, spec in specs.items():
+            dims = spec.dims
+            axes = [] if dims is None else [self._text(d) for d in dims]
+            own = [n for n in map(symbol_name, dims or ()) if n is not None]
+            smallest = None if dims is None or least is None else [evaluate(d, least) for d in dims]
+            self._inputs[name] = FeedSizes(name, dims, axes, {self._words[n]: self._conditions(n, least) for n in own}, smallest)
+
+    def __getitem__(self, name: str) -> FeedSizes:
+        return self._inputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._inputs)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    __repr__ = __str__
+
+    def lines(self) -> list[str]:
+        """All that is known of the inputs, line by line."""
+        out = [one.words for one in self._inputs.values()]
+        out += [f"together: {text}" for text in self.joint[:_MOST_JOINT]]
+        if len(self.joint) > _MOST_JOINT:
+            out.append(f"together: {len(self.joint) - _MOST_JOINT} more conditions")
+        if not self._solution.possible:
+            out.append("no sizes were found at which all conditions hold")
+        return out
+
+    @property
+    def smallest(self) -> dict[str, list[int]] | None:
+        """The smallest sizes of every input (see `FeedSizes`); None where none were found."""
+        out = {name: one.smallest for name, one in self._inputs.items() if one.dims is not None}
+        return {name: sizes for name, sizes in out.items() if sizes is not None} if None not in out.values() else None
+
+    def nearest(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> dict[str, list[int]] | None:
+        """The sizes of every input at which all conditions hold together and that are nearest to those that are given.
+
+        Sizes that are good stay; others go to the nearest of those that the words name first, up where two are as near. An input that
+        is not given gets what the others demand, else its smallest sizes. ``nearest(x=[1, 3, 700, 500])`` is ``{"x": [1, 3, 704, 512]}``.
+
+        Raises:
+            FeedError: a name that is no input, or another number of dims. None is returned where no such sizes were found.
+        """
+        values = self._verified(self._wanted({**(shapes or {}), **more}), [d for one in self._inputs.values() for d in one.dims or ()])
+        if values is None:
+            return None
+        return {name: [evaluate(d, values) for d in one.dims] for name, one in self._inputs.items() if one.dims is not None}
+
+    def takes(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> bool:
+        """Whether sizes of every input fit the dims and hold all conditions. Raises `FeedError` as `nearest` does."""
+        given = {**(shapes or {}), **more}
+        values = self._wanted(given)
+        for name, sizes in given.items():
+            for dim, size in zip(self._inputs[name].dims or (), sizes, strict=False):
+                try:
+                    if not symbols_of(dim) <= values.keys() or evaluate(dim, values) != size:
+                        return False
+                except ShapeError:
+                    return False
+        return self._hold(values) and (not self.later or values.keys() < self._words.keys() or self._runs(values))
+
+    def refusal(self, shapes: Mapping[str, Sequence[int]], near_ones: bool = True) -> str:
+        """What to tell whoever fed these sizes, which are refused: the inputs concerned in words and, unless ``near_ones`` is False,
+        their nearest sizes."""
+        try:
+            near = self.nearest(shapes) if near_ones else None
+        except FeedError:
+            near = None
+        out: list[str] = []
+        for name, one in self._inputs.items():
+            given, better = list(shapes.get(name, ())), None if near is None else near.get(name)
+            if given and given != better:
+                out.append(one.words + ("" if better is None else f"; nearest to {self._shown(one, given, better)}"))
+        shared = [f"together: {text}" for text in self.joint] if len(out) != 1 or near is None else []
+        return "\n".join(f"    {line}" for line in (*out[:_MOST_INPUTS], *shared[:_MOST_INPUTS]))
+
+    def _shown(self, one: FeedSizes, given: list[int], better: list[int]) -> str:
+        """``700x500: 704x512``, where only sizes on which there are conditions differ; else whole shapes."""
+        axes = [at for at, word in enumerate(one.axes) if one.conditions.get(word, "any") != "any"]
+        if not axes or any(a != b for at, (a, b) in enumerate(zip(given, better, strict=True)) if at not in axes):
+            return f"{given}: {better}"
+        return f"{'x'.join(str(given[at]) for at in axes)}: {'x'.join(str(better[at]) for at in axes)}"
+
+    def _text(self, size: Size) -> str:
+        return str(substitute(size, {n: symbol(word) for n, word in self._words.items()}))
+
+    def _conditions(self, name: str, least: Mapping[str, int] | None) -> str:
+        known = self._solution.known.get(name)
+        if known is not None:
+            return f"{'equal to ' if not isinstance(known, int) else ''}{self._text(known)}"
+        words = self._solution.described[name].words
+        unsolved = self._solution.unsolved.get(name)
+        if not unsolved:
+            return words
+        texts = ([] if words == "any" else [words]) + [text_of(c, self._words) for c in unsolved]
+        found = f"the smallest found is {least[name]}" if least is not None else "no size was found"
+        return f"{', and '.join(texts)} ({found})"
+
+    def _wanted(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        wanted: dict[str, int] = {}
+        for name, sizes in shapes.items():
+            one = self._inputs.get(name)
+            if one is None:
+                raise FeedError(f"{name!r} is no input of the program; it has {', '.join(self._inputs) or 'none'}")
+            if one.dims is not None and len(one.dims) != len(sizes):
+                raise FeedError(f"{name} has {len(one.dims)} dims, {one.words}; given is {list(sizes)}")
+            for dim, size in zip(one.dims or (), sizes, strict=False):
+                known = symbol_name(dim)
+                if known is not None:
+                    wanted.setdefault(known, int(size))
+        return wanted
+
+    def _verified(self, wanted: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
+        """Values of all symbols near to those wanted, at which every guard was asked and holds, and the dims of the inputs are sizes."""
+        values = find(self._solution, wanted)
+        if values is not None and self.later and not self._runs(values):
+            values = self._larger(values)
+        if values is None or not self._hold(values):
+            return None
+        try:
+            return values if all(evaluate(d, values) >= 0 for d in dims) else None
+        except ShapeError:
+            return None
+
+    def _larger(self, values: Mapping[str, int]) -> dict[str, int] | None:
+        """Return sizes that run above some that do not: all are doubled until they run, then each alone is made as small as still runs."""
+        high: dict[str, int] | None = dict(values)
+        for _ in range(_MOST_DOUBLINGS):
+            high = find(self._solution, {n: 2 * size for n, size in high.items()})
+            if high is None:
+                return None
+            if self._runs(high):
+                break
+        else:
+            return None
+        for name, least in values.items():
+            low, middle = least - 1, least  # mostly a symbol has nothing to do with it, and stays
+            while high[name] - low > 1:
+                tried = {**high, name: middle}
+                if self._hold(tried) and self._runs(tried):
+                    high = tried
+                else:
+                    low = middle
+                middle = (low + high[name]) // 2
+        return high
+
+    def _hold(self, values: Mapping[str, int]) -> bool:
+        try:
+            return all(c.answer(values) is True for c in self._guards if c.symbols <= values.keys())
+        except ShapeError:
+            return False
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,80 @@
+"""`Inference`: the specs of all variables of a program, from its inputs and parameters on."""
+
+from __future__ import annotations
+
+from foreshape.errors import DescriptionError
+from foreshape.infer.array_elements import forget_elements
+from foreshape.infer.op_inference import infer
+from foreshape.infer.walk import infer_in_doubt, mark_unknown
+from foreshape.program.gc_pause import collector_waits
+from foreshape.program.guards import Guards
+from foreshape.program.inference_state import InferenceState
+from foreshape.program.op import Op
+from foreshape.program.unknown import is_unknown
+
+
+class Inference(InferenceState):
+    """The inference of one program, which holds it."""
+
+    __slots__ = ()
+
+    infer = staticmethod(infer)
+
+    def forget(self) -> None:
+        """Drop what was inferred, and keep what the program says."""
+        for op in self.program.all_ops():
+            if op.operator is None or op.operator.described_results:
+                continue
+            for name in op.output_names():
+                variable = op.block.find(name)
+                if variable is not None and not variable.persistable and variable.op is op:
+                    variable.forget()
+        self.guards = Guards()
+        self.stale = True
+        self.program.touch()
+
+    def diagnose(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
+        """Infer all ops; return those whose operator is not known, and the errors of others, at most so many."""
+        program = self.program
+        self.stale = False
+        program.names = (-1, {})
+        unknown, errors = self._infer_all(stop_at)
+        program.names = (-1, {})  # variables that were nowhere described are now
+        self.stale = bool(errors)  # whoever builds on it or runs it is told again
+        return unknown, errors
+
+    @collector_waits
+    def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
+        program = self.program
+        self.guards = Guards()
+        for variable, spec in self.entry_specs.items():
+            variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+        self.entry_specs.clear()
+        records = program.blocks[0].records
+        if records is not None and len(program.blocks) == 1:
+            self.uncertain = False
+            if records.infer(self.guards):
+                return [], []
+            self.guards = Guards()
+        forget_elements(program)
+        unknown = [op for op in program.all_ops() if is_unknown(op)]
+        errors: list[DescriptionError] = []
+        self.uncertain = bool(unknown)
+        inner = {i for op in program.all_ops() if op.operator is not None for i in op.sub_block_indices()}
+        for block in program.blocks:
+            for op in block.ops if block.idx not in inner else ():  # the others are inferred with the op that runs them
+                if self.uncertain and is_unknown(op):
+                    mark_unknown(op)
+                    continue
+                if self.uncertain and any(not v.known for v in op.input_variables()):
+                    mark_unknown(op)
+                    continue
+                try:
+                    infer_in_doubt(op)
+                except DescriptionError as error:
+                    errors.append(error)
+                    self.uncertain = True
+                    if len(errors) >= stop_at:
+                        return unknown, errors
+                    mark_unknown(op)
+        return unknown, errors

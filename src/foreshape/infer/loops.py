@@ -1,0 +1,191 @@
+"""Inference of a loop: round after round, until what comes into a round is what the one before leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from foreshape.dims import Size, equal, substitute, symbol_name, symbols_of
+from foreshape.errors import SchemaError
+from foreshape.infer.loop_state import (
+    carried_names,
+    check_condition,
+    forgets_placeholder,
+    is_of_one_form,
+    join,
+    names_in,
+    own_count,
+    own_size,
+    refused,
+    set_spec,
+    sub_block,
+    writer_site,
+    written_before,
+)
+from foreshape.infer.walk import Walk, walk_block
+from foreshape.ops.rules.known_values import is_undefined
+from foreshape.program.names import names_of
+from foreshape.program.op import Op
+from foreshape.program.variable import Variable
+from foreshape.spec import LOD_TENSOR, STEP_SCOPES, Lod, Spec
+
+SCOPES = Spec(STEP_SCOPES, None, None)
+MAX_ROUNDS = 200
+"""A loop's shapes are stable long before this many rounds, since each dim is widened once."""
+
+
+def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
+    """Infer the block of a loop, and what the variables that it writes are after it.
+
+    A variable that its block reads before it writes it, on some way through the block, is carried: what a round leaves comes into the
+    next, and both have one rank, element type and kind. Of another one only the value after the last round is seen: before the loop
+    it may have been anything. Where no spec says both, the loop forgets what was there (`Op.forgets`); and so it does with a constant that
+    stands for a variable until a branch in it, or another loop, gives it a value (see `forgets_placeholder`).
+    """
+    block, program = sub_block(op), op.block.program
+    condition = op.block.var(names_in(op, "Condition")[0]) if names_in(op, "Condition") else None
+    if condition is None:
+        raise refused(op, "the input Condition is missing", SchemaError)
+    check_condition(op, condition, "Condition")
+    written = [op.block.var(n) for n in carried_names(op)]
+    if not any(v is condition for v in written):
+        raise refused(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, "Condition")
+    seen = names_of(block).first | {condition.name}
+    begun = {v.name: v.spec.like() for v in written if written_before(op, v.name)}
+    unset = {n for n in begun if n not in seen and is_undefined((spec := op.block.var(n).spec), spec.value)}
+    entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in seen else spec for n, spec in begun.items()}
+    for v in written:
+        if v.name in begun and v.op is not None and v.op is not op:
+            v.op.made.setdefault(v.name, begun[v.name])
+    before = program.inference.guards
+    forgets: set[str] = set()
+    constant = _constant_symbols(op, written, begun)
+    for _ in range(MAX_ROUNDS):
+        if walk.is_spent():
+            break
+        program.inference.guards = before.copy()
+        for v in written:
+            if v.name in entries:
+                set_spec(v, entries[v.name])
+        walk_block(block)
+        changed = False
+        leaves = {v.name: v.spec for v in written}
+        for v in written:
+            if v.name not in seen:
+                continue
+            entry = entries.get(v.name)
+            if entry is not None and v.name in begun and v.name not in forgets and forgets_placeholder(op, v, begun[v.name], leaves[v.name]):
+                forgets.add(v.name)
+                entry = _of_any_round(op, v, leaves[v.name], constant)
+                entries[v.name] = join(op, v, entry, leaves[v.name], "loop")
+                changed = True
+                continue
+            entries[v.name] = join(op, v, entry if entry is not None else _of_any_round(op, v, leaves[v.name], constant), leaves[v.name], "loop")
+            changed = changed or entries[v.name] is not entry
+        if not changed:
+            _leave(op, written, begun, unset, entries, leaves, forgets, constant)
+            walk.settled.update(((op, n), entries[n]) for n in seen if n in entries)
+            carried = [v for v in written if v.name in seen]
+            for v in carried:
+                _check_every_round(op, v, entries[v.name], leaves[v.name])
+            _check_guards_every_round(op, carried, entries, leaves, len(before))
+            return {"StepScopes": SCOPES}
+    raise refused(op, "the shapes of the loop's variables do not settle")
+
+
+def _leave(
+    op: Op, written: list[Variable], begun: dict[str, Spec], unset: set[str], entries: dict[str, Spec], leaves: dict[str, Spec], forgets: set[str],
+    constant: set[str],
+) -> None:  # fmt: skip
+    """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes.
+
+    Args:
+        unset: those of ``begun`` that hold what stands for a variable which nobody has set. It is no value: the loop forgets it.
+        forgets: what it is known to forget already.
+        constant: as of `_of_any_round`.
+    """
+    for v in written:
+        at_first, leave = entries.get(v.name), leaves[v.name].like()
+        if at_first is None or v.name not in begun:
+            set_spec(v, _of_any_round(op, v, leave, constant), op)
+        elif v.persistable or (is_of_one_form(at_first, leave) and (v.name not in unset or leave is at_first)):
+            set_spec(v, join(op, v, at_first, leave, "loop"), op)
+        else:
+            forgets.add(v.name)
+            set_spec(v, _of_any_round(op, v, leave, constant), op)
+    op.forgets = frozenset(forgets)
+
+
+def _constant_symbols(op: Op, written: list[Variable], begun: Mapping[str, Spec]) -> set[str]:
+    """The symbols that are one number in all rounds of a loop and after it: those of what there was before it."""
+    block = sub_block(op)
+    outside = [v.spec for n in names_of(block).outer_reads if n not in names_of(block).outer_writes and (v := op.block.find(n)) is not None]
+    found = {n for spec in (*begun.values(), *outside) for size in (*(spec.dims or ()), *(spec.value or ())) for n in symbols_of(size)}
+    own = tuple(f"{v.name}.loop" for v in written)
+    return {n for n in found if not n.startswith(own)}
+
+
+def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
+    """What is known of a variable that some round has made, not always the last one: sizes that are of a round become symbols of its own.
+
+    Args:
+        constant: the symbols that are one number in all rounds, and after the loop.
+    """
+    if leave.dims is None or leave.kind is not LOD_TENSOR:
+        return leave.like()
+    own: set[str] = set()
+
+    def kept(size: Size, other: Size) -> Size:
+        if set(symbols_of(size)) <= constant:
+            return size
+        own.update(symbols_of(other))
+        return other
+
+    dims = tuple(kept(size, own_size(v.name, "loop", axis)) for axis, size in enumerate(leave.dims))
+    lod = leave.lod
+    if lod is not None:
+        lod = Lod(f"{v.name}.loop", tuple(kept(size, own_count(v.name, "loop", level)) for level, size in enumerate(lod.counts)))
+    op.block.program.inference.guards.made.update(own)
+    return Spec(leave.kind, leave.dtype, dims, lod)
+
+
+def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
+    """What comes into a loop that is entered again: sizes that it has found to change are symbols from the beginning."""
+    if settled is None or not is_of_one_form(spec, settled) or spec.dims is None or settled.dims is None:
+        return spec
+    if len(spec.dims) != len(settled.dims):
+        return settled
+    dims = tuple(b if b is own_size(name, "loop", axis) else a for axis, (a, b) in enumerate(zip(spec.dims, settled.dims, strict=True)))
+    lod = spec.lod
+    if lod is not None and settled.lod is not None and settled.lod.source == f"{name}.loop":
+        every = zip(lod.counts, settled.lod.counts, strict=True)
+        lod = Lod(settled.lod.source, tuple(b if b is own_count(name, "loop", k) else a for k, (a, b) in enumerate(every)))
+    return Spec(spec.kind, spec.dtype, dims, lod)
+
+
+def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
+    """What the block requires of a variable when a round begins must hold of what the round before has made of it."""
+    known = op.block.program.inference.guards.known
+    for axis, (a, b) in enumerate(zip(entry.dims or (), leave.dims or (), strict=False)):
+        if not isinstance(a, int) and a is not b:
+            required = substitute(a, known)
+            if required is not a and equal(required, substitute(b, known)) is False:
+                words = f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}"
+                raise refused(op, words + writer_site(op, v.name))
+
+
+def _check_guards_every_round(op: Op, carried: Sequence[Variable], entries: Mapping[str, Spec], leaves: Mapping[str, Spec], begin: int) -> None:
+    """The conditions that the block left open must not be broken by what a round makes of what it began with."""
+    made: dict[str, tuple[Variable, int, Size]] = {}
+    for v in carried:
+        for axis, (a, b) in enumerate(zip(entries[v.name].dims or (), leaves[v.name].dims or (), strict=False)):
+            name = symbol_name(a)
+            if name is not None and a is not b:
+                made[name] = v, axis, b
+    becomes = {name: size for name, (_, _, size) in made.items()}
+    for guard in islice(op.block.program.inference.guards, begin, None) if made else ():
+        touched = sorted(guard.condition.symbols & becomes.keys())
+        if touched and guard.condition.answer(becomes) is False:
+            v, axis, size = made[touched[0]]
+            words = f"{guard.op_type}: {guard.condition.requirement} in every round: {guard.condition}; a round makes dim {axis} of {v.name} {size}"
+            raise refused(op, words + writer_site(op, v.name))

@@ -1,0 +1,225 @@
+"""Inference of one op in its block: its operator is asked, and its results are set, which makes variables where there are none.
+
+Each op of a network comes through here at least once, so that what is asked of most of them is asked first.
+"""
+
+from __future__ import annotations
+
+from foreshape.dims import equal
+from foreshape.errors import ForeshapeError, SchemaError, ShapeError
+from foreshape.infer.array_elements import gathered
+from foreshape.infer.constant_numbers import with_numbers
+from foreshape.infer.loop_state import note_made
+from foreshape.infer.regions import infer_region
+from foreshape.infer.rules import Answer, Key, Slot, answer, failed, named_after, replace_symbols
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
+from foreshape.program.block import Block
+from foreshape.program.call_site import placed_error
+from foreshape.program.messages import describe_failure
+from foreshape.program.op import EMPTY, Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.spec import Spec
+
+
+def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -> None:
+    """Ask the operator of an op what its results are, and set them.
+
+    Args:
+        block: that the op is in, or is to be appended to.
+        op: any.
+        make: make and name the results that it has no names for.
+        prefix: what made-up names start with; the op's type where it is left out.
+
+    Raises:
+        DescriptionError: as the operator demands, with the user's lines.
+    """
+    operator = op.attributes.operator
+    if operator is None:
+        error = op.attributes.error
+        raise placed_error(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
+    if operator.sub_blocks:
+        try:
+            found = infer_region(op)
+        except ForeshapeError:
+            raise
+        except Exception as error:  # the last resort, as of the rules of others
+            raise describe_failure(failed(error), op.type, _views(block, op), op.call_site) from error
+        _set_results(block, op, operator, found, make, prefix)
+        return
+    key = key_of(block, op, operator)
+    program = block.program
+    if program.inference.stale:
+        program.refresh()
+    known = program.inference.guards.known
+    if known.sizes:
+        key = replace_symbols(key, known)
+    try:
+        if operator.reads_numbers:
+            key = with_numbers(op, operator, key)
+        found = operator.cache.get(key) or answer(operator, key)
+        if found.unknown:
+            if make and prefix is None:
+                prefix = program.layer_name(op.type)
+            found = _named(program, found, _first_name(program, op, operator, found, prefix))
+        if found.conditions:
+            found = _with_guards(program, op, operator, key, found, prefix)
+    except RuleError as error:
+        raise describe_failure(error, op.type, _views(block, op), op.call_site) from error.__cause__
+    except ShapeError as error:
+        raise describe_failure(RuleError(str(error), {}), op.type, _views(block, op), op.call_site) from None
+    _set_results(block, op, operator, found, make, prefix)
+
+
+def _with_guards(program: Program, op: Op, operator: Operator, key: Key, found: Answer, prefix: str | None) -> Answer:
+    """Note the conditions of an answer; the answer as it is with what they make known."""
+    known, site = program.guards.known, op.call_site
+    for condition in found.conditions:
+        program.guards.add(condition, op.type, site)
+    if program.guards.known is not known:
+        found = answer(operator, replace_symbols(key, program.guards.known))
+        if found.unknown:
+            found = _named(program, found, _first_name(program, op, operator, found, prefix))
+    return found
+
+
+def _named(program: Program, found: Answer, name: str) -> Answer:
+    """An answer whose unknown sizes are symbols of one op, which only the run tells."""
+    out = named_after(found, name)
+    program.guards.made.update(out.unknown)
+    return out
+
+
+def _views(block: Block, op: Op) -> dict[str, list[Variable]]:
+    return {slot: [v for n in names if (v := block.find(n)) is not None] for slot, names in op.inputs.items() if names}
+
+
+def key_of(block: Block, op: Op, operator: Operator) -> Key:
+    """The specs of what an op reads, by operand. Raises `SchemaError` for inputs that are nowhere described or that the operator has not."""
+    inputs = op._inputs  # pyright: ignore[reportPrivateUsage]
+    local = block.vars
+    key: list[Slot] = []
+    used = 0
+    for slot, many in operator.schema.operand_slots:
+        names = inputs.get(slot)
+        if not names:
+            used += names is not None
+            key.append(() if many else None)
+            continue
+        used += 1
+        if many:
+            key.append(tuple([(local[n] if n in local and n != EMPTY else _input(block, op, n)).spec for n in names]))
+        elif len(names) == 1:
+            name = names[0]
+            variable = local.get(name)
+            if variable is None or name == EMPTY:  # which a file may describe, and which is absent all the same
+                if name == EMPTY or not name:
+                    key.append(None)
+                    continue
+                variable = _input(block, op, name)
+            key.append(variable._spec or variable.spec)  # pyright: ignore[reportPrivateUsage]
+        else:
+            raise placed_error(SchemaError(f"{slot} takes one tensor, not {len(names)}"), op.type, op.site)
+    if used != len(inputs):
+        extra = sorted(s for s, n in inputs.items() if n and s not in operator.schema.operand_names)
+        if extra:
+            raise placed_error(SchemaError(f"there is no input {extra[0]!r}"), op.type, op.site)
+    return tuple(key)
+
+
+def _input(block: Block, op: Op, name: str) -> Variable:
+    found = block.find(name) if name != EMPTY else None
+    if found is None:
+        raise placed_error(SchemaError(f"the input {name!r} is not described in block {block.idx} or its parents"), op.type, op.site)
+    return found
+
+
+def _first_name(program: Program, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
+    """The name of the op's first result, after which the sizes are named that only its run tells; made where there is none."""
+    outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
+    for result in operator.schema.results:
+        for name in outputs.get(result.name) or ():
+            if name and name != EMPTY:
+                return name
+    for result, given in zip(operator.schema.results, found.results, strict=True):
+        if given and not result.optional and prefix is not None:
+            outputs[result.name] = tuple([program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
+            return outputs[result.name][0]
+    return op.type
+
+
+def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
+    outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
+    for (slot, optional), given in zip(operator.schema.result_slots, found.results):  # noqa: B905  # as many as there are, which is quick to say nothing of
+        names = outputs.get(slot)
+        if given is None:
+            if any(n != EMPTY for n in names or ()) and not optional and not operator.sub_blocks:  # no answer where one is asked for
+                raise placed_error(SchemaError(f"there is no result {slot} for these inputs"), op.type, op.site)
+            continue
+        if not names:
+            if not make or optional:
+                continue
+            if prefix is None:
+                prefix = block.program.layer_name(op.type)
+            if isinstance(given, Spec) and not operator.accumulates:  # as nearly always
+                name = block.program.unique_name(prefix + ".tmp")
+                outputs[slot] = (name,)
+                _make(block, op, name, given)
+                continue
+            names = outputs[slot] = tuple([block.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
+        if isinstance(given, Spec) and len(names) == 1 and not operator.accumulates:
+            _set_result(block, op, names[0], given)
+            continue
+        specs = given if isinstance(given, tuple) else (given,)
+        if len(names) != len(specs):
+            raise placed_error(SchemaError(f"{slot} has {len(names)} names for {len(specs)} tensors"), op.type, op.site)
+        for name, spec in zip(names, specs, strict=True):
+            _set_result(block, op, name, gathered(op, name, spec) if slot in operator.accumulates else spec)
+
+
+def _make(block: Block, op: Op, name: str, spec: Spec) -> None:
+    """Make the variable of a result."""
+    variable = block.vars[name] = Variable._new(name, block, spec, op.site)  # pyright: ignore[reportPrivateUsage]
+    variable.op = op
+
+
+def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
+    variable = block.vars.get(name)
+    if variable is None:
+        if name == EMPTY or not name:
+            return
+        variable = block.find(name) if block.parent_idx >= 0 else None
+        if variable is None:
+            _make(block, op, name, spec)
+            return
+    if variable.persistable and variable.spec.dims is not None:
+        if variable._spec is not spec:  # pyright: ignore[reportPrivateUsage]
+            _check_kept(op, variable, spec)
+        return
+    if variable.block is not block:
+        _remember(block, variable)
+    note_made(op, variable, spec)
+    variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+    variable._known = True  # pyright: ignore[reportPrivateUsage]
+    if variable.op is None and variable.block is block and name not in op.input_names():
+        variable.op = op
+
+
+def _remember(block: Block, variable: Variable) -> None:
+    """Note in each block from this one up to the variable's what was known of the variable."""
+    at: Block | None = block
+    while at is not None and at is not variable.block:
+        if at.before is not None:
+            at.before.setdefault(variable.name, (variable, variable._spec, variable._known))  # pyright: ignore[reportPrivateUsage]
+        at = at.parent
+
+
+def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
+    """What is written to a persistable variable must be what the variable is."""
+    own = variable.spec
+    dims, new = own.known_dims, spec.dims
+    if own.dtype is spec.dtype and new is not None and len(dims) == len(new) and all(equal(a, b) is not False for a, b in zip(dims, new, strict=True)):
+        return
+    words = f"what is written to {variable.name} must be what it is, {own.text()}, not {spec.text()}"
+    raise describe_failure(RuleError(words, {}), op.type, {}, op.call_site)

@@ -1,0 +1,64 @@
+"""Describing a parameter anew, where that changes nothing else in its program."""
+
+from __future__ import annotations
+
+from foreshape.errors import DescriptionError
+from foreshape.infer.constant_numbers import with_numbers
+from foreshape.infer.op_inference import key_of
+from foreshape.infer.rules import Slot, answer, replace_symbols
+from foreshape.operator.require import RuleError
+from foreshape.program.op import Op
+from foreshape.program.variable import Variable
+from foreshape.spec import Spec
+
+_BRANCHING = ("while", "conditional")
+
+
+def redescribe(variable: Variable, spec: Spec) -> bool:
+    """Let a variable that is kept be ``spec``, where that is of as many elements and all ops that name it, at least one, make of it what they make now.
+
+    Returns:
+        Whether it is that now; otherwise it is what it was.
+    """
+    program = variable.block.program
+    program.refresh_quietly()
+    before = variable.spec
+    if before.dims is None or before.elements != spec.elements:
+        return False
+    name = variable.name
+    ops = [op for op in program.all_ops() if (name in op.input_names() or name in op.output_names()) and op.block.find(name) is variable]
+    if not ops or not all(_makes_the_same(op, variable, spec) for op in ops):
+        return False
+    variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+    program.touch()
+    return True
+
+
+def _makes_the_same(op: Op, variable: Variable, spec: Spec) -> bool:
+    operator = op.operator
+    if operator is None or (operator.sub_blocks and operator.region not in _BRANCHING):
+        return False
+    if operator.sub_blocks:  # it names what the ops of its blocks read, which are asked themselves
+        return variable.name not in op.output_names()
+    before = variable.spec
+    try:
+        now = _results(op)
+        variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+        then = _results(op)
+    except (DescriptionError, RuleError):
+        return False
+    finally:
+        variable._spec = before  # pyright: ignore[reportPrivateUsage]
+    for result, old, new in zip(operator.schema.results, now, then, strict=True):
+        names = op.outputs.get(result.name)  # what it is not asked for is of no matter
+        if names and new != (spec if variable.name in names else old):
+            return False
+    return True
+
+
+def _results(op: Op) -> tuple[Slot, ...]:
+    """What an op's rule gives for its operands as they are described."""
+    operator, block = op.operator, op.block
+    assert operator is not None
+    key = replace_symbols(key_of(block, op, operator), block.program.guards.known)
+    return answer(operator, with_numbers(op, operator, key) if operator.reads_numbers else key).results

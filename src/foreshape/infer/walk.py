@@ -1,0 +1,193 @@
+"""Inference through blocks in blocks: what was found for a block is taken again where the same comes in, and the work is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from foreshape.dims import Size
+from foreshape.infer.loop_state import GRAD
+from foreshape.infer.rules import Answer
+from foreshape.program.block import Block
+from foreshape.program.guards import Guard
+from foreshape.program.names import blocks_of
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.program.unknown import is_unknown, with_inner
+from foreshape.program.variable import Variable
+from foreshape.spec import Spec
+
+MAX_VISITS = 100_000
+"""So many ops of blocks are inferred for one outermost op in any case,"""
+MAX_VISITS_PER_OP = 50
+"""and so many for each op of the program: loops that need more rounds do not settle."""
+
+_MOST_ROUNDS_IN_DOUBT = 8
+"""So often an op is inferred again since more of what its blocks write turns out not to be known; then nothing of it is."""
+
+
+class _Found(NamedTuple):
+    """What came into an op's blocks, and what that made of the variables around them."""
+
+    came: list[tuple[Spec, bool]]
+    known: dict[str, Size]
+    left: list[tuple[Spec, bool]]
+    guards: list[Guard]
+    answer: Answer
+
+
+class Walk:
+    """The inference of one outermost op that runs a block, with all that lies within.
+
+    A loop's block is inferred round by round, and so are the loops in it in each of these rounds: from scratch that would be 2 to the
+    depth. So an op into whose blocks the same comes as the last time is not inferred again, and a loop that is entered again begins with
+    the sizes as symbols that it has found to change from round to round: each becomes one once. The rounds of a loop are then at
+    most one more than the sizes that change in it and around it, the work at most depth times as much as there are ops.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.visits = 0
+        self._limit = 0
+        self._found: dict[Op, _Found] = {}
+        self._around: dict[Op, list[Variable]] = {}
+        self.settled: dict[tuple[Op, str], Spec] = {}
+        """A loop and a name that it carries -> what that was when the loop had come to rest, the last time."""
+
+    def visit(self, block: Block) -> None:
+        """Count the ops of a block, which are inferred now."""
+        self.visits += len(block.ops)
+
+    def is_spent(self) -> bool:
+        """Whether more ops were inferred than rounds that settle could need."""
+        if self.visits <= MAX_VISITS:
+            return False
+        if not self._limit:
+            self._limit = MAX_VISITS + MAX_VISITS_PER_OP * sum(len(block.ops) for block in self.program.blocks)
+        return self.visits > self._limit
+
+    def through(self, op: Op, infer: Callable[[Op], Answer]) -> Answer:
+        """The answer of ``infer``, or the last one where nothing has changed since."""
+        program = self.program
+        version, around = program.version, self._variables_around(op)
+        came = [(v.spec, v.known) for v in around]
+        guards = program.inference.guards
+        known = dict(guards.known.items())
+        found = self._found.get(op)
+        if found is not None and found.came == came and found.known == known:
+            for variable, (spec, is_known) in zip(around, found.left, strict=True):
+                if variable.spec is not spec and variable.op is not None and variable.op is not op:
+                    variable.op.made.setdefault(variable.name, variable.spec)
+                variable._spec, variable._known = spec, is_known  # pyright: ignore[reportPrivateUsage]
+            for guard in found.guards:
+                guards.add(guard.condition, guard.op_type, guard.call_site)
+            return found.answer
+        before = len(guards)
+        answer = infer(op)
+        if program.version != version:  # variables were made, which may be among those around
+            self._around.clear()
+            self._found.pop(op, None)
+            return answer
+        added = program.inference.guards.list()[before:]
+        self._found[op] = _Found(came, known, [(v.spec, v.known) for v in around], added, answer)
+        return answer
+
+    # --- what lies around
+
+    def _variables_around(self, op: Op) -> list[Variable]:
+        """The variables outside of an op's blocks that it or an op within names: what comes in, and what is changed."""
+        found = self._around.get(op)
+        if found is None:
+            out: dict[Variable, None] = {}
+            blocks = blocks_of(op)
+            _add(out, op, op.block)
+            for block in blocks:
+                _add_states(out, op, block)
+                for inner in block.ops:
+                    if inner.attributes.sub_blocks:
+                        out.update(dict.fromkeys(self._variables_around(inner)))
+                    else:
+                        _add(out, inner, block)
+            found = self._around[op] = [v for v in out if v.block not in blocks]
+        return found
+
+
+def _add(out: dict[Variable, None], op: Op, block: Block) -> None:
+    for name in (*op.input_names(), *op.output_names()):
+        _add_name(out, name, block)
+
+
+def _add_states(out: dict[Variable, None], op: Op, block: Block) -> None:
+    """The names that a recurrence gives its states in its block."""
+    for attribute in ("ex_states", "states"):
+        names = op.attributes.values.get(attribute)
+        for name in names if isinstance(names, (list, tuple)) else ():  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(name, str):
+                _add_name(out, name, block)
+
+
+def _add_name(out: dict[Variable, None], name: str, block: Block) -> None:
+    """A variable, and of a gradient that of which it is one."""
+    for each in (name, name.partition(GRAD)[0]) if GRAD in name else (name,):
+        variable = block.find(each)
+        if variable is not None:
+            out[variable] = None
+
+
+def walk_block(block: Block) -> None:
+    """Infer the ops of a block in order; what depends on an operator that is not known is marked so."""
+    walk = block.program.inference.walk
+    if walk is not None:
+        walk.visit(block)
+    uncertain = block.program.inference.uncertain
+    _doubt(block.program.inference.doubtful or ())
+    for op in block.ops:
+        if uncertain and (is_unknown(op) or any(not v.known for v in op.input_variables())):
+            mark_unknown(op)
+        else:
+            infer_in_doubt(op)
+
+
+def infer_in_doubt(op: Op) -> None:
+    """Infer one op of a program in which something may not be known. What the blocks that it runs write outside of them after an operator that
+    is not known stays marked so, and what they read of it in another round is not known either."""
+    block = op.block
+    program = block.program
+    if not program.inference.uncertain or not op.attributes.sub_blocks:
+        block.infer_op(op)
+        return
+    operator = op.attributes.operator
+    if operator is not None and operator.region not in ("while", "conditional") and any(map(is_unknown, with_inner([op]))):
+        mark_unknown(op)  # which of its results depend on it is not told by names
+        return
+    outermost = program.inference.doubtful is None
+    doubtful = program.inference.doubtful = set() if program.inference.doubtful is None else program.inference.doubtful
+    try:
+        for _ in range(_MOST_ROUNDS_IN_DOUBT):
+            before = len(doubtful)
+            block.infer_op(op)
+            _doubt(doubtful)
+            if before == len(doubtful):
+                return
+        mark_unknown(op)
+    finally:
+        if outermost:
+            program.inference.doubtful = None
+
+
+def _doubt(variables: Iterable[Variable]) -> None:
+    for variable in variables:
+        variable._known = False  # pyright: ignore[reportPrivateUsage]
+
+
+def mark_unknown(op: Op) -> None:
+    """Say of what an op writes that nothing is known of it, and the same of the blocks that it runs."""
+    for index in op.sub_block_indices():
+        for inner in op.block.program.blocks[index].ops:
+            mark_unknown(inner)
+    for name in op.output_names():
+        variable = op.block.find(name)
+        if variable is not None and not variable.persistable:
+            variable._known = False  # pyright: ignore[reportPrivateUsage]
+            if op.block.program.inference.doubtful is not None and variable.block is not op.block:
+                op.block.program.inference.doubtful.add(variable)

@@ -1,0 +1,84 @@
+"""`Described`: a name with a spec, and the parts of the spec by the names under which a user asks for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from foreshape.dims import Size
+from foreshape.spec import UNKNOWN, DType, Kind, Spec, Unknown
+
+if TYPE_CHECKING:
+    from foreshape.program.declared import Declared
+
+
+class Described:
+    """A name with a spec, which is inferred, or what a file declares."""
+
+    __slots__ = ("_declared", "_known", "_spec", "name")
+
+    name: str
+    _spec: Spec | None
+    _declared: Declared | None
+    _known: bool
+
+    @property
+    def spec(self) -> Spec:
+        """Kind, element type, packed dims and raggedness, frozen."""
+        found = self._spec
+        if found is None:
+            declared = self._declared
+            found = UNKNOWN if declared is None else declared.spec_for(self.name)
+            self._spec = found
+        return found
+
+    @spec.setter
+    def spec(self, value: object) -> NoReturn:
+        raise AttributeError(f"the spec of {self.name} is inferred; give a variable its shape when you make it, or see program.with_feed_shapes")
+
+    @property
+    def known(self) -> bool:
+        """Whether the spec is given or inferred; False where it is only what a file says, after an operator that is not known."""
+        return self._known
+
+    @property
+    def kind(self) -> Kind:
+        return self.spec.kind
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.spec.dtype
+
+    @property
+    def data_type(self) -> DType | None:
+        """Another name of `dtype`."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> list[Size | Unknown]:
+        """The logical shape, with symbols: of ragged data ``[sequences, UNK, *row]``."""
+        return self.spec.logical_shape()
+
+    @property
+    def packed_shape(self) -> list[Size]:
+        """The shape of the packed rows, with symbols; equal to `shape` where dense."""
+        return list(self.spec.dims or ())
+
+    @property
+    def dims(self) -> list[int]:
+        """The logical shape in the saved form: -1 where unknown."""
+        return self.spec.logical_dims()
+
+    @property
+    def packed_dims(self) -> list[int]:
+        """The dims as they are saved: -1 where unknown; equal to `dims` where dense."""
+        return self.spec.packed_dims()
+
+    @property
+    def lod_level(self) -> int:
+        """How many levels of sequences its rows are grouped in; 0 where dense."""
+        return self.spec.lod_level
+
+    @property
+    def nbytes(self) -> Size:
+        """The bytes of its data: an int, or an expression in the symbols."""
+        return self.spec.nbytes

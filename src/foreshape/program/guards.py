@@ -1,0 +1,177 @@
+"""Guards: what had to stay open when the network was described, and is checked when values are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from foreshape.data_class import data_class
+from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
+from foreshape.errors import GuardError, ShapeError
+from foreshape.operator.require import Condition
+from foreshape.program.messages import CallSite
+
+
+@data_class(frozen=True)
+class Guard:
+    """A condition that depends on the fed values, the op that needs it and the user's line."""
+
+    condition: Condition
+    op_type: str
+    call_site: CallSite | None
+
+    def __str__(self) -> str:
+        where = f"  # {self.call_site.short()}" if self.call_site is not None else ""
+        return f"{self.op_type}: {self.condition.requirement}: {self.condition}{where}"
+
+    def check(self, values: Mapping[str, int]) -> None:
+        """Raise `GuardError` unless the condition holds for these values of the symbols."""
+        c = self.condition
+        if c.answer(values) is not True:
+            seen = ", ".join(f"{n} = {values[n]}" for n in sorted(c.symbols))
+            site = self.call_site
+            raise GuardError(
+                f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {evaluate(c.left, values)} and {evaluate(c.right, values)}"
+                f", where {seen}" + (f"\n    at {site.source_line() or self.op_type}    {site.short()}" if site is not None else "")
+            )
+
+
+class Known(Mapping[str, Size]):
+    """Symbol -> the size that open equalities make it. What a size leads to is followed when it is asked for, and kept:
+    so a chain of n equalities costs n steps, in whichever order it is met."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self, sizes: dict[str, Size] | None = None) -> None:
+        self.sizes: dict[str, Size] = sizes if sizes is not None else {}
+        """As they were found; what they lead to may not be followed yet."""
+
+    def copy(self) -> Known:
+        return Known(dict(self.sizes))
+
+    def with_size(self, name: str, size: Size) -> Known:
+        """The same with one more; it takes the place of this object."""
+        self.sizes[name] = size
+        return Known(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.sizes))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.sizes
+
+    def __getitem__(self, name: str) -> Size:
+        sizes = self.sizes
+        if name not in sizes:
+            raise KeyError(name)
+        path = [name]
+        while path:
+            at = path[-1]
+            size = sizes[at]
+            bound = [n for n in symbols_of(size) if n in sizes]
+            open_ones = [n for n in bound if any(m in sizes for m in symbols_of(sizes[n]))]
+            if open_ones:
+                path.extend(open_ones)
+                continue
+            if bound:
+                sizes[at] = substitute(size, {n: sizes[n] for n in bound})
+            path.pop()
+        return sizes[name]
+
+
+class Guards:
+    """The guards of a program, and what its symbols are known to be because of them."""
+
+    __slots__ = ("_all", "_first", "_met", "_seen", "known", "made")
+
+    def __init__(self) -> None:
+        self._all: list[Guard] = []
+        self._seen: set[tuple[Size, str, Size]] = set()
+        self._first: dict[str, list[Guard]] = {}
+        """Symbol -> the first few guards that it is in, for error messages."""
+        self._met: dict[Size, Size] = {}
+        """Broadcasts that an open equality makes equal to one of what they are of."""
+        self.made: set[str] = set()
+        """Symbols that only the run tells. They are not made known: each op that depends on one is checked when it runs."""
+        self.known = Known()
+        """What symbols are known to be; results are inferred with it. Another object after each change."""
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._all))
+
+    def list(self) -> list[Guard]:
+        return list(self._all)
+
+    def copy(self) -> Guards:
+        out = Guards()
+        out._all, out._seen, out.known = list(self._all), set(self._seen), self.known.copy()
+        out._first = {n: list(g) for n, g in self._first.items()}
+        out._met, out.made = dict(self._met), self.made  # a name that is made is so in each copy
+        return out
+
+    def first(self, count: int) -> Guards:
+        """The same as it was when it had so many guards."""
+        out = Guards()
+        out.made = self.made
+        for guard in self._all[:count]:
+            out.add(guard.condition, guard.op_type, guard.call_site)
+        return out
+
+    def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
+        """Record a condition unless what is known already proves it.
+
+        Raises:
+            ShapeError: what is known already contradicts it.
+        """
+        left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
+        answer = condition.of(left, right)
+        if answer is False:
+            raise ShapeError(f"{condition.requirement}: {condition} contradicts what was required before: {self._because(condition, left, right)}")
+        key = (left, condition.relation, right)
+        if answer or key in self._seen:
+            return
+        self._seen.add(key)
+        guard = Guard(condition, op_type, call_site)
+        self._all.append(guard)
+        for name in symbols_of(condition.left) | symbols_of(condition.right) | symbols_of(left) | symbols_of(right):
+            among = self._first.setdefault(name, [])
+            if len(among) < 3:
+                among.append(guard)
+        if condition.relation == "==":
+            self._unify(left, right)
+
+    def _because(self, condition: Condition, left: Size, right: Size) -> str:
+        names = sorted(symbols_of(condition.left) | symbols_of(condition.right) | symbols_of(left) | symbols_of(right))
+        guards = dict.fromkeys(g for n in names for g in self._first.get(n, ()))
+        return "; ".join(str(g) for g in list(guards)[:5])
+
+    def settled(self, size: Size) -> Size:
+        """``size`` in what symbols and broadcasts are known to be."""
+        out = substitute(size, self.known)
+        if isinstance(out, int) or not self._met:
+            return out
+        return next((substitute(to, self.known) for met, to in self._met.items() if substitute(met, self.known) is out), out)
+
+    def _unify(self, left: Size, right: Size) -> None:
+        if not self._may_be_known(left) or (self._may_be_known(right) and isinstance(left, Dim) and str(right) > str(left)):
+            left, right = right, left
+        if self._may_be_known(left) and not symbols_of(right) & self.made:
+            (name,) = symbols_of(left)
+            if name not in symbols_of(right):
+                self.known = self.known.with_size(name, right)
+                return
+        for broadcast, to in ((left, right), (right, left)):
+            atom = only_atom(broadcast)
+            if atom is not None and atom.op == "broadcast":
+                self._met[broadcast] = to
+
+    def _may_be_known(self, size: Size) -> bool:
+        return is_symbol(size) and not symbols_of(size) & self.made

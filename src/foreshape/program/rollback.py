@@ -1,0 +1,77 @@
+"""What is taken back where a call that describes several ops ends in an error: its ops, variables, blocks and guards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from foreshape.program.block import Block
+from foreshape.program.current import current_block, default_startup_program
+
+
+class Mark(NamedTuple):
+    """How much was described before a call.
+
+    Attributes:
+        block, ops, variables: the block that layers append to, and how many it has.
+        outer_variables: of the global block, where parameters are made.
+        startup, startup_ops, startup_variables: the global block of the startup program, and how many it has.
+        blocks, guards: of the program.
+    """
+
+    block: Block
+    ops: int
+    variables: int
+    outer_variables: int
+    startup: Block
+    startup_ops: int
+    startup_variables: int
+    blocks: int
+    guards: int
+
+
+Counts: TypeAlias = tuple[Block, int, int, int, Block, int, int, int, int]
+"""What a `Mark` is made of: as it is taken, since one is at each call of a layer."""
+
+
+def take_back(before: Counts) -> None:
+    """Take out what was appended since. Numbers in made-up names go on, and a variable that was there keeps what was written to it."""
+    mark = Mark(*before)
+    program = mark.block.program
+    _shorten(mark.block, mark.ops, mark.variables)
+    if mark.block is not program.blocks[0]:
+        outer = program.blocks[0]
+        _shorten(outer, len(outer.ops), mark.outer_variables)
+    _shorten(mark.startup, mark.startup_ops, mark.startup_variables)
+    if len(program.blocks) > mark.blocks:
+        del program.blocks[mark.blocks :]
+        program.touch()
+    if len(program.inference.guards) > mark.guards:
+        program.inference.guards = program.inference.guards.first(mark.guards)
+
+
+def counts() -> Counts:
+    """How much is described now."""
+    block = current_block()
+    program = block.program
+    blocks = program.blocks
+    startup = default_startup_program().blocks[0]
+    variables = len(block.vars)
+    outer = variables if block is blocks[0] else len(blocks[0].vars)
+    return (block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program.inference.guards._all))  # pyright: ignore[reportPrivateUsage]
+
+
+def _shorten(block: Block, ops: int, variables: int) -> None:
+    gone = block.ops[ops:]
+    names = list(block.vars)[variables:]
+    if not gone and not names:
+        return
+    del block.ops[ops:]
+    for name in names:
+        del block.vars[name]
+        block.program.parameter_settings.pop(name, None)
+    for op in gone:
+        for name in op.output_names():
+            variable = block.find(name)
+            if variable is not None and variable.op is op:
+                variable.op = None
+    block.program.touch()

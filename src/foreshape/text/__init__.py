@@ -1,0 +1,1 @@
+"""Print a program as text, and parse that back to an equal program."""

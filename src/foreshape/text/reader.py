@@ -1,0 +1,208 @@
+"""Reads the text form of a program back: the inverse of `foreshape.text.writer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from foreshape.errors import FormatError, border
+from foreshape.operator.registry import find
+from foreshape.program.block import Block
+from foreshape.program.program import Program
+from foreshape.program.structure import check_structure, link_makers
+from foreshape.program.variable import Variable
+from foreshape.text.attribute_layout import Item
+from foreshape.text.cursor import END, NAMES, Cursor
+from foreshape.text.reader_ops import OpReader
+from foreshape.text.writer import DEFAULT_FLAGS, names_by_use
+
+MEMORY: Final = 160 * 2**20
+"""The bytes of memory that a described program may take, by estimate, beyond twice the length of its text."""
+
+
+@border("the text cannot be read as a program", FormatError)
+def read(out: Program, text: str, memory: int = MEMORY) -> None:
+    """Read into an empty program what ``text`` writes.
+
+    Time grows with the length of the text, and memory is bounded; nothing in the text is executed.
+
+    Raises:
+        FormatError: it is not the text form of a program: the line, the column, what was expected and what was seen.
+    """
+    _Reader(out, text, memory).read()
+
+
+class _Reader(OpReader):
+    def __init__(self, out: Program, text: str, memory: int) -> None:
+        super().__init__(out, text, memory)
+        self.orders: list[tuple[Block, Cursor]] = []
+
+    def read(self) -> None:
+        self._find_layouts()
+        at, number = 0, 0
+        while at <= len(self.text):
+            end = self.text.find("\n", at)
+            end = len(self.text) if end < 0 else end
+            number += 1
+            line = self.text[at : end - 1] if end > at and self.text[end - 1] == "\r" else self.text[at:end]
+            at = end + 1
+            cursor = Cursor(line, number)
+            if cursor.next is not END:
+                self._statement(cursor)
+        if not self.out.blocks:
+            raise FormatError("line 1, column 1: expected a block, seen the end of the text")
+        check_structure(self.out)
+        link_makers(self.out)
+        ordered = {id(block) for block, _ in self.orders}
+        for block in self.out.blocks:
+            if id(block) not in ordered:
+                block.vars = {name: block.vars[name] for name in names_by_use(block)}
+        for block, cursor in self.orders:
+            self._order(block, cursor)
+        self.out.mark_loaded()
+
+    def _statement(self, cursor: Cursor) -> None:
+        kind, word = cursor.next
+        if kind == "name" and cursor.peek_after()[0] in ("name", "string", "number"):
+            if word in DEFAULT_FLAGS:
+                cursor.take()
+                self._variable(cursor, word)
+                return
+            statement = _STATEMENTS.get(word)
+            if statement is None:
+                cursor.fail(f"a variable ({', '.join(DEFAULT_FLAGS)}), an op, or one of {', '.join(_STATEMENTS)}")
+            cursor.take()
+            statement(self, cursor)
+        elif kind in NAMES:
+            self.op(cursor)
+        else:
+            cursor.fail("a variable, an op or a block")
+
+    # --- the program's own lines
+
+    def _block(self, cursor: Cursor) -> None:
+        idx = len(self.out.blocks)
+        if cursor.integer("the number of a block", 2**31) != idx:
+            cursor.refuse(f"expected block {idx} here: blocks are numbered from 0")
+        block = Block(self.out, idx, 0 if idx else -1)
+        if cursor.accept("("):
+            while True:
+                if cursor.accept("parent"):
+                    block.parent_idx = cursor.integer("the number of a block", 2**31)
+                elif cursor.accept("forward"):
+                    block.forward_idx = cursor.integer("the number of a block", 2**31)
+                else:
+                    cursor.expect("unknown", "parent, forward or unknown")
+                    block.unknown_fields = cursor.hex()
+                if cursor.accept(")"):
+                    break
+                cursor.expect(",", "',' or ')'")
+        cursor.site()
+        self.take_memory(600, cursor)
+        self.out.blocks.append(block)
+
+    def _format_version(self, cursor: Cursor) -> None:
+        self.out.format_version = cursor.integer()
+        cursor.site()
+
+    def _random_seed(self, cursor: Cursor) -> None:
+        self.out.random_seed = cursor.integer()
+        cursor.site()
+
+    def _op_versions(self, cursor: Cursor) -> None:
+        self.out.op_versions = cursor.hex()
+        cursor.site()
+
+    def _unknown(self, cursor: Cursor) -> None:
+        self.out.unknown_fields = cursor.hex()
+        cursor.site()
+
+    def _order_line(self, cursor: Cursor) -> None:
+        self.orders.append((self.block_now(cursor), cursor))
+
+    def _order(self, block: Block, cursor: Cursor) -> None:
+        """Put a block's variables into the written order."""
+        if cursor.accept("sorted"):
+            cursor.site()
+            block.vars = {name: block.vars[name] for name in sorted(block.vars)}
+            return
+        names = names_by_use(block)
+        out: dict[str, Variable] = {}
+        while cursor.next is not END:
+            first = last = cursor.integer("a position or 'sorted'")
+            if cursor.accept(":"):
+                last = cursor.integer("a position")
+            if not 0 <= first <= last < len(names):
+                cursor.refuse(f"the positions go from 0 to {len(names) - 1}")
+            for name in names[first : last + 1]:
+                if name in out:
+                    cursor.refuse(f"a position comes twice: that of {name[:60]!r}")
+                out[name] = block.vars[name]
+        cursor.site()
+        if len(out) != len(names):
+            cursor.refuse(f"the order has {len(out)} of the {len(names)} variables")
+        block.vars = out
+
+    def _find_layouts(self) -> None:
+        """Read the lines that say in which order ops carry their attributes: they stand at the end, and are needed first."""
+        at = 0 if self.text.startswith("layout ") else self.text.find("\nlayout ") + 1
+        counted, number = 0, 1
+        while at or (not counted and self.text.startswith("layout ")):
+            number += self.text.count("\n", counted, at)
+            counted = at
+            end = self.text.find("\n", at)
+            line = self.text[at:] if end < 0 else self.text[at:end]
+            cursor = Cursor(line.removesuffix("\r"), number)
+            if cursor.peek_after()[0] in NAMES:
+                cursor.take()
+                self._layout(cursor)
+            at = self.text.find("\nlayout ", at + 1) + 1
+            if not at:
+                break
+
+    def _layout(self, cursor: Cursor) -> None:
+        type = cursor.name("the type of an operator")
+        layouts = self.layouts.setdefault(type, [])
+        cls = find(type)
+        if cls is None:
+            cursor.refuse(f"the operator {type[:60]!r} is not known, so that its ops write all of their attributes themselves")
+        if cursor.integer("a number", 2**31) != len(layouts) + 1:
+            cursor.refuse(f"expected layout {len(layouts) + 1} of {type} here: they are numbered from 1")
+        cursor.expect(":")
+        items: list[Item] = []
+        while cursor.next is not END:
+            if items:
+                cursor.expect(",")
+            name = cursor.name("the name of an attribute")
+            self.take_memory(160, cursor)
+            if cursor.accept(":"):
+                of = self.attribute_type(cursor)
+                cursor.expect("=")
+                items.append(Item(name, of, cursor.attribute(of)))
+            elif name in cls.schema.attributes or name in ("op_role", "op_role_var"):
+                items.append(Item(name, None, None))
+            else:
+                cursor.refuse(f"{type} has no attribute {name[:60]!r} of its own: write its type and its usual value, as in {name[:60]}: INT=0")
+        cursor.site()
+        layouts.append(tuple(items))
+
+    def _layout_again(self, cursor: Cursor) -> None:
+        """A layout's line when the text is read in order: it was read before."""
+        while cursor.next is not END:
+            cursor.take()
+
+    def _variable(self, cursor: Cursor, word: str) -> None:
+        block = self.block_now(cursor)
+        made = self.described(cursor, block, word)
+        made.site = cursor.site()
+
+
+_STATEMENTS: Final[dict[str, Callable[[_Reader, Cursor], None]]] = {
+    "block": _Reader._block,  # pyright: ignore[reportPrivateUsage]
+    "order": _Reader._order_line,  # pyright: ignore[reportPrivateUsage]
+    "layout": _Reader._layout_again,  # pyright: ignore[reportPrivateUsage]
+    "format_version": _Reader._format_version,  # pyright: ignore[reportPrivateUsage]
+    "random_seed": _Reader._random_seed,  # pyright: ignore[reportPrivateUsage]
+    "op_versions": _Reader._op_versions,  # pyright: ignore[reportPrivateUsage]
+    "unknown": _Reader._unknown,  # pyright: ignore[reportPrivateUsage]
+}

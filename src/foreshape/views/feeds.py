@@ -1,0 +1,76 @@
+"""The sizes that the inputs of a program take, gathered from its guards for `foreshape.conditions.feeds`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from weakref import ref
+
+from foreshape.conditions.feeds import Feeds
+from foreshape.dims import evaluate, symbol_name, symbols_of
+from foreshape.errors import DescriptionError, SchemaError, border
+from foreshape.program.dropping import for_step
+from foreshape.program.inputs import inputs_of
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+
+_IMAGE_OPS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "pool2d")
+
+
+@border("what the inputs take cannot be told", SchemaError)
+def feeds_of(program: Program) -> Feeds:
+    """Return the sizes that the inputs of a program take. Of a program that says what it fetches, ops that no fetched value needs demand nothing."""
+    version, whole = program.version, ref(program)
+    fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
+    program = for_step(program, fetched) if fetched else program
+    inputs = inputs_of(program.global_block)
+    specs = {v.name: v.entry_spec for v in inputs}
+    symbols: dict[str, None] = {}
+    for spec in specs.values():
+        for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
+            symbols.update(dict.fromkeys(sorted(symbols_of(size))))
+
+    def runs(values: Mapping[str, int]) -> bool:
+        """Return whether the network can be inferred at these sizes."""
+        given = whole()
+        if given is None or given.version != version:
+            return True
+        dims = {v.name: v.entry_spec.dims for v in inputs_of(given.global_block)}
+        try:
+            given.with_feed_shapes({name: [evaluate(d, values) for d in sizes] for name, sizes in dims.items() if sizes})
+        except DescriptionError:
+            return False
+        return True
+
+    return Feeds(specs, [g.condition for g in program.guard_list()], _words(program, inputs, symbols), runs, version)
+
+
+def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str]) -> dict[str, str]:
+    """Symbol -> how a person calls it. A file that has -1 for a size has no name for it: it is called after what it is for."""
+    called: dict[str, list[str]] = {}
+    of_images = _image_axes(program)
+    for variable in inputs:
+        for axis, dim in enumerate(variable.spec.dims or ()):
+            name = symbol_name(dim)
+            if name is not None and name == f"{variable.name}.{axis}":  # made for a -1
+                called.setdefault("batch" if not axis else of_images.get(name, ""), []).append(name)
+    taken = set(symbols)
+    out = {n: n for n in symbols}
+    for word, names in called.items():
+        if word and len(names) == 1 and word not in taken:
+            out[names[0]] = word
+    return out
+
+
+def _image_axes(program: Program) -> dict[str, str]:
+    """Symbol -> ``height`` or ``width``: what it is to the first op over images that reads a size made of it alone."""
+    out: dict[str, str] = {}
+    for op in program.global_block.ops:
+        if op.type in _IMAGE_OPS:
+            image = next((v for slot in ("Input", "X") if (n := op.input(slot)) is not None and (v := op.block.find(n)) is not None), None)
+            if image is not None and image.spec.dims is not None and len(image.spec.dims) == 4:
+                height = 1 if op.attrs.get("data_format") == "NHWC" else 2
+                for axis, word in ((height, "height"), (height + 1, "width")):
+                    made_of = symbols_of(image.spec.dims[axis])
+                    if len(made_of) == 1:
+                        out.setdefault(made_of.pop(), word)
+    return out

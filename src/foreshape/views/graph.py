@@ -1,0 +1,252 @@
+"""The drawing of a program: its layers as boxes, with the values that go from one to another as arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from foreshape.errors import SchemaError, border
+from foreshape.pictures import Picture
+from foreshape.pictures.figures import plural
+from foreshape.pictures.layered import Segment, layered
+from foreshape.pictures.scene import LINE, MARGIN, Box, shown, svg_of
+from foreshape.program.inputs import inputs_of
+from foreshape.program.op import Op, Role
+from foreshape.program.program import Program
+from foreshape.views.layer_grouping import SECTIONS, folded_layers, folded_sections, is_sections
+from foreshape.views.outline import Layer, output_of
+from foreshape.views.summary import dims_text
+
+BOXES: Final = 80
+"""So many boxes can be taken in at a look."""
+_DEEPEST: Final = 6
+_ENTRY: Final = -1
+_EXIT: Final = -2
+_ALL_INPUTS: Final = -3
+_INPUTS: Final = 24
+"""More inputs than this are one box."""
+_FAMILY: Final = {
+    "nn": "image", "image": "image", "detection": "image", "math": "product", "fused": "product", "recurrent": "sequence", "sequence": "sequence",
+    "structured": "sequence", "loss": "loss", "tensor": "shape", "control": "control", "quantization": "shape",
+}  # fmt: skip
+"""The sort of operators by the folder of their family; by their file where that tells more."""
+_OF_FILE: Final = {
+    "batch_norm": "norm", "fused_batch_norm": "norm", "layer_norm": "norm", "group_norm": "norm", "norms": "norm", "activation": "activation",
+    "smooth_activation": "activation", "dropout": "activation", "random_activation": "activation", "embedding": "table", "elementwise": "shape",
+    "scaling": "shape", "reduction": "shape", "compare": "shape",
+}  # fmt: skip
+
+
+def family_of(layer: Layer) -> str:
+    """The sort of a layer, which its first op is of."""
+    operator = layer.ops[0].operator if layer.ops else None
+    if operator is None:
+        return "other"
+    _, _, family, file = (*type(operator).__module__.split("."), "", "", "", "")[:4]
+    return _OF_FILE.get(file, _FAMILY.get(family, "other"))
+
+
+class Wiring:
+    """Where each op of a program is in its layers, and which layers read what others make."""
+
+    def __init__(self, program: Program, layers: Sequence[Layer]) -> None:
+        self.places: dict[int, list[tuple[Layer, int]]] = {}
+        """Op -> the layers that it is in, outermost first, each with the number of the member. Layers are those that are shown: the first members."""
+        self.arrows: dict[int, set[tuple[int, int]]] = {}
+        """Layer (its id; 0: the program) -> arrows between what is in it, by their ids; `_ENTRY` and `_EXIT` are its ends."""
+        self.sections = is_sections(layers)
+        self.inputs = inputs_of(program.global_block)
+        many = len(self.inputs) > _INPUTS
+        self.fed: dict[int, int] = {id(v): _ALL_INPUTS if many else id(v) for v in self.inputs}
+        """Input (its id) -> the box that it is."""
+        self._place(layers, layers, [])
+        self._connect(program)
+
+    def _place(self, shown: Sequence[Layer], actual: Sequence[Layer], above: list[tuple[Layer, int]]) -> None:
+        for seen, layer in zip(shown, actual, strict=False):
+            for at, body in enumerate(layer.bodies()):
+                path = [*above, (seen, at)]
+                for op in body.ops:
+                    self.places[id(op)] = path
+                self._place(seen.children, body.children, path)
+
+    def _connect(self, program: Program) -> None:
+        made: dict[int, Op] = {}
+        for block in program.blocks:
+            for op in block.ops:
+                here = self.places.get(id(op))
+                for variable in op.input_variables() if here is not None else ():
+                    if variable.persistable or here is None:
+                        continue
+                    source = made.get(id(variable))
+                    if source is not None and id(source) in self.places:
+                        self._arrow(self.places[id(source)], here)
+                    elif id(variable) in self.fed:
+                        self._enter(self.fed[id(variable)], here)
+                for name in op.output_names() if here is not None else ():
+                    found = op.block.find(name)
+                    if found is not None:
+                        made[id(found)] = op
+
+    def _add(self, within: int, a: int, b: int) -> None:
+        if a != b:
+            self.arrows.setdefault(within, set()).add((a, b))
+
+    def _enter(self, source: int, path: Sequence[tuple[Layer, int]]) -> None:
+        if self.sections and path[0][0].name != SECTIONS[0]:
+            return
+        self._add(0, source, id(path[0][0]))
+        for (outer, _), (inner, _) in pairwise(path):
+            self._add(id(outer), _ENTRY, id(inner))
+
+    def _arrow(self, a: Sequence[tuple[Layer, int]], b: Sequence[tuple[Layer, int]]) -> None:
+        at = 0
+        while at < min(len(a), len(b)) and a[at] == b[at]:
+            at += 1
+        if self.sections and not at:  # what is kept for the gradients goes out of everywhere
+            self._add(0, id(a[0][0]), id(b[0][0]))
+            return
+        if at == len(a) or at == len(b):
+            return  # within one layer, or between an op and what it runs
+        if a[at][0] is not b[at][0]:
+            self._add(id(a[at - 1][0]) if at else 0, id(a[at][0]), id(b[at][0]))
+        for (outer, _), (inner, _) in pairwise(a[at:]):
+            self._add(id(outer), id(inner), _EXIT)
+        for (outer, _), (inner, _) in pairwise(b[at:]):
+            self._add(id(outer), _ENTRY, id(inner))
+
+
+@border("the program cannot be drawn", SchemaError)
+def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: str | None = None) -> Picture:
+    """The drawing of a program. Of one that trains the network is opened, and its gradients and updates are a box each; or one ``part`` alone.
+
+    Raises:
+        SchemaError: there would be no level or no box; a part that the program does not have.
+    """
+    if (depth is not None and depth < 1) or boxes < 1:
+        raise SchemaError(f"a drawing has at least one level and one box; seen depth={depth}, boxes={boxes}")
+    layers = folded_sections(program)
+    sections = {layer.name: layer for layer in layers} if is_sections(layers) else {}
+    if part is not None and part not in (sections or SECTIONS[:1]):
+        raise SchemaError(f"part must be one that this program has, {' or '.join(map(repr, sections or SECTIONS[:1]))}; seen {part!r}")
+    if part == SECTIONS[0] and sections:
+        layers, sections = folded_layers(program), {}
+    group = sections.get(part or "")
+    inner = group.children if group is not None else layers[0].children if sections else layers
+    opened = opened_within(inner, boxes) if depth is None else _down_to(inner, depth)
+    if sections and group is None:
+        opened.add(id(layers[0]))
+    root = scene_of(Wiring(program, layers), inner if group is not None else layers, opened, group)
+    ops = plural(sum(1 for layer in inner for _ in layer.all_ops()), "op")
+    what = f"a network of {ops}" if group is None else f"the {part} part of a network, {ops},"
+    more = [f"{plural(sum(1 for _ in one.all_ops()), 'op')} of {one.name}" for one in layers[1:]] if sections and group is None else []
+    return Picture(svg_of(root, what.rstrip(",")), f"{what} in {plural(len(inner), 'layer')}{', with ' if more else ''}{' and '.join(more)}")
+
+
+def _down_to(layers: Sequence[Layer], depth: int) -> set[int]:
+    if depth <= 1:
+        return set()
+    return {id(layer) for layer in layers if layer.children}.union(*(_down_to(layer.children, depth - 1) for layer in layers))
+
+
+def opened_within(layers: Sequence[Layer], boxes: int) -> set[int]:
+    """The groups to open, so that so many boxes are drawn: level by level, the ones with fewer layers in them first."""
+    opened: set[int] = set()
+    shown, level = len(layers), list(layers)
+    for _ in range(_DEEPEST - 1):
+        below: list[Layer] = []
+        for layer in sorted((x for x in level if x.children), key=lambda x: len(x.children)):
+            if shown + len(layer.children) > boxes:
+                break
+            shown += len(layer.children)
+            opened.add(id(layer))
+            below += layer.children
+        level = below
+    return opened
+
+
+def scene_of(wiring: Wiring, layers: Sequence[Layer], opened: set[int], group: Layer | None = None) -> Box:
+    """What is in a group, or in the whole program, as boxes with their places."""
+    root = Box([])
+    inputs: list[tuple[int, Box]] = []
+    if group is None:
+        inputs = [(id(v), Box([v.name, dims_text(v)], round=True)) for v in wiring.inputs[:_INPUTS]]
+        if len(wiring.inputs) > _INPUTS:
+            inputs = [(_ALL_INPUTS, Box([plural(len(wiring.inputs), "input")], round=True))]
+    _fill(root, wiring, layers, opened, id(group) if group is not None else 0, inputs, MARGIN)
+    return root
+
+
+def _box(wiring: Wiring, layer: Layer, opened: set[int]) -> Box:
+    box = Box([layer.name], family_of(layer), layer.times, id(layer), layer.times_words())
+    if id(layer) in opened:
+        box.lines = [shown(layer.name, 60)]
+        _fill(box, wiring, layer.children, opened, id(layer), [], 10.0, LINE + 12)
+        title = (len(box.lines[0]) + (len(box.many) + 3 if box.times > 1 else 0)) * 6.9 + 24
+        if box.width < title:
+            _widen(box, title)
+        return box
+    types = layer.types()
+    if layer.children:
+        types = plural(sum(1 for _ in layer.bodies()[0].all_ops()), "op")
+    kinds = [] if types == layer.name else [types]
+    box.lines = [layer.name + (f"  {layer.times_words()}" if layer.times > 1 else ""), *kinds, *_dims(layer)]
+    box.measure()
+    return box
+
+
+def _dims(layer: Layer) -> Iterable[str]:
+    last: Op | None = None
+    for op in layer.bodies()[-1].all_ops():
+        last = op
+    if layer.children and last is not None and last.role & (Role.BACKWARD | Role.OPTIMIZE):
+        return []  # the last of many gradients, or updates, is not what they are for
+    found = output_of(layer)
+    return [dims_text(found)] if found is not None else []
+
+
+def _fill(box: Box, wiring: Wiring, layers: Sequence[Layer], opened: set[int], key: int, more: list[tuple[int, Box]], margin: float, head: float = 0.0) -> None:
+    """Put layers into a box, in places."""
+    for _, one in more:
+        one.measure()
+    boxes = more + [(id(layer), _box(wiring, layer, opened)) for layer in layers]
+    arrows = wiring.arrows.get(key, set())
+    numbers = {k: at for at, (k, _) in enumerate(boxes)}
+    sizes = [(b.width, b.height) for _, b in boxes]
+    top = bottom = None
+    if any(a == _ENTRY for a, _ in arrows):
+        top = numbers[_ENTRY] = len(sizes)
+        sizes.append((1.0, 0.0))
+    if any(b == _EXIT for _, b in arrows):
+        bottom = numbers[_EXIT] = len(sizes)
+        sizes.append((1.0, 0.0))
+    drawn = [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers and (a < 0 or b < 0 or numbers[a] < numbers[b])]
+    layout = layered(sizes, drawn, top, bottom)
+    for (_, one), (x, y) in zip(boxes, layout.centres, strict=False):
+        one.x, one.y = x - one.width / 2 + margin, y - one.height / 2 + margin + head
+    box.inside = [b for _, b in boxes]
+    box.width, box.height = layout.width + 2 * margin + (3 if box.times > 1 else 0), layout.height + 2 * margin + head
+    box.segments = [_moved(s, margin, margin + head, box, top, bottom) for s in layout.segments]
+
+
+def _moved(s: Segment, right: float, down: float, box: Box, top: int | None, bottom: int | None) -> Segment:
+    """A piece of an arrow within a box. What comes in, or goes out, does so in the middle of its edge, where the arrow outside ends."""
+    out = s._replace(x=s.x + right, y=s.y + down, bend=s.bend + down, to_x=s.to_x + right, land=s.land + down, to_y=s.to_y + down)
+    if s.source == top and top is not None:
+        out = out._replace(x=_middle(box), y=0.0)
+    if s.target == bottom and bottom is not None:
+        out = out._replace(to_x=_middle(box), to_y=box.height, arrow=False)
+    return out
+
+
+def _middle(box: Box) -> float:
+    return box.width / 2
+
+
+def _widen(box: Box, width: float) -> None:
+    more = (width - box.width) / 2
+    for one in box.inside:
+        one.x += more
+    box.segments = [s._replace(x=s.x + more, to_x=s.to_x + more) for s in box.segments]
+    box.width = width

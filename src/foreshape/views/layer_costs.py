@@ -1,0 +1,149 @@
+"""How much the layers of a program hold, make and compute, for given sizes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from foreshape.dims import Size, evaluate, symbol_name, symbols_of
+from foreshape.dims.text import symbol_text
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.program.inputs import inputs_of
+from foreshape.program.kept import kept_variables, size_of
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.program.work import multiplications
+
+
+class Measure(NamedTuple):
+    """What some ops hold, make and compute.
+
+    Attributes:
+        parameters: the numbers in the parameters that they are the first to read.
+        parameter_bytes: the bytes of those.
+        result_bytes: the bytes of what they make, each value once.
+        work: multiply-adds, of the ops that count them.
+    """
+
+    parameters: int
+    parameter_bytes: int
+    result_bytes: int
+    work: int
+
+    def __add__(self, other: object) -> Measure:
+        if not isinstance(other, Measure):
+            return NotImplemented
+        return Measure(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Sizes:
+    """Numbers for the symbols of a program's inputs: those that are given, else ``batch`` (1 where it is left out), else the smallest that the
+    network takes.
+
+    Sizes that only a run tells count as 1.
+    """
+
+    def __init__(self, program: Program, batch: int | None = None, given: Mapping[str, int] | None = None) -> None:
+        inputs = inputs_of(program.global_block)
+        self.values: dict[str, int] = {}
+        rows: list[str] = []
+        for variable in inputs:
+            spec = variable.spec
+            for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
+                for name in sorted(symbols_of(size)):
+                    self.values.setdefault(name, 1)
+            leading = spec.lod.counts[0] if spec.lod is not None else spec.dims[0] if spec.dims else 1
+            rows += sorted(symbols_of(leading))
+        for name in given or {}:
+            if name not in self.values:
+                raise SchemaError(f"no input has a size {name!r}; sizes that are open are: {', '.join(self.values) or 'none'}")
+        for name, value in {**(given or {}), **({} if batch is None else {"batch": batch})}.items():
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+                raise SchemaError(f"a size is a whole number of at least 0; seen {name}={value!r}")
+        self.given: dict[str, int] = {**(dict.fromkeys(rows, batch) if batch is not None else {}), **(given or {})}
+        """Those that somebody chose: they are shown in place of their symbols."""
+        wanted = {**dict.fromkeys(rows, 1), **self.given}
+        self.values.update(wanted)
+        if self.values.keys() - wanted.keys():
+            self._find_others(program, inputs, wanted)
+        self._known: dict[Size, int] = {}
+
+    def _find_others(self, program: Program, inputs: Iterable[Variable], wanted: Mapping[str, int]) -> None:
+        """Sizes that nobody gave are the smallest with which the network can run; as they are, where none were found."""
+        smallest = program.feeds.smallest
+        for variable in inputs if smallest is not None else ():
+            for dim, size in zip(variable.spec.dims or (), (smallest or {}).get(variable.name, ()), strict=False):
+                name = symbol_name(dim)
+                if name is not None and name not in wanted:
+                    self.values[name] = size
+
+    def number(self, size: Size | None) -> int | None:
+        """A size as a number; None where it is not known, or is no size with these values."""
+        if size is None or isinstance(size, int):
+            return size
+        found = self._known.get(size)
+        if found is None:
+            try:
+                found = max(evaluate(size, {n: self.values.get(n, 1) for n in symbols_of(size)}), 0)
+            except ShapeError:
+                return None
+            self._known[size] = found
+        return found
+
+    def words(self) -> str:
+        """``for batch = 1, height = 32``; empty where no size is open."""
+        shown = [f"{symbol_text(n)} = {v:,}" for n, v in self.values.items()]
+        return f"for {', '.join(shown[:6])}{' and more' if len(shown) > 6 else ''}" if shown else ""
+
+
+class Meter:
+    """Measures ops of one program. A parameter and a result are counted with the first op that has it."""
+
+    def __init__(self, program: Program, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.parameters, self.state = kept_variables(program)
+        self._parameters = {id(v) for v in self.parameters}
+        self._first: dict[int, Op] = {}
+        self.uncounted = 0
+        """How many values have a size that is not known, and are in no sum."""
+        for op in program.all_ops():
+            for variable in op.input_variables():
+                self._first.setdefault(id(variable), op)
+        for op in program.all_ops():
+            for name in op.output_names():
+                variable = op.block.find(name)
+                if variable is not None:
+                    self._first.setdefault(-id(variable), op)
+        self._found: dict[int, Measure] = {}
+
+    def op(self, op: Op) -> Measure:
+        """One op."""
+        found = self._found.get(id(op))
+        if found is None:
+            found = self._found[id(op)] = self._measured(op)
+        return found
+
+    def all(self, ops: Iterable[Op]) -> Measure:
+        """Several ops together."""
+        parameters = held = results = work = 0
+        for op in ops:
+            one = self.op(op)
+            parameters, held, results, work = parameters + one[0], held + one[1], results + one[2], work + one[3]
+        return Measure(parameters, held, results, work)
+
+    def _measured(self, op: Op) -> Measure:
+        number = self.sizes.number
+        parameters = parameter_bytes = results = 0
+        for variable in dict.fromkeys(op.input_variables()):
+            if id(variable) in self._parameters and self._first.get(id(variable)) is op:
+                elements = number(variable.spec.elements) if variable.spec.dims is not None else None
+                parameters += elements or 0
+                parameter_bytes += number(size_of(variable)) or 0
+        for name in dict.fromkeys(op.output_names()):
+            variable = op.block.find(name)
+            if variable is not None and not variable.persistable and self._first.get(-id(variable)) is op:
+                size = number(size_of(variable))
+                self.uncounted += size is None
+                results += size or 0
+        return Measure(parameters, parameter_bytes, results, number(multiplications(op)) or 0)

@@ -1,0 +1,368 @@
+"""What repeats in a row of layers is folded into one with a number of times, and long rows into parts, so that each level is short.
+
+A long row is first divided where a single value goes from what is before to what is after: what lies between two such places, as what a
+residual connection goes around, is a block. What computes with no parameter, such as a mask that every layer reads, does not count there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from foreshape.dims import Size
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.views.outline import Layer, gradient_layers_of, layers_of, update_layers_of
+from foreshape.views.parallel_branches import beside, parted, range_of
+
+WIDEST: Final = 32
+"""Layers beside each other within one group."""
+SECTIONS: Final = ("forward", "backward", "updates")
+_SHORT: Final = 12
+"""A program of so many layers is not divided into blocks; named groups are not, as long as they are not too wide."""
+_MOST_CROSSING: Final = 4
+_LONGEST_PERIOD: Final = 64
+_NUMBER: Final = re.compile(r"\d+")
+_ASIDE: Final = frozenset({"seed", "fix_seed"})
+"""Settings that make no other layer of one."""
+
+
+def folded_layers(program: Program) -> list[Layer]:
+    """The layers of a program with what repeats folded: twelve encoder layers are one layer, ``times`` 12."""
+    folding = _Folding(program)
+    return folding.beside_each_other([folding.level(layers_of(program), _SHORT)])[0]
+
+
+def folded_sections(program: Program) -> list[Layer]:
+    """Of a training program three groups: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
+    folding = _Folding(program)
+    found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
+    folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
+    if not folded[1] and not folded[2]:
+        return folded[0]
+    return [Layer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
+
+
+def is_sections(layers: Sequence[Layer]) -> bool:
+    """Whether these are what `folded_sections` gives of a training program."""
+    return len(layers) > 1 and layers[0].name == "forward" and all(not layer.ops and layer.name in SECTIONS for layer in layers)
+
+
+class _Folding:
+    """Numbers for what layers are, so that equal ones are found quickly."""
+
+    def __init__(self, program: Program) -> None:
+        self.learned = _learned(program)
+        self.numbers: dict[object, int] = {}
+        self.exact: dict[int, int] = {}
+        self.rough: dict[int, int] = {}
+        self.bare: dict[int, int] = {}
+        self.wiring: dict[int, frozenset[bool]] = {}
+        self.held: list[Layer] = []
+        self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
+        self.has_kept: dict[int, bool] = {}
+        self.kept_of: dict[int, tuple[str, ...]] = {}
+        self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
+        """Which learned values a layer reads, and which it makes."""
+        found = self.touched.get(id(layer))
+        if found is None:
+            within = layer.members or layer.children
+            parts = [self._touches(one) for one in within]
+            if not layer.members:
+                parts += [(self.learned.intersection(op.input_names()), self.learned.intersection(op.output_names())) for op in layer.ops]
+            found = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
+            self.touched[id(layer)] = found
+            self.held.append(layer)  # so that no other layer gets its id
+        return found
+
+    def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
+        """A row of layers, and all rows below, folded. One of more than so many is divided into blocks."""
+        layers = self._blocks(layers) if len(layers) > most else list(layers)
+        for at, layer in enumerate(layers):
+            if layer.children:
+                layer.children = self.level(layer.children)
+                if len(layer.children) == 1 and not layer.ops:  # a group of what repeats is that
+                    only = layer.children[0]
+                    only.name = f"{layer.name}.{only.name}"
+                    layers[at] = only
+        self._name_row(layers)
+        out = self._repeats(layers, self.exact, True)
+        for names in (self.rough, self.bare):
+            if len(out) > WIDEST:
+                out = self._repeats(out, names, False)
+        for same in (True, False):
+            if len(out) > WIDEST:
+                out = parted(out, beside(out, self._names_alone(out, same)), same)
+        return out if len(out) <= WIDEST else self._parts(out)
+
+    def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
+        """Rows of layers that are alike (one, or those of the members of a group), and all below, with alike branches in each as one."""
+        parts = [beside(row, self._names_alone(row, True)) for row in alike]
+        rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
+        for at in range(min(map(len, rows))):
+            bodies = [body for row in rows for body in row[at].bodies()]
+            for body, children in zip(bodies, self.beside_each_other([body.children for body in bodies]), strict=True):
+                body.children = children
+            for row in rows:
+                row[at].children = row[at].bodies()[0].children
+        return rows
+
+    def _names_alone(self, layers: Sequence[Layer], same: bool) -> list[int]:
+        """Numbers for what layers are by themselves, whatever they read; of those without parameters, which are only glue, each its own."""
+        out: list[int] = []
+        for at, layer in enumerate(layers):
+            kept = self._has_kept(layer)
+            out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
+        return out
+
+    def _has_kept(self, layer: Layer) -> bool:
+        """Whether a layer reads what is kept from run to run."""
+        found = self.has_kept.get(id(layer))
+        if found is None:
+            found = any(self._has_kept(one) for one in layer.members or layer.children)
+            found = found or any(v.persistable for op in layer.ops for v in op.input_variables())
+            self.has_kept[id(layer)] = found
+            self.held.append(layer)
+        return found
+
+    def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
+        """A row, divided where at most so many values go from what is before to what is after."""
+        count = len(layers)
+        made: dict[str, int] = {}
+        crossing = [0] * (count + 1)
+        last: dict[tuple[str, int], int] = {}
+        for at, layer in enumerate(layers):
+            reads, makes = self._touches(layer)
+            for name in reads:
+                source = made.get(name, at)
+                if source < at:
+                    last[name, source] = at
+            made.update(dict.fromkeys(makes, at))
+        for (_, source), end in last.items():
+            crossing[source] += 1
+            crossing[end] -= 1
+        out: list[Layer] = []
+        piece: list[Layer] = []
+        alive = 0
+        computes = False  # what only works out sizes goes with what needs them
+        for at, layer in enumerate(layers):
+            alive += crossing[at]
+            piece.append(layer)
+            computes = computes or bool(self._touches(layer)[1])
+            if (alive <= most and computes) or at == count - 1:
+                if len(piece) == count and most < _MOST_CROSSING:
+                    return self._blocks(layers, most + 1)
+                if max(WIDEST, count // 4) < len(piece) < count and most < _MOST_CROSSING:  # most of the network
+                    out += self._blocks(piece, most + 1)
+                elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided like that again, and so on
+                    out += piece
+                else:
+                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece, self._has_kept), (), piece))
+                piece, computes = [], False
+        return list(layers) if len(out) == 1 else out
+
+    def _name_row(self, layers: Sequence[Layer]) -> None:
+        before: dict[str, int] = {}
+        for at, layer in enumerate(layers):
+            self._name(layer, self._wiring(layer, at, before))
+
+    def _number(self, what: object) -> int:
+        return self.numbers.setdefault(what, len(self.numbers))
+
+    def _reach(self, layers: Sequence[Layer]) -> list[int]:
+        """Of each layer of a row the last one that reads what it makes."""
+        made: dict[str, int] = {}
+        out = list(range(len(layers)))
+        for at, layer in enumerate(layers):
+            reads, makes = self._touches(layer)
+            for name in reads:
+                if name in made:
+                    out[made[name]] = at
+            made.update(dict.fromkeys(makes, at))
+        return out
+
+    def _wiring(self, layer: Layer, at: int, before: dict[str, int]) -> frozenset[bool]:
+        """Whether a layer reads what the one right before it in its row makes, and what others before it make; ``before``: which made what.
+        The first that computes with parameters reads what comes into the row, as the ones after it read on."""
+        reads, made = self._touches(layer)
+        out = {before[n] == at - 1 for n in reads if before.get(n, at) != at}
+        if made and not before:
+            out.add(True)
+        before.update(dict.fromkeys(made, at))
+        return frozenset(out)
+
+    def _name(self, layer: Layer, wiring: frozenset[bool]) -> None:
+        self.held.append(layer)
+        exact, rough = self._parts_of(layer, wiring)
+        self.exact[id(layer)] = self._number(exact)
+        self.rough[id(layer)] = self._number(rough)
+        self.bare[id(layer)] = self._number(("kept", *self._kept_of(layer)) if self._has_kept(layer) else rough)
+        self.wiring[id(layer)] = wiring
+
+    def _known(self, layer: Layer, names: dict[int, int]) -> int:
+        if id(layer) not in names:  # one that only divides a long row
+            self._name(layer, frozenset())
+        return names[id(layer)]
+
+    def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """What a layer is told from others by: with the sizes and settings of its ops, and without."""
+        name = _NUMBER.sub("#", layer.name.split("…")[0])
+        exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
+        rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
+        own = self.own.get(id(layer))
+        if own is None:
+            own = self.own[id(layer)] = _own_ops(layer)
+            self.held.append(layer)
+        return (*exact, own[0]), (*rough, own[1])
+
+    def _kept_of(self, layer: Layer) -> tuple[str, ...]:
+        """What a layer computes with what is kept, op by op, whatever else it does between."""
+        found = self.kept_of.get(id(layer))
+        if found is None:
+            own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
+            found = self.kept_of[id(layer)] = (*own, *(part for child in layer.children for part in self._kept_of(child)))
+            self.held.append(layer)
+        return found
+
+    def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
+        """Fold until nothing repeats any more."""
+        while True:
+            out = self._fold(layers, names, same)
+            if len(out) == len(layers):
+                return out
+            layers = out
+            for layer in layers:
+                if id(layer) not in self.exact:
+                    self._name(layer, self.wiring[id(layer)])
+
+    def _fold(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
+        row = [names[id(layer)] for layer in layers]
+        best = _best_periods(row)
+        reach = self._reach(layers)
+        out: list[Layer] = []
+        at = 0
+        while at < len(row):
+            period, times = best[at]
+            later = (reach[i] >= at + ((i - at) // period + 2) * period for i in range(at, at + period * (times - 1)))
+            if times < 2 or True not in self.wiring[id(layers[at])] or any(later):  # beside each other, and not one after the other
+                out.append(layers[at])
+                at += 1
+                continue
+            members = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
+            folded = _folded(members, same, next((k for k in range(period) if self._has_kept(members[0][k])), 0))
+            self.wiring[id(folded)] = self.wiring[id(layers[at])]
+            self.held.append(folded)
+            out.append(folded)
+            at += period * times
+        return out
+
+    def _parts(self, layers: list[Layer]) -> list[Layer]:
+        """A long row in parts, all about as long."""
+        while len(layers) > WIDEST:
+            size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
+            pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
+            layers = [p[0] if len(p) == 1 else Layer(_block_name(p, self._has_kept), (), p) for p in pieces]
+            before: dict[str, int] = {}
+            for at, layer in enumerate(layers):
+                wiring = self._wiring(layer, at, before)
+                if id(layer) not in self.exact:
+                    self._name(layer, wiring)
+        return layers
+
+
+def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
+    """At each place, the period and the times of the repetition from there that covers most; the shortest period of those."""
+    count = len(row)
+    best = [(1, 1)] * count
+    covered = [1] * count
+    for period in range(1, min(_LONGEST_PERIOD, count // 2) + 1):
+        run = 0
+        for at in range(count - period - 1, -1, -1):
+            run = run + 1 if row[at] == row[at + period] else 0
+            times = run // period + 1
+            if times > 1 and times * period > covered[at]:
+                covered[at], best[at] = times * period, (period, times)
+    return best
+
+
+def _folded(members: Sequence[Sequence[Layer]], same: bool, called: int) -> Layer:
+    """Rows that are alike as one layer, called after the one at this place in each."""
+    first, last = members[0][called], members[-1][called]
+    out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
+    if len(members[0]) == 1 and not any(row[0].beside for row in members):
+        out.members = [m for row in members for m in (row[0].members or row)]
+        out.same = same and all(row[0].same for row in members)
+        return out
+    out.ops, out.children = [], list(members[0])
+    out.members = [Layer(row[called].name, (), row) for row in members]
+    out.same = same
+    return out
+
+
+# --- blocks
+
+
+def _learned(program: Program) -> frozenset[str]:
+    """The values that depend on what is kept, parameters mostly; not numbers of things, such as what only the shape of those tells."""
+    out: set[str] = set()
+    for op in program.all_ops():
+        if any(n in out or ((v := op.block.find(n)) is not None and v.persistable) for n in op.input_names()):
+            for name in op.output_names():
+                variable = op.block.find(name)
+                if variable is None or variable.dtype is None or not variable.dtype.is_integer:
+                    out.add(name)
+    return frozenset(out)
+
+
+def _block_name(piece: Sequence[Layer], has_kept: Callable[[Layer], bool]) -> str:
+    """After those in it that are called as the first one with parameters and a number is: the least and the largest number."""
+    names = [part for layer in [one for one in piece if has_kept(one)] or piece for part in _ends(layer.name)]
+    named = [n for n in names if _NUMBER.search(n)] or names
+    alike = [n for n in named if _NUMBER.sub("#", n) == _NUMBER.sub("#", named[0])]
+    alike.sort(key=lambda n: [int(d[:18]) for d in _NUMBER.findall(n)])
+    return range_of(alike[0], alike[-1])
+
+
+def _ends(name: str) -> list[str]:
+    """``conv2d_7`` and ``conv2d_12`` of ``conv2d_7…12``."""
+    first, _, last = name.partition("…")
+    return [first, first.rstrip("0123456789") + last] if last.isdecimal() else [first]
+
+
+def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """What the own ops of a layer are told from others by, with sizes and settings and without."""
+    made: dict[str, int] = {}
+    exact: list[object] = []
+    rough: list[object] = []
+    for at, op in enumerate(layer.ops):
+        wired = tuple([made.get(n, -1) for n in op.input_names()])
+        rough.append((op.type, wired))
+        exact.append((op.type, wired, _sizes(op), _settings(op)))
+        made.update(dict.fromkeys(op.output_names(), at))
+    return tuple(exact), tuple(rough)
+
+
+def _sizes(op: Op) -> tuple[object, ...]:
+    """The sizes of what an op reads that is kept, and of its results."""
+    out: list[tuple[Size, ...] | None] = []
+    for name in op.input_names():
+        variable = op.block.find(name)
+        if variable is not None and variable.persistable:
+            out.append(variable.spec.dims)
+    for name in op.output_names():
+        variable = op.block.find(name)
+        out.append(variable.spec.dims if variable is not None else None)
+    return tuple(out)
+
+
+def _settings(op: Op) -> object:
+    operator = op.operator
+    if operator is None or op.sub_block_indices():
+        return ""
+    if _ASIDE.isdisjoint(operator.schema.attributes):
+        return id(operator)  # there is one of each operator with the same settings
+    return repr([(n, getattr(operator, n)) for n in operator.schema.attributes if n not in _ASIDE])

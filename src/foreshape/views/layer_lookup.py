@@ -1,0 +1,163 @@
+"""Layers of a program by words: ``last pool``, ``second last conv``, ``before last linear``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from foreshape.errors import SchemaError
+from foreshape.program.op import EMPTY, Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.spec import TENSOR_KINDS
+
+_ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_SHOWN: Final = 12
+_LONGEST: Final = 12
+"""So many pieces of a name are looked at."""
+_PASSED_OVER: Final = frozenset({"feed", "fetch"})
+_BESIDE: Final = re.compile(r"^v[0-9]+$|[0-9]+d?$")
+"""What a name has beside its words, as the 2d of pool2d, the v2 of matmul_v2 and the 2 of reshape2."""
+
+
+@dataclass(slots=True)
+class Layer:
+    """Ops whose results carry one name, as ``linear_1`` of a product ``linear_1.tmp_0`` and its bias ``linear_1.tmp_1``; mostly one op."""
+
+    name: str
+    ops: list[Op] = field(default_factory=list["Op"])
+    words: set[str] = field(default_factory=set[str])
+    """What it answers to."""
+
+    @property
+    def outputs(self) -> list[Variable]:
+        """What its last op gives; without what is kept for gradients and statistics."""
+        return _main_results(self.ops[-1])
+
+    @property
+    def inputs(self) -> list[Variable]:
+        """What it computes with: neither persistable nor made by itself."""
+        own = {n for op in self.ops for n in op.output_names()}
+        found: dict[str, Variable] = {}
+        for op in self.ops:
+            for name in op.input_names():
+                variable = op.block.find(name) if name not in own else None
+                if variable is not None and not variable.persistable and variable.kind in TENSOR_KINDS:
+                    found[name] = variable
+        return list(found.values())
+
+
+def layers_of(program: Program) -> list[Layer]:
+    """The layers of the global block, in the order in which they are done."""
+    out: list[Layer] = []
+    by_name: dict[str, Layer] = {}
+    for op in program.global_block.ops:
+        results = [] if op.type in _PASSED_OVER else _main_results(op)
+        if not results:
+            continue
+        name = results[0].name.rsplit(".tmp", 1)[0]
+        layer = by_name.get(name)
+        if layer is None:
+            layer = by_name[name] = Layer(name)
+            out.append(layer)
+        layer.ops.append(op)
+        layer.words |= {op.type, *_words(op.type), *_words(name), name}
+    return out
+
+
+def outputs_of(program: Program, words: str) -> list[Variable]:
+    """The variables that words select; see `Program.outputs_of`."""
+    block = program.global_block
+    given = words.strip()
+    if given in block.vars:
+        return [block.vars[given]]
+    before, place, word = _parsed(given)
+    layers = layers_of(program)
+    found = [one for one in layers if word in one.words]
+    if not found:
+        raise SchemaError(f"no layer answers to {word!r}, of {words!r}; the last ones are\n{listing(layers)}")
+    if place is None and len(found) > 1:
+        raise SchemaError(f"{len(found)} layers answer to {word!r}: say which, as 'last {word}'; they are\n{listing(layers, found)}")
+    at = place or 0
+    if not -len(found) <= at < len(found):
+        raise SchemaError(f"only {len(found)} layers answer to {word!r}, of {words!r}; they are\n{listing(layers, found)}")
+    layer = found[at]
+    out = layer.inputs if before else layer.outputs
+    if before and len(out) != 1:
+        seen = ", ".join(map(str, out)) or "none"
+        raise SchemaError(f"what stands before {layer.name} is not one variable: {seen}; give the name of one")
+    return out
+
+
+def with_words(layers: Sequence[Layer]) -> list[tuple[Layer, str]]:
+    """Each layer with words that select it: counted from the end among those of its kind, or else the name of what it gives."""
+    after: dict[str, int] = {}
+    out: list[tuple[Layer, str]] = []
+    for layer in reversed(layers):
+        for one in layer.words:
+            after[one] = after.get(one, 0) + 1
+        word = _kind(layer)
+        place = after.get(word, len(_ORDINALS) + 1)
+        out.append((layer, _from_the_end(place, word) if place <= len(_ORDINALS) else layer.outputs[0].name))
+    return out[::-1]
+
+
+def listing(layers: Sequence[Layer], some: Sequence[Layer] | None = None) -> str:
+    """The last of some layers (all where left out), a line for each: the words that select it, and what it gives."""
+    chosen = {id(one) for one in (layers if some is None else some)}
+    rows = [(words, layer) for layer, words in with_words(layers) if id(layer) in chosen]
+    shown = rows[-_SHOWN:]
+    width = max((len(words) for words, _ in shown), default=0)
+    lines = [f"    {words:{width}}  {', '.join(map(str, layer.outputs))}" for words, layer in shown]
+    return "\n".join(([f"    ({len(rows) - len(shown)} before these)"] if len(rows) > len(shown) else []) + lines) or "    none"
+
+
+def _from_the_end(place: int, word: str) -> str:
+    return f"last {word}" if place == 1 else f"{_ORDINALS[place - 1]} last {word}"
+
+
+def _parsed(words: str) -> tuple[bool, int | None, str]:
+    """Whether what stands before is meant, which of several (from 0, or from -1 backwards), and the word itself."""
+    left = words.split()
+    before = bool(left) and left[0] == "before"
+    left = left[before:]
+    place: int | None = None
+    if len(left) > 1 and left[0] in _ORDINALS:
+        place = _ORDINALS.index(left[0])
+        left = left[1:]
+    if len(left) > 1 and left[0] == "last":
+        place = -1 - (place or 0)
+        left = left[1:]
+    if len(left) != 1:
+        raise SchemaError(f"a layer is selected by words such as 'last pool', 'second last conv', 'before last linear', or by the name of a variable; "
+                          f"seen {words[:100]!r}")  # fmt: skip
+    return before, place, left[0]
+
+
+def _pieces(name: str) -> list[str]:
+    return [short for one in re.split(r"[._/]", name) if (short := _BESIDE.sub("", one))]
+
+
+def _words(name: str) -> set[str]:
+    """The words in a name, one and several in a row: ``max_pool2d_with_index`` has max, pool, max_pool and so on."""
+    pieces = _pieces(name)[:_LONGEST]
+    return {"_".join(pieces[first:last]) for first in range(len(pieces)) for last in range(first + 1, len(pieces) + 1)}
+
+
+def _kind(layer: Layer) -> str:
+    """The word that a person would say: the type of its op, or the name of a layer of several."""
+    pieces = _pieces(layer.name) if len(layer.ops) > 1 else []
+    return "_".join(pieces or _pieces(layer.ops[-1].type)).removeprefix("elementwise_") or layer.ops[-1].type
+
+
+def _main_results(op: Op) -> list[Variable]:
+    """The tensors of the first result that has any which do not persist."""
+    slots = [r.name for r in op.operator.schema.results if not r.optional] if op.operator is not None else list(op.outputs)
+    for slot in slots:
+        names = [n for n in op.outputs.get(slot, ()) if n and n != EMPTY]
+        found = [v for n in names if (v := op.block.find(n)) is not None and not v.persistable and v.kind in TENSOR_KINDS]
+        if found:
+            return found
+    return []

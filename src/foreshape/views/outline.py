@@ -1,0 +1,243 @@
+"""The layers of a program: its forward ops in groups, by name scopes, by the names of parameters, and by what follows what.
+
+An op belongs to the `name_scope` that it was made in; where it has none, to what the dotted name of its first parameter says
+(``encoder.0.attention.query.weight``, or ``conv2d_7.w_0``). One without parameters belongs to the layer whose results are called as its own
+(``fc_0.tmp_1``), or to the layer right before it, where it is an activation and the like, that keeps the shape and reads nothing else. All others
+stand by themselves, among the layers between which they are. A group is always of ops in a row, so that arrows between groups go one way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from foreshape.program.op import Op, Role
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.spec import TENSOR_KINDS
+
+_MADE: Final = re.compile(r"(.+)\.tmp_\d+(?:@GRAD.*)?\Z")
+_FLAT: Final = re.compile(r"[a-z0-9_]+_\d+\Z")
+_NORMS: Final = frozenset({"batch_norm", "sync_batch_norm"})
+DEEPEST: Final = 12
+"""Scopes within scopes that are told apart; names come from files."""
+
+
+class Layer:
+    """A layer, or a group of them.
+
+    Attributes:
+        name: without the names of the groups around it.
+        ops: its own, in their order; of a group only the op that runs the block that the group is.
+        children: of a group, in their order.
+        members: of layers that are alike and follow each other: all of them; ``ops`` and ``children`` are the first one's.
+        beside: of members: that none reads what another makes, so that they stand beside each other and not one after the other.
+        same: of members: whether they are of the same sizes and settings too.
+    """
+
+    __slots__ = ("beside", "children", "members", "name", "ops", "same")
+
+    def __init__(self, name: str, ops: Sequence[Op] = (), children: Sequence[Layer] = ()) -> None:
+        self.name = name
+        self.ops = list(ops)
+        self.children = list(children)
+        self.members: list[Layer] = []
+        self.same = True
+        self.beside = False
+
+    @property
+    def times(self) -> int:
+        """How many alike layers it stands for."""
+        return len(self.members) or 1
+
+    def times_words(self) -> str:
+        """``x 12``; empty of one that stands for itself."""
+        return "" if self.times == 1 else f"x {self.times} in parallel" if self.beside else f"x {self.times}"
+
+    def all_ops(self) -> Iterator[Op]:
+        """Every op in it, those of all its members."""
+        waiting: list[Layer] = [self]
+        while waiting:
+            layer = waiting.pop()
+            if layer.members:
+                waiting += reversed(layer.members)
+            else:
+                yield from layer.ops
+                waiting += reversed(layer.children)
+
+    def bodies(self) -> list[Layer]:
+        """All that it stands for: its members, or itself."""
+        return self.members or [self]
+
+    def types(self) -> str:
+        """``conv2d, batch_norm, relu``: the operators of a layer, each once."""
+        return ", ".join(dict.fromkeys(op.type for op in self.ops))
+
+
+def forward_ops(ops: Iterable[Op]) -> list[Op]:
+    """The ops of the network itself: not its gradients and updates, nor what stands for feeding and fetching."""
+    return [op for op in ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) and op.type not in ("feed", "fetch")]
+
+
+def layers_of(program: Program) -> list[Layer]:
+    """The layers of a program, as they are named and in their order; nothing is folded."""
+    program.refresh_quietly()
+    return _layers(program, forward_ops(program.global_block.ops), frozenset({0}), forward_ops)
+
+
+def gradient_layers_of(program: Program) -> list[Layer]:
+    """What a training program computes its gradients with, in layers: those that have the names of what they undo."""
+    ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.type not in ("feed", "fetch")]
+    return _layers(program, ops, frozenset({0}), list)
+
+
+def update_layers_of(program: Program) -> list[Layer]:
+    """What a training program changes its parameters with, and works out its learning rate, in layers."""
+    updates = Role.OPTIMIZE | Role.LEARNING_RATE
+    ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.type not in ("feed", "fetch")]
+    return _layers(program, ops, frozenset({0}), list)
+
+
+def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[Layer]:
+    leaves = _leaves(ops)
+    items = [(path, _with_blocks(program, Layer(path[-1], own), within, chosen)) for path, own in leaves]
+    return _grouped(items, 0)
+
+
+def _with_blocks(program: Program, layer: Layer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> Layer:
+    """A layer whose op runs blocks is a group of what is in them."""
+    if len(within) > DEEPEST:
+        return layer
+    for op in layer.ops:
+        for index in op.sub_block_indices():
+            if index not in within and 0 <= index < len(program.blocks):
+                layer.children += _layers(program, chosen(program.blocks[index].ops), within | {index}, chosen)
+    return layer
+
+
+# --- which ops are one layer
+
+
+def _first_parameter(op: Op) -> Variable | None:
+    kept = [v for v in op.input_variables() if v.persistable and v.kind in TENSOR_KINDS and v.value is None]
+    return next((v for v in kept if v.is_parameter), kept[0] if kept else None)
+
+
+def _named_path(op: Op, scope: list[str]) -> list[str] | None:
+    """Scopes and layer, where a parameter tells them."""
+    parameter = _first_parameter(op)
+    if parameter is None:
+        return None
+    own = [part for part in (parameter.name.rpartition(".")[0] or parameter.name).split(".") if part][:DEEPEST] or [parameter.name]
+    return own if own[: len(scope)] == scope else [*scope, *own][:DEEPEST]
+
+
+def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
+    """Layers in their order: the names of the groups around them with their own, and their ops."""
+    scopes = [list(op.scope[: DEEPEST - 1]) for op in ops]
+    paths = [_named_path(op, scope) for op, scope in zip(ops, scopes, strict=True)]
+    after = _next_paths(paths, scopes)
+    leaves: list[tuple[list[str], list[Op]]] = []
+    key = ""
+    for at, op in enumerate(ops):
+        before, own = leaves[-1] if leaves else ([], [])
+        path, made = paths[at], _MADE.match(next(op.output_names(), ""))
+        named = made[1] if made else ""
+        if own and not op.sub_block_indices() and not own[0].sub_block_indices():
+            same = path == before if path is not None else bool(named) and named == key and (not scopes[at] or before[: len(scopes[at])] == scopes[at])
+            if same or _continues(op, own, path, before, scopes[at]):
+                own.append(op)
+                continue
+        if path is None:
+            if op.role & Role.BACKWARD and after[at][-1:] == [named] and any(_MADE.sub(r"\1", n) == named for n in op.input_names() if "@GRAD" in n):
+                # the gradient of an activation comes before those of its layer
+                path = after[at]
+            else:
+                around = scopes[at] or _shared(before, after[at])
+                path = [*around, op.type][:DEEPEST]
+        leaves.append((path, [op]))
+        key = named
+    return leaves
+
+
+def _next_paths(paths: Sequence[list[str] | None], scopes: Sequence[list[str]]) -> list[list[str]]:
+    """Of each op the names of the nearest layer after it."""
+    out: list[list[str]] = [[]] * len(paths)
+    found: list[str] = []
+    for at in range(len(paths) - 1, -1, -1):
+        out[at] = found
+        path = paths[at]
+        found = path if path is not None else [*scopes[at], ""] if scopes[at] else found
+    return out
+
+
+def _shared(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """The groups that two layers are both in."""
+    out: list[str] = []
+    for a, b in zip(before[:-1], after[:-1], strict=False):
+        if a != b:
+            break
+        out.append(a)
+    return out
+
+
+def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Sequence[str], scope: Sequence[str]) -> bool:
+    """Whether an op only changes the numbers of what the layer before it makes: an activation, a dropout, the norm of a convolution."""
+    if path is not None and not (op.type in _NORMS and len(path) == len(before) == 1 and _FLAT.match(path[0]) and _FLAT.match(before[0])):
+        return False
+    if scope and list(before[: len(scope)]) != list(scope):
+        return False
+    read = [v for v in op.input_variables() if not v.persistable]
+    result = result_of(op)
+    if len(read) != 1 or result is None or read[0].name not in own[-1].output_names():
+        return False
+    dims = read[0].spec.dims
+    return dims is not None and result.spec.dims == dims and result.spec.lod == read[0].spec.lod
+
+
+def result_of(op: Op) -> Variable | None:
+    """What an op is for: its first result that is not kept; before these those that gradients come from, since others serve the gradient alone."""
+    operator = op.operator
+    slots = [r.name for r in operator.schema.results] if operator is not None else list(op.outputs)
+    if operator is not None and len(slots) > 1 and operator.grad_class is not None:
+        taken = {operand.name for operand in operator.grad_class.schema.operands}
+        slots.sort(key=lambda slot: f"{slot}@GRAD" not in taken)
+    found = [v for s in slots for n in op.outputs.get(s, ()) if (v := op.block.find(n)) is not None]
+    return next((v for v in found if not v.persistable), found[0] if found else None)
+
+
+def output_of(layer: Layer) -> Variable | None:
+    """What a layer is for: its last result, of those of floats where there are any; others are sizes, mostly."""
+    out: Variable | None = None
+    for op in layer.bodies()[-1].all_ops():
+        found = result_of(op)
+        if found is not None and (out is None or found.dtype is None or found.dtype.is_floating or (out.dtype is not None and not out.dtype.is_floating)):
+            out = found
+    return out
+
+
+# --- groups
+
+
+def _grouped(items: Sequence[tuple[list[str], Layer]], depth: int) -> list[Layer]:
+    """Layers with the same group in a row are put into it."""
+    out: list[Layer] = []
+    at = 0
+    while at < len(items):
+        path, layer = items[at]
+        end = at + 1
+        if len(path) > depth + 1:
+            while end < len(items) and len(items[end][0]) > depth + 1 and items[end][0][depth] == path[depth]:
+                end += 1
+            children = _grouped(items[at:end], depth + 1)
+            if len(children) == 1:  # a group of one thing is that thing
+                only = children[0]
+                only.name = f"{path[depth]}.{only.name}"
+                out.append(only)
+            else:
+                out.append(Layer(path[depth], (), children))
+        else:
+            out.append(layer)
+        at = end
+    return out

@@ -1,0 +1,273 @@
+"""`Summary`: the layers of a program as a table of one screen: what they give, hold, make and compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Final, NamedTuple
+
+from foreshape.dims import Size, substitute
+from foreshape.errors import SchemaError, ShapeError, border
+from foreshape.pictures.figures import plural, share, short_bytes, short_count
+from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
+from foreshape.pictures.widths import begin, fit, left, wide
+from foreshape.program.inputs import inputs_of
+from foreshape.program.kept import size_of
+from foreshape.program.op import Role
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.views.layer_costs import Measure, Meter, Sizes
+from foreshape.views.layer_grouping import folded_layers
+from foreshape.views.outline import Layer, output_of
+
+ROWS: Final = 32
+"""So many layers are one screen, with the lines around them."""
+_DEEPEST_SHOWN: Final = 6
+_NARROW: Final = 60
+"""The width from which on the columns stand side by side."""
+_COLUMNS: Final = ("layer", "output", "parameters", "results", "work")
+
+
+class Row(NamedTuple):
+    """One line: a layer, or what is neither of the layers nor in them.
+
+    Attributes:
+        depth: how many groups it is in.
+        name: of the layer, without the names of the groups around it.
+        types: its operators; empty of a group.
+        times: how many alike layers follow each other.
+        output: the dims of its result, as text.
+        measure: of all of the ``times`` together.
+        hidden: how many layers are in it that have no line of their own.
+    """
+
+    depth: int
+    name: str
+    types: str
+    times: int
+    output: str
+    measure: Measure
+    hidden: int
+    many: str = ""
+    """``times`` in words: ``x 12``; ``x 3 in parallel``."""
+
+
+class Summary:
+    """The layers of a program. ``str`` of it is a table of at most 80 columns (`text` takes other widths), and a notebook shows it foldable."""
+
+    @border("the program cannot be summed up", SchemaError)
+    def __init__(self, program: Program, batch: int | None = None, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
+                 layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
+        if (depth is not None and depth < 1) or rows < 1:
+            raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
+        self.sizes = meter.sizes if meter is not None else Sizes(program, batch, sizes)
+        self._meter = meter if meter is not None else Meter(program, self.sizes)
+        self._layers = list(layers) if layers is not None else folded_layers(program)
+        self._depth = depth if depth is not None else _deepest_within(self._layers, rows)
+        self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v, self.sizes.given)) for v in inputs_of(program.global_block)]
+        self.rows: list[Row] = [row for layer in self._layers for row in self._rows([layer], 0)]
+        self.more: list[Row] = list(self._others(program))
+        """What a training program has besides its layers: gradients and updates."""
+        self.total: Measure = self._meter.all(op for layer in self._layers for op in layer.all_ops())
+        for row in self.more:
+            self.total += row.measure
+        read = {n for op in program.all_ops() for n in op.input_names()}
+        unread = [v for v in self._meter.parameters if v.spec.dims is not None and v.name not in read]
+        self._tail = list(self._tail_lines(program, unread))
+
+    def _rows(self, alike: Sequence[Layer], depth: int) -> Iterator[Row]:
+        """The line of a layer, for all those at its place in what it is repeated with; then those of what is in it."""
+        yield self._row(alike, depth, hide=depth + 1 >= self._depth)
+        if depth + 1 < self._depth:
+            for below in _below(alike):
+                yield from self._rows(below, depth + 1)
+
+    def _row(self, alike: Sequence[Layer], depth: int, hide: bool) -> Row:
+        layer = alike[0]
+        hidden = _leaves(layer.children) if hide and layer.children else 0
+        measure = self._meter.all(op for one in alike for op in one.all_ops())
+        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
+
+    def _others(self, program: Program) -> Iterator[Row]:
+        ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]
+        backward = [op for op in ops if op.role & Role.BACKWARD]
+        updates = [op for op in ops if not op.role & Role.BACKWARD and op.role & (Role.OPTIMIZE | Role.LEARNING_RATE)]
+        for name, group in (("gradients", backward), ("updates", updates)):
+            if group:
+                inner = [o for op in group for i in op.sub_block_indices() if 0 <= i < len(program.blocks) for o in program.blocks[i].ops]
+                yield Row(0, name, plural(len(group) + len(inner), "op"), 1, "", self._meter.all([*group, *inner]), 0)
+
+    def _tail_lines(self, program: Program, unread: Sequence[Variable]) -> Iterator[str]:
+        number, total = self.sizes.number, self.total
+        extra = sum(number(v.spec.elements) or 0 for v in unread)
+        held = total.parameter_bytes + sum(number(size_of(v)) or 0 for v in unread)
+        yield f"parameters: {total.parameters + extra:,} numbers, {short_bytes(held) or '0B'}"
+        state = sum(number(size_of(v)) or 0 for v in self._meter.state)
+        if state:
+            yield f"other state: {short_bytes(state)}"
+        words = self.sizes.words()
+        unsized = f", without {plural(self._meter.uncounted, 'result')} of unknown size" if self._meter.uncounted else ""
+        yield f"{words + ': ' if words else ''}results {short_bytes(total.result_bytes) or '0B'}, {short_count(total.work) or '0'} multiply-adds{unsized}"
+
+    # --- text
+
+    def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def text(self, width: int = 80) -> str:
+        """The table in lines of at most so many characters (from 24 on). Below 60 a layer is its name, and under it what it gives and its figures."""
+        width = max(width, 24)
+        lines = [self._cells(row) for row in (*self.rows, *self.more)]
+        head = [fit(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
+        if len(self.inputs) > 4:
+            head.append(f"and {plural(len(self.inputs) - 4, 'more input')}")
+        tail = [part for words in self._tail for part in wrap(words, width, subsequent_indent="    ")]
+        if width < _NARROW:
+            return "\n".join([*head, "", *(part for line in lines for part in _apart(line, width)), "", *tail])
+        numbers = [max(len(line[c]) for line in [_COLUMNS, *lines]) for c in (2, 3, 4)]
+        rest = width - sum(numbers) - 2 * 4
+        name = max(wide(line[0]) for line in [_COLUMNS, *lines])
+        if name + max(wide(line[1]) for line in lines or [_COLUMNS]) > rest:
+            lines = [(line[0], line[1].replace(", ", ","), *line[2:]) for line in lines]
+        output = min(max(wide(line[1]) for line in [_COLUMNS, *lines]), max(rest * 9 // 20, 10))
+        name = min(name, rest - output)
+
+        def line(cells: Sequence[str]) -> str:
+            first = f"{left(_fit(cells[0], name), name)}  {left(_fit_dims(cells[1], output), output)}"
+            return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[2:], numbers, strict=True))]).rstrip()
+
+        rule = "-" * min(width, name + output + sum(numbers) + 8)
+        return "\n".join([*head, line(_COLUMNS), rule, *map(line, lines), rule, *tail])
+
+    def _cells(self, row: Row) -> tuple[str, str, str, str, str]:
+        m, total = row.measure, self.total
+        figures = [
+            (short_count(m.parameters), share(m.parameters, total.parameters)),
+            (short_bytes(m.result_bytes), share(m.result_bytes, total.result_bytes)),
+            (short_count(m.work), share(m.work, total.work)),
+        ]
+        parameters, results, work = (f"{text} {part:>4}" if text else "" for text, part in figures)
+        return "  " * row.depth + _name(row), row.output, parameters, results, work
+
+    # --- a notebook
+
+    def _repr_html_(self) -> str:
+        heads = [tag("div", f"input {name}  {dims}") for name, dims in self.inputs[:4]]
+        return card("Summary", *heads, self._tables(), *(tag("div", line) for line in self._tail))
+
+    def _tables(self) -> Markup:
+        """Every level, each group to be unfolded."""
+        return Markup("".join([self._level([[layer] for layer in self._layers], 0), _table([self._cells(r) for r in self.more]) if self.more else ""]))
+
+    def _level(self, layers: Sequence[Sequence[Layer]], depth: int) -> Markup:
+        out: list[Markup] = []
+        waiting: list[Sequence[object]] = []
+        for alike in layers:
+            cells = self._cells(self._row(alike, 0, hide=True))
+            if not alike[0].children or depth >= _DEEPEST_SHOWN:
+                waiting.append(cells)
+                continue
+            if waiting:
+                out.append(_table(waiting))
+                waiting = []
+            out.append(folded(" · ".join(" ".join(c.split()) for c in cells if c), self._level(_below(alike), depth + 1)))
+        return Markup("".join([*out, _table(waiting) if waiting else ""]))
+
+
+def _table(lines: Sequence[Sequence[object]]) -> Markup:
+    return markup_table(_COLUMNS, lines, (2, 3, 4))
+
+
+def _below(alike: Sequence[Layer]) -> list[tuple[Layer, ...]]:
+    """The layers at each place within layers that are alike."""
+    return list(zip(*(body.children for layer in alike for body in layer.bodies()), strict=False))
+
+
+def _name(row: Row) -> str:
+    """``conv2d_7…12, relu  x 3``: what a layer is called, its operators where the name does not say them, and how many there are."""
+    stem = row.name.rpartition("_")[0] if row.name.rpartition("_")[2][:1].isdigit() else row.name
+    first, _, others = row.types.partition(", ")
+    kinds = plural(row.hidden, "layer") if row.hidden else others if first == stem else row.types
+    shown = escape(row.name).replace("\n", " ") + (f" {row.many}" if row.many else "")
+    return shown + (f"  {escape(kinds)}" if kinds else "")
+
+
+def _leaves(layers: Iterable[Layer]) -> int:
+    return sum(_leaves(layer.children) if layer.children else 1 for layer in layers)
+
+
+def _output(layer: Layer, given: Mapping[str, int]) -> str:
+    found = output_of(layer)
+    return dims_text(found, given) if found is not None else ""
+
+
+def dims_text(variable: Variable, given: Mapping[str, int] | None = None) -> str:
+    """``[batch, 64, 56, 56]``; of ragged values of the packed rows; what kind it is where it has no dims. Sizes that are ``given`` are numbers."""
+    spec = variable.spec
+    if spec.dims is None:
+        return spec.kind.name.lower() if spec.dtype is None else f"{spec.dtype.short}[?]"
+    dims = spec.dims if not given else [_with(d, given) for d in spec.dims]
+    return f"[{', '.join(escape(str(d)) for d in dims)}]" + ("" if variable.known else " ?")
+
+
+def _with(dim: Size, given: Mapping[str, int]) -> Size:
+    try:
+        return substitute(dim, given)
+    except ShapeError:  # the network does not take these sizes
+        return dim
+
+
+def _fit_dims(text: str, width: int) -> str:
+    """Dims in a width: the longest of them give way first, each as a whole."""
+    if wide(text) <= width or not text.startswith("["):
+        return fit(text, width)
+    inside, end = text[1:].rpartition("]")[::2]
+    apart = ", " if ", " in inside else ","
+    parts: list[str] = []
+    for part in inside.split(apart):  # within parentheses it is no end of a dim
+        if parts and parts[-1].count("(") > parts[-1].count(")"):
+            parts[-1] += apart + part
+        else:
+            parts.append(part)
+    while wide(shown := f"[{apart.join(parts)}]{end}") > width and max(map(len, parts)) > 1:
+        longest = max(range(len(parts)), key=lambda at: len(parts[at]))
+        parts[longest] = "…"
+    return fit(shown, width)
+
+
+def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
+    """A line of the table in several: the layer, then what its other width have, each after its name."""
+    indent = " " * (len(cells[0]) - len(cells[0].lstrip(" ")) + 4)
+    yield _fit(cells[0], width)
+    line = ""
+    for part in [cells[1], *(f"{name} {' '.join(cell.split())}" for name, cell in zip(_COLUMNS[2:], cells[2:], strict=True) if cell)]:
+        if line and len(indent) + wide(line) + 2 + wide(part) > width:
+            yield indent + line
+            line = ""
+        line += f", {part}" if line else _fit_dims(part, width - len(indent))
+    if line:
+        yield indent + line
+
+
+def _fit(text: str, width: int) -> str:
+    """The name of a layer in a width: its operators give way first."""
+    if wide(text) <= width:
+        return text
+    name, gap, kinds = text.rpartition("  ")
+    if gap and name.strip() and wide(name) + 6 <= width:
+        return f"{name}  {begin(kinds, width - wide(name) - 3)}…"
+    return fit(name if gap and name.strip() else text, width)
+
+
+def _deepest_within(layers: Sequence[Layer], rows: int) -> int:
+    """How many levels can be shown in so many rows; at least one."""
+    depth, shown, level = 1, len(layers), list(layers)
+    while depth < _DEEPEST_SHOWN:
+        level = [c for layer in level for c in layer.children]
+        shown += len(level)
+        if not level or shown > rows:
+            break
+        depth += 1
+    return depth

@@ -1,0 +1,250 @@
+"""A block as it was read: its variables and ops as records, from which objects are made when somebody looks at them.
+
+Whoever loads a network to run it, to ask for a shape, or to see whether it holds together looks at few of its thousands of ops and variables,
+and all of them have to be inferred. So they are inferred as records, for which no object is needed; a record differs from others of its pattern
+in names only.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+from foreshape.errors import ForeshapeError
+from foreshape.infer.rules import Answer, Key, answer, replace_symbols
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
+from foreshape.program.block import Block
+from foreshape.program.call_site import Site, call_site
+from foreshape.program.declared import Form
+from foreshape.program.guards import Guards
+from foreshape.program.op import EMPTY, Op
+from foreshape.program.structure import makers
+from foreshape.program.variable import Variable
+from foreshape.spec import Spec
+
+Names = tuple[str, ...]
+"""The variables of an op: those that it reads, slot by slot, and then those that it writes."""
+Slot = tuple[str, int, int]
+"""A slot, and where its names stand among those of the op: from the one place to before the other."""
+
+_filling = threading.RLock()
+
+
+class NeedsObjects(Exception):
+    """Something that is not told of records. It never leaves this room: the objects are made, and inferred op by op."""
+
+
+class Plan(NamedTuple):
+    """How the ops of a pattern are inferred.
+
+    Attributes:
+        operator: with the attributes of the pattern.
+        answers: those of its rules that are kept.
+        reads: for each operand the place of its one name; -1 where it has none.
+        first: where those are the first names, one for each operand, how many there are; otherwise -1.
+        lists: for each operand that takes a list where its names stand, by its place among the operands.
+        writes: the results that have names: the place of the result, where its names stand, and whether it may be without a spec.
+    """
+
+    operator: Operator
+    answers: dict[Key, Answer]
+    reads: tuple[int, ...]
+    first: int
+    lists: tuple[tuple[int, int, int], ...]
+    writes: tuple[tuple[int, int, int, bool], ...]
+
+
+class Pattern:
+    """All of an op but the names of its variables; shared by the ops that differ in these only."""
+
+    __slots__ = ("attributes", "inputs", "is_target", "outputs", "plan", "role", "role_variables", "site", "unknown_fields")
+
+    def __init__(
+        self, attributes: Attributes, inputs: tuple[Slot, ...], outputs: tuple[Slot, ...], role: int, role_variables: tuple[str, ...], is_target: bool,
+        site: Site, unknown_fields: bytes,
+    ) -> None:  # fmt: skip
+        self.attributes, self.inputs, self.outputs = attributes, inputs, outputs
+        self.role, self.role_variables, self.is_target = role, role_variables, is_target
+        self.site, self.unknown_fields = site, unknown_fields
+        self.plan: Plan | None = None
+        """How its ops are inferred, once that was asked."""
+
+    def op(self, block: Block, names: Names) -> Op:
+        """The op of this pattern with these names."""
+        inputs = {slot: names[first:last] for slot, first, last in self.inputs}
+        outputs = {slot: names[first:last] for slot, first, last in self.outputs}
+        made = Op(block, self.attributes, inputs, outputs, self.role, self.role_variables, self.site)
+        made.is_target = self.is_target
+        made.unknown_fields = self.unknown_fields
+        return made
+
+    def planned(self) -> Plan:
+        """How its ops are inferred. Raises `NeedsObjects` where they are not as records."""
+        operator = self.attributes.operator
+        if operator is None or operator.sub_blocks or operator.reads_numbers or operator.accumulates:
+            raise NeedsObjects
+        schema = operator.schema
+        given = {slot: (first, last) for slot, first, last in self.inputs}
+        if any(first < last and slot not in schema.operand_names for slot, (first, last) in given.items()):
+            raise NeedsObjects
+        reads: list[int] = []
+        lists: list[tuple[int, int, int]] = []
+        for at, operand in enumerate(schema.operands):
+            first, last = given.get(operand.name, (0, 0))
+            if operand.many:
+                lists.append((at, first, last))
+            elif last - first > 1:
+                raise NeedsObjects
+            reads.append(first if last > first and not operand.many else -1)
+        places = {result.name: (at, result) for at, result in enumerate(schema.results)}
+        writes: list[tuple[int, int, int, bool]] = []
+        for slot, first, last in self.outputs:
+            if slot in places and last > first:
+                at, result = places[slot]
+                writes.append((at, first, last, result.optional))
+        first = len(reads) if reads == [*range(len(reads))] else -1
+        self.plan = Plan(operator, operator.cache, tuple(reads), first, tuple(lists), tuple(writes))
+        return self.plan
+
+
+class _Specs(dict[str, Spec]):
+    """Name -> what is known of the variable: what its file says, until an op has made it."""
+
+    __slots__ = ("_forms",)
+
+    def __init__(self, forms: dict[str, Form]) -> None:
+        super().__init__()
+        self._forms = forms
+
+    def __missing__(self, name: str) -> Spec:
+        found = self[name] = self._forms[name].declared.spec_for(name)
+        return found
+
+
+class Records:
+    """The variables and ops of a block, by name and in order."""
+
+    __slots__ = ("_block", "_made", "_specs", "forms", "names", "patterns")
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._made: dict[str, Variable] = {}
+        self._specs: dict[str, Spec] = {}
+        """What was inferred."""
+        self.forms: dict[str, Form] = {}
+        """Name of a variable -> all else of it."""
+        self.patterns: list[Pattern] = []
+        """For each op what it shares with others,"""
+        self.names: list[Names] = []
+        """and what it does not."""
+
+    # --- objects
+
+    def fill(self) -> None:
+        """Make the objects, if that has not been done."""
+        block = self._block
+        with _filling:
+            if block.records is not self:
+                return
+            variables = {name: self._variable(name) for name in self.forms}
+            ops = [pattern.op(block, names) for pattern, names in zip(self.patterns, self.names, strict=True)]
+            made_by = makers(ops)
+            for name, variable in variables.items():
+                variable.op = made_by.get(name)
+            block.vars, block.ops = variables, ops
+            block.records = None
+
+    def variable(self, name: str) -> Variable:
+        """The variable of this name, which is made once. Which op makes it is told when somebody asks. Raises `KeyError` where there is none."""
+        with _filling:
+            return self._variable(name)
+
+    def _variable(self, name: str) -> Variable:
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = Variable._read(name, self._block, self.forms[name])  # pyright: ignore[reportPrivateUsage]
+            found._spec = self._specs.get(name)  # pyright: ignore[reportPrivateUsage]
+        return found
+
+    # --- inference
+
+    def infer(self, guards: Guards) -> bool:
+        """Infer all ops, and add what they leave open to ``guards``. False where that takes objects: what was added is of no use then."""
+        if EMPTY in self.forms:  # which stands for nothing, and is described here
+            return False
+        specs = _Specs(self.forms)
+        try:
+            self._infer(specs, guards)
+        except (NeedsObjects, KeyError, RuleError, ForeshapeError):
+            return False
+        with _filling:
+            if self._block.records is not self:
+                return False
+            self._specs = specs
+            for name, variable in self._made.items():
+                variable._spec = specs.get(name)  # pyright: ignore[reportPrivateUsage]
+        return True
+
+    def _infer(self, specs: _Specs, guards: Guards) -> None:
+        forms, spec_of = self.forms, specs.__getitem__
+        known = guards.known or None
+        for pattern, names in zip(self.patterns, self.names, strict=True):
+            operator, answers, reads, first, lists, writes = pattern.plan or pattern.planned()
+            key: Key
+            if first >= 0:
+                key = tuple(map(spec_of, names[:first]))
+            else:
+                key = tuple([specs[names[at]] if at >= 0 else None for at in reads])
+                if lists:
+                    key = _with_lists(key, lists, specs, names)
+            if known is not None:
+                key = replace_symbols(key, known)
+            found = answers.get(key) or answer(operator, key)
+            if found.conditions or found.unknown:
+                found = _settled(pattern, key, found, guards)
+                known = guards.known or None
+            for place, at, end, optional in writes:
+                given: Any = found.results[place]
+                if given is None:
+                    if not optional and any(n != EMPTY for n in names[at:end]):
+                        raise NeedsObjects
+                    continue
+                several: Any = given if given.__class__ is tuple else (given,)
+                if len(several) != end - at:
+                    raise NeedsObjects
+                for spec in several:
+                    name = names[at]
+                    at += 1
+                    form = forms[name]
+                    if form.persistable and form.declared.dims is not None:
+                        if specs[name] is not spec:
+                            raise NeedsObjects
+                    elif name in specs:  # written twice, or read before
+                        raise NeedsObjects
+                    else:
+                        specs[name] = spec
+
+
+def _settled(pattern: Pattern, key: Key, found: Answer, guards: Guards) -> Answer:
+    """The answer when its conditions are known."""
+    if found.unknown:
+        raise NeedsObjects
+    known = guards.known
+    for condition in found.conditions:
+        guards.add(condition, pattern.attributes.type, call_site(pattern.site))
+    if guards.known is known:
+        return found
+    assert pattern.attributes.operator is not None
+    found = answer(pattern.attributes.operator, replace_symbols(key, guards.known))
+    if found.unknown:
+        raise NeedsObjects
+    return found
+
+
+def _with_lists(key: Key, lists: tuple[tuple[int, int, int], ...], specs: _Specs, names: Names) -> Key:
+    out = list(key)
+    for at, first, last in lists:
+        out[at] = tuple([specs[n] for n in names[first:last]])
+    return tuple(out)
