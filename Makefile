@@ -8,16 +8,16 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle proto docs wheel clean
 
-$(VENV)/train: pyproject.toml constraints.txt
+$(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[train]'
+	$(PIP) -e '.[demo]'
 	touch $@
 
-$(VENV)/dev: $(VENV)/train
-	$(PIP) -e '.[train,test,dev,plan,inference]'
+$(VENV)/dev: $(VENV)/demo
+	$(PIP) -e '.[test,dev,plan,inference]'
 	touch $@
 
-demo: $(VENV)/train        ## describe, train, save, reload and classify: the handwritten digits
+demo: $(VENV)/demo         ## describe, train, save, reload and classify: the handwritten digits
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite
@@ -99,18 +99,18 @@ $(PADDLE_VENV)/bin/python:
 paddle: $(VENV)/dev $(PADDLE_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 (in the Python of PADDLE_PYTHON, or one made for it), compared
 	PADDLE_PYTHON=$(PADDLE_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
 
-$(VENV)/docs: $(VENV)/train
-	$(PIP) -e '.[train,docs]'
+$(VENV)/docs: $(VENV)/demo
+	$(PIP) -e '.[demo,docs]'
 	touch $@
 
 docs: $(VENV)/docs         ## build the site into site/; a link that leads nowhere is an error
 	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
-$(VENV)/wheel: $(VENV)/train
-	$(PIP) -e '.[train,wheel]'
+$(VENV)/wheel: $(VENV)/demo
+	$(PIP) -e '.[demo,wheel]'
 	touch $@
 
-wheel: $(VENV)/wheel       ## build the package into dist/, install it in environments of its own, without and with [train], and use it
+wheel: $(VENV)/wheel       ## build the package into dist/, install it in environments of its own, bare and with each of its extras, and use it
 	$(VENV)/bin/python tests/wheel/check.py
 
 proto: $(VENV)/dev         ## make the protobuf module again

@@ -70,7 +70,7 @@ sources = {
 }
 names = list(sources)
 if few := [name for name in names if len(sources[name]) < 20]:
-    sys.exit(f"this Python has hardly any files in {', '.join(few)}; pip install '.[train]' installs numpy, scikit-learn and torch with theirs")
+    sys.exit(f"this Python has hardly any files in {', '.join(few)}; pip install '.[demo]' installs numpy, scikit-learn and torch with theirs")
 
 # Every fourth file is held out; of it are kept the texts that are not read elsewhere.
 train, test = [], []

@@ -174,7 +174,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
     with pytest.raises(fs.ExecutionError, match=r"^a drawing needs the package matplotlib.*: pip install 'foreshape\[train\]'$"):
         fs.training.History().plot(tmp_path / "x.png")
     code, _, err = call("demo", "--out", tmp_path / "demo")
-    assert code == 1 and err.startswith("ExecutionError: the demo needs the package sklearn") and err.endswith(": pip install 'foreshape[train]'\n")
+    assert code == 1 and err.startswith("ExecutionError: the demo needs the package sklearn") and err.endswith(": pip install 'foreshape[demo]'\n")
 
 
 def test_a_narrow_terminal_shows_rows_as_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Builds the package, looks at what is in it, installs it in environments of its own, and uses it from a folder of its own: `make wheel`.
 
-One environment is without the extra ``train``: there networks are described and looked at, and running one says what to install. The
-other has it: there a network is trained, saved and used.
+The first has no extra: there networks are described and looked at, and running one says what to install. The second has ``run``: there a
+network is trained, saved and used, and drawing says what to install. The third has ``train``, and draws.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
         old.unlink()
     wheel = build(out)
     look(wheel)
-    for extra in ("", "[train]"):
+    for extra in ("", "[run]", "[train]"):
         use(wheel, extra)
 
 

@@ -23,7 +23,7 @@ else:
             self.__dict__["_name"] = name
 
         def __getattr__(self, attribute: str) -> Any:
-            with needs("running a program (on PyTorch)"):
+            with needs("running a program (on PyTorch)", "run"):
                 module = load(self.__dict__["_name"])
             value = getattr(module, attribute)
             self.__dict__[attribute] = value  # the next access is an ordinary attribute
