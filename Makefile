@@ -43,10 +43,11 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
 	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not browser and not cuda" || exit 1; done
 
-check: $(VENV)/dev         ## style, types, and the order of the rooms
+check: $(VENV)/dev         ## style, types, the order of the rooms, and words
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python tests/house/words.py
 
 bench: $(VENV)/dev         ## measure against what a user would pick instead
 	$(VENV)/bin/python benchmarks/run.py

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s#:]+\.md)(?:#[^)\s]*)?\)")
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
@@ -56,11 +57,11 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: P
         page.write_text(source, encoding="utf-8")
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for page in PAGES[1:]:
-        name = page.relative_to(ROOT).as_posix()
-        index, inside = page.parent.with_suffix(".md"), page.parent / "index.md"  # of a folder of pages
-        linked = index.exists() and f"{page.parent.name}/{page.name}" in index.read_text(encoding="utf-8")
-        linked = linked or (inside.exists() and f"]({page.name})" in inside.read_text(encoding="utf-8"))
-        assert name in readme or linked, f"README.md does not link {name}"
+def test_every_page_is_reached_from_the_readme() -> None:
+    found, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        found.add(page)
+        targets = {(page.parent / target).resolve() for target in LINK.findall(page.read_text(encoding="utf-8"))}
+        waiting += [target for target in targets - found - {*waiting} if target in PAGES]
+    assert sorted(p.relative_to(ROOT).as_posix() for p in {*PAGES} - found) == []

@@ -12,7 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("script", ["make_operator_reference.py", "make_compatibility.py", "make_pictures.py"])
+@pytest.mark.parametrize("script", ["make_operator_reference.py", "make_compatibility.py", "make_pictures.py", "make_architecture.py"])
 def test_the_operator_reference_is_up_to_date(script: str, update: bool) -> None:
     done = subprocess.run([sys.executable, str(DOCS / script), *([] if update else ["--check"])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -73,6 +75,13 @@ def test_the_package_lists_each_public_name_once_and_nothing_else() -> None:
     code += "print(before == dir(fs) == names, len(before))"
     same, number = run(code).split()
     assert same == "True" and int(number) > 70
+
+
+def test_the_map_of_the_house_has_each_room_in_the_order_of_imports() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"][0]
+    _, _, text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## The map of the house\n")
+    cells = re.findall(r"^\| (`[^|]*) \|", text, re.M)
+    assert [name.removesuffix("/").removesuffix(".py") for cell in cells for name in re.findall("`([^`]+)`", cell)] == contract["layers"][:0:-1]
 
 
 @pytest.mark.parametrize(("folder", "most"), [("src", 400), ("tests", 500)])

@@ -1,0 +1,134 @@
+"""Count the words and names that the house wants fewer of, against the budgets of words.json: ``python tests/house/words.py [--lower]``.
+
+A count above its budget is an error. Where a count is below, the budget is to be lowered: ``--lower`` writes it, and never raises one.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE, DOCS, BUDGETS = ROOT / "src" / "foreshape", ROOT / "docs", Path(__file__).with_suffix(".json")
+GENERATED = ("fusions.md", "compatibility.md", "operators.md")  # and the pages of docs/operators/
+LONGEST = 25
+"""The words of a sentence."""
+POINTING = {"what", "which", "that", "those"}
+OPENINGS = {"What", "Whether", "How", "Where", "Of"}
+_WORD = re.compile(r"[A-Za-z0-9À-ÿ][\w'’.,/%+-]*")
+_NO_PROSE = re.compile(r"^```.*?^```[^\n]*$|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$|!\[[^\]]*\]\([^)]*\)", re.M | re.S)
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^)]*\)")
+_END = re.compile(r"(?<=[.!?])[)*\"']*\s+(?=[A-Z`*\[(0-9])")
+
+
+# --- pages
+
+
+def pages() -> list[Path]:
+    """Return every page that a person writes."""
+    written = [p for folder in (DOCS, DOCS / "recipes") for p in sorted(folder.glob("*.md")) if p.name not in GENERATED]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *written]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page, without its code, tables, headings and pictures; code within a sentence is one word."""
+    prose = _LINK.sub(r"\1", _NO_PROSE.sub("\n\n", text))
+    prose = re.sub(r"``.*?``|`[^`]*`", "Code", prose)
+    for paragraph in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) ", prose, flags=re.M):
+        yield from (one for one in _END.split(" ".join(paragraph.split())) if one)
+
+
+def long_sentences(text: str) -> list[str]:
+    """Return the sentences of a page that have more words than a sentence should."""
+    return [one for one in sentences(text) if len(_WORD.findall(one)) > LONGEST]
+
+
+def pointing_share(texts: Iterable[str]) -> float:
+    """Return the percentage of what, which, that and those among all words."""
+    words = Counter(word.lower().rstrip(".,") in POINTING for text in texts for word in _WORD.findall(text))
+    return 100 * words[True] / max(words.total(), 1)
+
+
+# --- source
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes, functions and attributes."""
+    for node in ast.walk(tree):
+        body: list[ast.stmt] = getattr(node, "body", [])
+        for at, one in enumerate(body if isinstance(body, list) else ()):
+            if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)):
+                continue
+            first = at == 0 and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if first or (at > 0 and isinstance(body[at - 1], ast.Assign | ast.AnnAssign)):
+                yield one.value.value
+
+
+def opens_badly(text: str) -> bool:
+    """Tell whether a docstring begins with a word that names nothing."""
+    return (text.split() or [""])[0].rstrip(",:") in OPENINGS
+
+
+def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the names that stand in more than one place, of pairs of a name and its place."""
+    places: dict[str, list[str]] = {}
+    for name, place in names:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+# --- counts and budgets
+
+
+def counts() -> dict[str, float]:
+    """Count everything that has a budget."""
+    texts = [page.read_text(encoding="utf-8") for page in pages()]
+    prose = [one for text in texts for one in sentences(text)]
+    trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py")) if not p.stem.endswith("_pb2")}
+    told = [text for tree in trees.values() for text in docstrings(tree)]
+    stems = {(p.stem, p.relative_to(SOURCE).parts[0]) for p in trees if not p.stem.startswith("__")}
+    classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return {
+        f"percent of the sentences of the pages with more than {LONGEST} words": 100 * sum(map(len, map(long_sentences, texts))) / len(prose),
+        "percent of what, which, that, those in the pages": pointing_share(prose),
+        "docstrings that begin with What, Whether, How, Where or Of": sum(map(opens_badly, told)),
+        "percent of what, which, that, those in docstrings": pointing_share(told),
+        "names of files that stand in more than one room": len(repeated(sorted(stems))),
+        "names of classes that stand more than once": len(repeated(classes)),
+    }
+
+
+def compare(found: dict[str, float], budgets: dict[str, float], say: Callable[[str], object] = print) -> dict[str, float]:
+    """Say which counts differ from their budgets, and return those above."""
+    above = {name: count for name, count in found.items() if round(count, 1) > budgets[name]}
+    for name, count in found.items():
+        if name in above:
+            say(f"{name}: {count:.4g}, and the budget is {budgets[name]:g} (tests/house/words.json)")
+        elif round(count, 1) < budgets[name]:
+            say(f"{name}: {count:.4g}, below the budget of {budgets[name]:g}: lower it by python tests/house/words.py --lower")
+    return above
+
+
+def main() -> None:
+    """Compare all counts with their budgets; with names of pages, print their long sentences."""
+    given = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
+    for page in given:
+        for one in long_sentences(page.read_text(encoding="utf-8")):
+            print(f"{page}: {one}")
+    if given:
+        return
+    found, budgets = counts(), json.loads(BUDGETS.read_text(encoding="utf-8"))
+    if "--lower" in sys.argv:
+        budgets = {name: min(budgets[name], round(count, 1)) for name, count in found.items()}
+        BUDGETS.write_text(json.dumps(budgets, indent=4) + "\n", encoding="utf-8")
+    if compare(found, budgets):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
