@@ -52,13 +52,13 @@ def transformer(layers: int = 24, width: int = 2048, heads: int = 16, words: int
 
     for _ in range(layers):
         x = layer.layer_norm(h, begin_norm_axis=2)
-        q, k, v = (split(layer.fc(x, width, num_flatten_dims=1)) for _ in "qkv")
+        q, k, v = (split(layer.fc(x, width, flatten_last=1)) for _ in "qkv")
         weights = layer.softmax(layer.matmul(q * (width // heads) ** -0.5, k, transpose_y=True))
         mixed = layer.reshape(layer.transpose(layer.matmul(weights, v), [0, 2, 1, 3]), [0, 0, width])
-        h = h + layer.fc(mixed, width, num_flatten_dims=1)
+        h = h + layer.fc(mixed, width, flatten_last=1)
         x = layer.layer_norm(h, begin_norm_axis=2)
-        h = h + layer.fc(layer.fc(x, 4 * width, num_flatten_dims=1, activation="gelu"), width, num_flatten_dims=1)
-    logits = layer.fc(layer.layer_norm(h, begin_norm_axis=2), words, num_flatten_dims=1)
+        h = h + layer.fc(layer.fc(x, 4 * width, flatten_last=1, activation="gelu"), width, flatten_last=1)
+    logits = layer.fc(layer.layer_norm(h, begin_norm_axis=2), words, flatten_last=1)
     fs.optimizer.Adam(1e-4).minimize(layer.mean(layer.softmax_with_cross_entropy(logits, following)))
 
 

@@ -39,7 +39,7 @@ def _encoder(w: workloads.Workload) -> fs.Variable:
     h = layer.data("x", shape=["batch", "time", width])
 
     def dense(x: fs.Variable, size: int, k: int, n: str, activation: str | None = None) -> fs.Variable:
-        return layer.fc(x, size, activation=activation, num_flatten_dims=1, weight=f"{k}w{n}", bias=f"{k}b{n}")
+        return layer.fc(x, size, activation=activation, flatten_last=1, weight=f"{k}w{n}", bias=f"{k}b{n}")
 
     def split(x: fs.Variable) -> fs.Variable:
         return layer.transpose(layer.reshape(x, [0, 0, heads, width // heads]), [0, 2, 1, 3])

@@ -78,7 +78,7 @@ def tuned(model, data, path, frozen=False, statistics="fixed", epochs=5, rate=1e
     (features,) = base.fetches
     with fs.program_guard(base.program):
         label = layer.data("label", dims=1, dtype="int64")
-        scores = layer.softmax(layer.fc(features, len(TURNS), num_flatten_dims=3, name="direction"))
+        scores = layer.softmax(layer.fc(features, len(TURNS), flatten_last=3, name="direction"))
         cost = layer.mean(layer.cross_entropy(scores, label))
     fs.train(cost, data, optimizer=fs.optimizer.Adam(rate), epochs=epochs, batch_size=50, scope=base.scope)
     fs.save_inference_model(path, base.feeds, [scores], program=base.program, scope=base.scope)

@@ -17,6 +17,9 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "lr": ("learning_rate", "optimizer"),
     "learning_rate": ("optimizer",),
     "eps": ("epsilon",),
+    **dict.fromkeys(("low", "lower"), ("min",)),
+    **dict.fromkeys(("high", "upper"), ("max",)),
+    "data_type": ("dtype",),
     "betas": ("beta1", "beta2"),
     "beta_1": ("beta1",),
     "beta_2": ("beta2",),
@@ -26,9 +29,10 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "max_norm": ("clip_norm",),
     **dict.fromkeys(("units", "out_features", "size", "output_dim", "num_classes"), ("output_size", "hidden_size")),
     **dict.fromkeys(("filters", "out_channels"), ("num_filters",)),
-    **dict.fromkeys(("kernel_size", "kernel"), ("filter_size", "pool_size")),
+    **dict.fromkeys(("filter_size", "pool_size", "kernel", "kernel_sizes", "ksize"), ("kernel_size",)),
     "strides": ("stride",),
-    "paddings": ("padding",),
+    **dict.fromkeys(("paddings", "pad"), ("padding",)),
+    **dict.fromkeys(("padding_value", "value"), ("pad_value",)),
     **dict.fromkeys(("dilations", "dilation_rate"), ("dilation",)),
     "act": ("activation",),
     **dict.fromkeys(("p", "rate", "dropout_prob", "drop_rate"), ("probability", "dropout")),
@@ -44,7 +48,13 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "sparse": ("is_sparse",),
     "stddev": ("std",),
     **dict.fromkeys(("target", "targets", "labels", "y_true"), ("label",)),
-    **dict.fromkeys(("pred", "prediction", "y_pred"), ("input", "logits", "x")),
+    **dict.fromkeys(("pred", "prediction", "y_pred"), ("x", "logits")),
+    **dict.fromkeys(("sequence_length", "seq_length", "seq_len", "lengths"), ("length",)),
+    **dict.fromkeys(("class_num", "class_number", "num_total_classes"), ("num_classes",)),
+    **dict.fromkeys(("bboxes", "rois"), ("boxes",)),
+    "repeat_times": ("repeats",),
+    "out_shape": ("shape", "output_size"),
+    "num_flatten_dims": ("flatten_last",),
     "training": ("is_test",),
     **dict.fromkeys(("epoch", "num_epochs", "n_epochs"), ("epochs",)),
     **dict.fromkeys(("batch", "bs"), ("batch_size",)),
@@ -53,6 +63,8 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "loss": ("cost",),
 }  # fmt: skip
 """Argument -> what it is called here; of several those that a function has."""
+_NOTES: Final = {"num_flatten_dims": ", which counts the dims of the features from the end"}
+"""Argument -> what is different of it here."""
 
 
 def near(name: str, there: Iterable[str]) -> list[str]:
@@ -99,7 +111,7 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
     name = found[1]
     known = [p for p in parameters if p not in ("self", "args", "named")]
     here = [p for p in ARGUMENTS_ELSEWHERE.get(name, ()) if p in known]
-    words = f"here it is {' and '.join(here) if name == 'betas' else here[0]}" if here else None
+    words = f"here it is {' and '.join(here) if name == 'betas' else here[0]}{_NOTES.get(name, '')}" if here else None
     if words is None:
         alike = near(name, known)
         words = f"did you mean {' or '.join(alike)}?" if alike else f"its arguments are {', '.join(known)}"

@@ -118,8 +118,8 @@ def test_large_products_are_fused_to_the_same_numbers(optimizer: Any) -> None:
     main, startup = fs.Program(), fs.Program()
     with fs.program_guard(main, startup):
         x = layer.data("x", shape=["batch", 9, 256])
-        h = layer.fc(x, 192, activation="relu", num_flatten_dims=1)
-        h = layer.fc(h, 128, num_flatten_dims=1)
+        h = layer.fc(x, 192, activation="relu", flatten_last=1)
+        h = layer.fc(h, 128, flatten_last=1)
         loss = layer.mean(h * h)
         optimizer().minimize(loss)
     start = fs.Scope()

@@ -42,7 +42,7 @@ def test_a_small_network_goes_the_same_way(example: ModuleType, tmp_path: Path) 
     with fs.program_guard(main := fs.Program(), startup := fs.Program()):
         x = layer.data("x", shape=[-1, 3, -1, -1])
         hidden = layer.relu(layer.batch_norm(layer.conv2d(x, 4, 5, stride=4)))
-        scores = layer.softmax(layer.fc(layer.pool2d(hidden, pool_type="avg", global_pooling=True), 2, num_flatten_dims=3))
+        scores = layer.softmax(layer.fc(layer.pool2d(hidden, pool_type="avg", global_pooling=True), 2, flatten_last=3))
     fs.Executor(seed=1).run(startup, scope=(scope := fs.Scope()))
     fs.save_inference_model(tmp_path / "small", [x], [scores], program=main, scope=scope)
     data = example.drawn(8, seed=0)

@@ -52,7 +52,7 @@ def _windows(rng: random.Random) -> Attributes:
     window = _pair(rng, 1, 1, 2, 3, 3, 4, 5, 7)
     far = FAR if rng.random() < 0.05 else 64
     return {
-        "filter_size": window, "stride": _pair(rng, 1, 1, 1, 2, 2, 3, 5, far), "dilation": _pair(rng, 1, 1, 1, 2, 3, 7, far),
+        "kernel_size": window, "stride": _pair(rng, 1, 1, 1, 2, 2, 3, 5, far), "dilation": _pair(rng, 1, 1, 1, 2, 3, 7, far),
         "padding": _padding(rng, window), "bias": rng.random() < 0.6,
     }  # fmt: skip
 
@@ -84,7 +84,7 @@ def _pool(rng: random.Random, dims: Sequence[int]) -> Attributes:
     window = _pair(rng, 1, 2, 2, 3, 3, 4, 5, 8)
     far = FAR if rng.random() < 0.05 else 7
     return {
-        "pool_size": window, "pool_type": rng.choice(("max", "avg", "avg")), "stride": _pair(rng, 1, 2, 2, 3, 5, far), "padding": _padding(rng, window),
+        "kernel_size": window, "pool_type": rng.choice(("max", "avg", "avg")), "stride": _pair(rng, 1, 2, 2, 3, 5, far), "padding": _padding(rng, window),
         "ceil_mode": rng.random() < 0.3, "exclusive": rng.random() < 0.5,
     }  # fmt: skip
 
@@ -126,7 +126,7 @@ def _by(rng: random.Random, dims: Sequence[int]) -> Attributes:
 
 
 def _of_fc(rng: random.Random, dims: Sequence[int]) -> Attributes:
-    return {"output_size": rng.choice((1, 2, 5, 16, 33, 64, 300)), "num_flatten_dims": rng.randrange(1, len(dims)), "bias": rng.random() < 0.6}
+    return {"output_size": rng.choice((1, 2, 5, 16, 33, 64, 300)), "flatten_last": rng.randrange(1, len(dims)), "bias": rng.random() < 0.6}
 
 
 KINDS: dict[str, tuple[float, tuple[int, ...], Callable[[random.Random, Sequence[int]], Attributes]]] = {
@@ -213,7 +213,7 @@ def _work(step: list[Any], x: Sequence[int], y: Sequence[int]) -> float:
     kind, _, of = step
     if kind not in ("conv", "conv_transpose"):
         return 0.0
-    return float(np.prod(of["filter_size"])) * x[1] / of["groups"] * np.prod(y if kind == "conv" else [*x[:1], y[1], *x[2:]])
+    return float(np.prod(of["kernel_size"])) * x[1] / of["groups"] * np.prod(y if kind == "conv" else [*x[:1], y[1], *x[2:]])
 
 
 # --- what is described
@@ -309,8 +309,8 @@ class Layers:
     narrower = wider
 
     @staticmethod
-    def fc(x: Any, output_size: int, num_flatten_dims: int, bias: bool) -> Any:
-        return layer.fc(x, output_size, num_flatten_dims=num_flatten_dims, bias=None if bias else False)
+    def fc(x: Any, output_size: int, flatten_last: int, bias: bool) -> Any:
+        return layer.fc(x, output_size, flatten_last=flatten_last, bias=None if bias else False)
 
     @staticmethod
     def matmul(x: Any, columns: int, turned: bool, rows: int | None) -> Any:

@@ -59,7 +59,7 @@ def test_a_process_that_dies_is_a_fault_and_the_next_case_runs() -> None:
 
 def test_a_wrong_number_is_found_and_its_network_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "torch")
-    conv = ["conv", [1], {"num_filters": 4, "groups": 1, "filter_size": [3, 3], "stride": [1, 1], "dilation": [1, 1], "padding": [0, 0], "bias": True}]
+    conv = ["conv", [1], {"num_filters": 4, "groups": 1, "kernel_size": [3, 3], "stride": [1, 1], "dilation": [1, 1], "padding": [0, 0], "bias": True}]
     steps = [["activation", [0], {"name": "relu", "numbers": []}], conv, ["softmax", [2], {"axis": 1}]]
     case = {"sizes": [[2, 3, 8, 8], [1, 3, 5, 5]], "open": True, "threads": 1, "steps": steps, "out": [2, 3], "seed": 5}
     assert frozen_case.compare(case) == "compared"

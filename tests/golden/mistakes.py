@@ -102,7 +102,7 @@ def parameter_shared_with_another_shape():
 
 def layer_argument_out_of_range():
     x = layer.data("x", shape=["batch", 3])
-    return layer.fc(x, 4, num_flatten_dims=2)
+    return layer.fc(x, 4, flatten_last=2)
 
 
 def loss_that_is_not_one_number():

@@ -43,7 +43,7 @@ def images() -> Any:
 
 def attention() -> Any:
     x = layer.data("x", shape=["batch", 4, 6])
-    q, k, v = (layer.fc(x, 6, num_flatten_dims=2) for _ in range(3))
+    q, k, v = (layer.fc(x, 6, flatten_last=2) for _ in range(3))
     scores = layer.matmul(layer.scale(q, 0.5), k, transpose_y=True)
     return layer.mean(layer.matmul(layer.softmax(layer.add(scores, layer.data("mask", shape=[4, 4]))), v))
 

@@ -41,7 +41,7 @@ def normalised() -> Any:
 
 
 def looked_up() -> Any:
-    return layer.fc(layer.embedding(layer.data("ids", shape=["batch", 3], dtype="int64"), [9, 4]), 5, num_flatten_dims=2)
+    return layer.fc(layer.embedding(layer.data("ids", shape=["batch", 3], dtype="int64"), [9, 4]), 5, flatten_last=2)
 
 
 def recurrent() -> Any:

@@ -23,7 +23,7 @@ def saved(tmp_path: Path) -> str:
         hidden = layer.relu(layer.batch_norm(layer.conv2d(image, 4, 3, padding=1)))
         hidden = layer.dropout(layer.conv2d(hidden, 5, 3), 0.5)
         pooled = layer.pool2d(hidden, global_pooling=True, pool_type="avg")
-        scores = layer.softmax(layer.fc(pooled, 2, num_flatten_dims=3))
+        scores = layer.softmax(layer.fc(pooled, 2, flatten_last=3))
     fs.Executor(seed=3).run(startup, scope=scope)
     path = str(tmp_path / "saved")
     fs.save_inference_model(path, [image], [scores], program=main, scope=scope)
@@ -49,7 +49,7 @@ def tuned(base: fs.InferenceModel, epochs: int = 1, rate: float = 0.02) -> fs.Va
     (features,) = base.fetches
     with fs.program_guard(base.program, startup := fs.Program()):
         label = layer.data("label", dims=1, dtype="int64")
-        scores = layer.softmax(layer.fc(features, 3, num_flatten_dims=3))
+        scores = layer.softmax(layer.fc(features, 3, flatten_last=3))
         cost = layer.mean(layer.cross_entropy(scores, label))
     fs.train(cost, examples(), optimizer=fs.optimizer.Adam(rate), epochs=epochs, batch_size=20, scope=base.scope, startup=startup, progress=False)
     return scores

@@ -46,7 +46,7 @@ def assert_as_torch(describe: Callable[[Any], Any], function: Callable[[torch.Te
 def test_images_are_taken_apart_and_put_together() -> None:
     assert_as_torch(lambda x: layer.unfold(x, (2, 3), 2, 1, (1, 2)), lambda x: F.unfold(x, (2, 3), (1, 2), 1, 2))
     columns = F.unfold(torch.from_numpy(X), 3, padding=1).numpy()
-    assert_as_torch(lambda x: layer.fold(x, (6, 8), 3, paddings=1), lambda x: F.fold(x, (6, 8), 3, padding=1), columns)
+    assert_as_torch(lambda x: layer.fold(x, (6, 8), 3, padding=1), lambda x: F.fold(x, (6, 8), 3, padding=1), columns)
     assert_as_torch(lambda x: layer.pixel_unshuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2))
     assert_as_torch(lambda x: layer.channel_shuffle(x, 2), lambda x: F.channel_shuffle(x, 2))
     assert_as_torch(lambda x: layer.maxout(x, 2), lambda x: torch.maximum(x[:, ::2], x[:, 1::2]))
@@ -79,10 +79,10 @@ def test_a_size_that_is_no_interpolation_of_these_dims_is_refused() -> None:
             layer.interpolate(x, (1, 2), mode="area")
         with pytest.raises(SchemaError, match="size must have 2 numbers"):
             layer.interpolate(x, (1, 2, 3), mode="bilinear")
-        with pytest.raises(SchemaError, match="takes one of size and scale"):
+        with pytest.raises(SchemaError, match="takes one of output_size and scale"):
             layer.interpolate(x, (1, 2), scale=2)
         with pytest.raises(SchemaError, match="padding must be one number, two"):
-            layer.unfold(x, 2, paddings=(1, 2, 3))
+            layer.unfold(x, 2, padding=(1, 2, 3))
         with pytest.raises(ShapeError, match="without output_size the sizes"):
             layer.max_unpool2d(layer.data("y", shape=["batch", 3, "height", 4]), layer.data("i", shape=["batch", 3, "height", 4], dtype="int32"), 2)
 

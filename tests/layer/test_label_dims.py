@@ -66,14 +66,14 @@ ROWS: dict[str, Call] = {
     "nce": lambda x, y, **k: layer.nce(x, y, CLASSES, class_weight={0: 2.0}, seed=7, weight=layer.Constant(0.1), **k),
     "hierarchical_sigmoid": lambda x, y, **k: layer.hierarchical_sigmoid(x, y, CLASSES, class_weight={0: 2.0}, weight=layer.Constant(0.1), **k),
     "accuracy": layer.accuracy,
-    "precision_recall": lambda x, y: layer.precision_recall(x, y)[0],
+    "precision_recall": lambda x, y, **k: layer.precision_recall(x, y, **k)[0],
     "detection.sigmoid_focal_loss": lambda x, y: layer.detection.sigmoid_focal_loss(x, y, layer.fill_constant([1], "int32", 2)),
 }
 """A function of scores [n, classes] and class numbers."""
 ELSEWHERE = {
     "chunk_eval": "tags of sequences", "crf_decoding": "tags of sequences", "edit_distance": "sequences", "linear_chain_crf": "tags of sequences",
     "warpctc": "sequences", "detection.yolo_loss": "boxes", "mixup": "labels of any dims, which come out so", "label_smooth": "a prior for each class",
-    "hsigmoid": "another name of hierarchical_sigmoid", "weighted_mean": "a weight alone", "auc": "labels that are integers, of scores that are none",
+    "weighted_mean": "a weight alone", "auc": "labels that are integers, of scores that are none",
 }  # fmt: skip
 NO_HINT = {"smooth_l1", "dice_loss", "contrastive_loss", "contrastive_loss y", "triplet_margin_loss", "triplet_margin_loss positive", "info_nce_loss",
            "cos_sim"}  # fmt: skip
@@ -209,7 +209,7 @@ def test_open_sizes_are_checked_when_they_are_fed() -> None:
     one = np.ones((N, 1), "float32")
     np.testing.assert_allclose(value(loss, {"p": one, "y": one * 3, "w": one[:, 0] * 0.5}), 2.0)
     for wrong in ({"y": one[:1]}, {"w": one[:1, 0]}, {"p": one[:1]}):
-        with pytest.raises(fs.ForeshapeError, match=r"(label must have the dims of input|sample_weight must have one number)"):
+        with pytest.raises(fs.ForeshapeError, match=r"(label must have the dims of x|sample_weight must have one number)"):
             value(loss, {"p": one, "y": one, "w": one[:, 0], **wrong})
 
 

@@ -143,10 +143,10 @@ def test_borders_are_numpys(mode: str, channels_last: bool) -> None:
 
 def test_points_that_do_not_align_are_interpolated_from_the_first() -> None:
     x = layer.data("x", [1, 1, 1, 4])
-    y = layer.interpolate(x, size=[1, 8], mode="bilinear", align_mode=1)
+    y = layer.interpolate(x, output_size=[1, 8], mode="bilinear", align_mode=1)
     want = [0, 0.5, 1, 1.5, 2, 2.5, 3, 3]  # half a pixel apart, none past the last
     assert run({"x": numbers(1, 1, 1, 4)}, y)[0].reshape(-1).tolist() == want
-    z = layer.interpolate(x, size=[1, 3], mode="nearest", align_corners=True)
+    z = layer.interpolate(x, output_size=[1, 3], mode="nearest", align_corners=True)
     assert run({"x": numbers(1, 1, 1, 4)}, z)[0].reshape(-1).tolist() == [0.0, 2.0, 3.0]
 
 

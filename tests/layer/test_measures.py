@@ -33,7 +33,7 @@ def test_the_area_of_all_batches_and_of_the_last_ones() -> None:
 
 def test_precision_and_recall_of_a_batch_and_of_all() -> None:
     scores, label, weight = layer.data("scores", ["batch", 3]), layer.data("label", ["batch", 1], "int64"), layer.data("weight", ["batch", 1])
-    batch, whole, counts = layer.precision_recall(scores, label, weight=weight)
+    batch, whole, counts = layer.precision_recall(scores, label, sample_weight=weight)
     executor, scope = fs.Executor(), fs.Scope()
     executor.run(fs.default_startup_program(), scope=scope)
     for cut in (slice(0, 20), slice(20, 40)):

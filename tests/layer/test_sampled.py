@@ -148,7 +148,8 @@ def test_the_paths_of_the_complete_tree_tell_all_classes_apart() -> None:
         program = fs.Program()
         startup = fs.Program()
         with fs.program_guard(program, startup):
-            out = layer.hsigmoid(layer.data("x", shape=[-1, 3]), layer.data("y", shape=[-1, 1], dtype="int64"), classes, bias=layer.Uniform(-1.0, 1.0))
+            x, y = layer.data("x", shape=[-1, 3]), layer.data("y", shape=[-1, 1], dtype="int64")
+            out = layer.hierarchical_sigmoid(x, y, classes, bias=layer.Uniform(-1.0, 1.0))
         scope = fs.Scope()
         fs.Executor(seed=2).run(startup, scope=scope)
         x = np.tile(np.random.RandomState(0).standard_normal((1, 3)).astype(np.float32), (classes, 1))

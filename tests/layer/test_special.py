@@ -82,7 +82,7 @@ def test_polygamma_is_its_series() -> None:
 def test_logit_cuts_off_at_eps_and_is_nan_outside_without() -> None:
     x = layer.data("x", shape=[4], dtype="float64")
     numbers = np.array([-0.5, 0.1, 0.5, 1.5])
-    cut, free = run({"x": numbers}, layer.logit(x, eps=0.2), layer.logit(x))
+    cut, free = run({"x": numbers}, layer.logit(x, epsilon=0.2), layer.logit(x))
     np.testing.assert_allclose(cut, np.log(np.array([0.2, 0.2, 0.5, 0.8]) / np.array([0.8, 0.8, 0.5, 0.2])))
     assert np.isnan(free).tolist() == [True, False, False, True]
 

@@ -55,7 +55,7 @@ def nce(x: fs.Variable, y: fs.Variable, **weights: Any) -> fs.Variable:
 
 
 def tree(x: fs.Variable, y: fs.Variable, **weights: Any) -> fs.Variable:
-    return layer.hsigmoid(x, y, 5, weight=fs.layer.Constant(0.2), **weights)
+    return layer.hierarchical_sigmoid(x, y, 5, weight=fs.layer.Constant(0.2), **weights)
 
 
 def costs(net: Callable[..., fs.Variable], inputs: Callable[[], Any], times: np.ndarray[Any, Any] | None = None, **weights: Any) -> list[Any]:
@@ -113,4 +113,4 @@ def test_weights_without_sense_are_refused() -> None:
         tree(x, y, class_weight=[1.0] * 4)
     path = layer.data("path", ["batch", 3], "int64")
     with pytest.raises(SchemaError, match=r"of a tree of your own the number of classes is not known"):
-        layer.hsigmoid(x, y, 4, path, path, class_weight=[1.0] * 5)
+        layer.hierarchical_sigmoid(x, y, 4, path, path, class_weight=[1.0] * 5)

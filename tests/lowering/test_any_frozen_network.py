@@ -11,7 +11,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.errors import ForeshapeError
 
-WINDOWS = {"pool_size": (1, 2, 3), "pool_type": ("max", "avg"), "pool_stride": (1, 2), "ceil_mode": (False, True)}
+WINDOWS = {"kernel_size": (1, 2, 3), "pool_type": ("max", "avg"), "pool_stride": (1, 2), "ceil_mode": (False, True)}
 
 
 class Drawn:
@@ -46,7 +46,7 @@ class Drawn:
         return self.of(
             lambda: layer.conv2d(x, self.of(1, 3, 8, 17), self.of(1, 3), stride=self.of(1, 1, 2), padding=1, activation=self.of(None, "relu", "sigmoid")),
             lambda: layer.conv2d(x, channels, 3, padding=1, groups=channels),
-            lambda: layer.pool2d(x, *(self.of(*WINDOWS[n]) for n in ("pool_size", "pool_type", "pool_stride")), ceil_mode=self.of(*WINDOWS["ceil_mode"])),
+            lambda: layer.pool2d(x, *(self.of(*WINDOWS[n]) for n in ("kernel_size", "pool_type", "pool_stride")), ceil_mode=self.of(*WINDOWS["ceil_mode"])),
             lambda: x * layer.sigmoid(layer.conv2d(mean(), channels, 1)),
             lambda: layer.concat([layer.relu(x), self.another(x, slice(2, None))], 1),
             lambda: x + self.another(x, slice(None)),

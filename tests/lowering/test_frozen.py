@@ -104,10 +104,10 @@ def test_a_sum_with_itself_and_a_sum_that_broadcasts_stay() -> None:
 
 
 @pytest.mark.parametrize("case", [
-    {"num_filters": 6, "filter_size": 3, "groups": 3}, {"num_filters": 6, "filter_size": 3, "groups": 6, "padding": 1}, {"num_filters": 5, "filter_size": 1},
-    {"num_filters": 4, "filter_size": 1, "stride": 2}, {"num_filters": 4, "filter_size": 3, "dilation": 2},
-    {"num_filters": 4, "filter_size": (3, 1), "padding": (1, 0)},
-    {"num_filters": 4, "filter_size": 1, "padding": 1}, {"num_filters": 4, "filter_size": 3, "bias": False},
+    {"num_filters": 6, "kernel_size": 3, "groups": 3}, {"num_filters": 6, "kernel_size": 3, "groups": 6, "padding": 1}, {"num_filters": 5, "kernel_size": 1},
+    {"num_filters": 4, "kernel_size": 1, "stride": 2}, {"num_filters": 4, "kernel_size": 3, "dilation": 2},
+    {"num_filters": 4, "kernel_size": (3, 1), "padding": (1, 0)},
+    {"num_filters": 4, "kernel_size": 1, "padding": 1}, {"num_filters": 4, "kernel_size": 3, "bias": False},
 ], ids=str)  # fmt: skip
 def test_forms_of_convolutions(case: dict[str, Any]) -> None:
     Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, **case))), images(3, 6, 8, 7)).same()
@@ -133,8 +133,8 @@ def test_as_many_groups_are_joined_as_make_a_vector(dims: tuple[int, ...], group
 
 
 @pytest.mark.parametrize("case", [
-    {"filter_size": 2, "stride": 2}, {"filter_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, {"filter_size": 3, "dilation": 2, "padding": 1},
-    {"filter_size": (1, 3), "stride": (1, 2), "bias": False}, {"filter_size": 3, "groups": 2},
+    {"kernel_size": 2, "stride": 2}, {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, {"kernel_size": 3, "dilation": 2, "padding": 1},
+    {"kernel_size": (1, 3), "stride": (1, 2), "bias": False}, {"kernel_size": 3, "groups": 2},
 ], ids=str)  # fmt: skip
 def test_forms_of_transposed_convolutions(case: dict[str, Any]) -> None:
     net = Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d_transpose(x, 4, **case))), images(2, 6, 5, 4), ["batch", 6, "height", "width"])
@@ -163,8 +163,8 @@ def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_c
 @pytest.mark.parametrize("without", [{}, {"weight": False}, {"bias": False}, {"weight": False, "bias": False}], ids=str)
 def test_normalized_rows_are_a_part_of_a_series(without: dict[str, Any]) -> None:
     def block(x: Any) -> list[Any]:
-        y = layer.layer_norm(x + layer.fc(x, 12, num_flatten_dims=1), begin_norm_axis=2, epsilon=1e-3, **without)
-        return [layer.fc(y, 5, num_flatten_dims=1), layer.layer_norm(layer.unsqueeze(y, [1]), begin_norm_axis=2, **without)]  # of four dims
+        y = layer.layer_norm(x + layer.fc(x, 12, flatten_last=1), begin_norm_axis=2, epsilon=1e-3, **without)
+        return [layer.fc(y, 5, flatten_last=1), layer.layer_norm(layer.unsqueeze(y, [1]), begin_norm_axis=2, **without)]  # of four dims
 
     net = Net(block, images(2, 7, 12), ["batch", 7, 12])
     executor = net.same()
@@ -213,7 +213,7 @@ def test_what_is_read_in_between_is_made() -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dims", [(5, 40), (2, 3, 40)])
 def test_products_of_rows(dims: tuple[int, ...], activation: str) -> None:
-    net = Net(lambda x: ACTIVATIONS[activation](layer.fc(x, 48, num_flatten_dims=1)), images(*dims))
+    net = Net(lambda x: ACTIVATIONS[activation](layer.fc(x, 48, flatten_last=1)), images(*dims))
     executor = net.same()
     assert net.calls(executor) == (2 if activation in APART else 1)
     net.same(images(0, *dims[1:]), executor)
@@ -305,8 +305,8 @@ def test_packed_weights_are_in_the_plan() -> None:
 
 
 @pytest.mark.parametrize("case", [
-    {"filter_size": 3, "padding": "SAME"}, {"filter_size": 3, "padding": "SAME", "stride": 2}, {"filter_size": 2, "padding": "SAME"},
-    {"filter_size": 3, "padding": "VALID"}, {"filter_size": (3, 1), "padding": [1, 1, 0, 0]}, {"filter_size": 3, "padding": [1, 0, 2, 1]},
+    {"kernel_size": 3, "padding": "SAME"}, {"kernel_size": 3, "padding": "SAME", "stride": 2}, {"kernel_size": 2, "padding": "SAME"},
+    {"kernel_size": 3, "padding": "VALID"}, {"kernel_size": (3, 1), "padding": [1, 1, 0, 0]}, {"kernel_size": 3, "padding": [1, 0, 2, 1]},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("size", [9, 8])
 def test_paddings_that_follow_from_sizes(case: dict[str, Any], size: int) -> None:

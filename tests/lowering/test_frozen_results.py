@@ -25,7 +25,7 @@ def of_images(x: Any) -> Any:
 def of_rows(x: Any) -> Any:
     y = layer.batch_norm(layer.fc(x, 40, activation="relu"), is_test=True)
     y = layer.layer_norm(layer.dropout(layer.reshape(y, [0, 8, 5]), 0.5, is_test=True), begin_norm_axis=2)
-    return layer.softmax(layer.fc(layer.unsqueeze(layer.squeeze(layer.unsqueeze(y, [1]), [1]), [2]), 3, num_flatten_dims=1))
+    return layer.softmax(layer.fc(layer.unsqueeze(layer.squeeze(layer.unsqueeze(y, [1]), [1]), [2]), 3, flatten_last=1))
 
 
 NETWORKS: dict[str, tuple[Any, Any]] = {"images": (of_images, IMAGES), "rows": (of_rows, ROWS)}

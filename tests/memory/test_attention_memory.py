@@ -27,7 +27,7 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
         feed["mask"][1, ..., : s // 2 if form == "padded" else 0] = -1e9  # the first rows of one example see nothing before them
     main, startup = fs.Program(), fs.Program()
     with fs.program_guard(main, startup):
-        inputs = [layer.fc(layer.data(n, ["batch", *feed[n].shape[1:]]), width, num_flatten_dims=1) for n in "qkv"]
+        inputs = [layer.fc(layer.data(n, ["batch", *feed[n].shape[1:]]), width, flatten_last=1) for n in "qkv"]
         if form == "heads first":
             q, k, v = (layer.reshape(x, [0, HEADS, -1, d]) for x in inputs)
         else:
@@ -42,7 +42,7 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
         scores = scores if mask is None else scores + mask
         out = layer.matmul(layer.softmax(scores), v)
         out = out if form == "heads first" else layer.transpose(out, [0, 2, 1, 3])
-        fetch = layer.reduce_mean(layer.square(layer.fc(layer.reshape(out, [0, t, width]), width, num_flatten_dims=1)))
+        fetch = layer.reduce_mean(layer.square(layer.fc(layer.reshape(out, [0, t, width]), width, flatten_last=1)))
         if train:
             fs.optimizer.SGD(0.1).minimize(fetch)
     executor, scope = fs.Executor(), fs.Scope()

@@ -38,7 +38,7 @@ def trained(net: str, layers: int, both: bool, data: str, out: bool) -> tuple[fs
             x, named["time_major"] = layer.data("x", ["time", "batch", FEATURES]), True
             feed["x"] = rng.standard_normal((50, BATCH, FEATURES)).astype(np.float32)
             if data == "dense with lengths":
-                named["sequence_length"] = layer.data("n", ["batch"], dtype="int64")
+                named["length"] = layer.data("n", ["batch"], dtype="int64")
                 feed["n"] = rng.randint(48, 51, BATCH)
         results, last = NETS[net](x, HIDDEN, num_layers=layers, bidirectional=both, **named)
         loss = layer.reduce_mean(results * results) if out else layer.reduce_mean(last[0] if net == "lstm" else last)

@@ -208,7 +208,7 @@ def test_rows_and_columns_are_matched_from_the_most_alike_on() -> None:
 def test_the_tail_of_a_detector_is_described_and_runs_on_images_of_any_number() -> None:
     x = layer.data("x", shape=["batch", 14, 3, 3])
     size = layer.data("size", shape=["batch", 2], dtype="int32")
-    boxes, scores = layer.detection.yolo_box(x, size, [10, 13, 30, 40], 2, conf_thresh=0.1)
+    boxes, scores = layer.detection.yolo_box(x, size, [10, 13, 30, 40], 2, conf_threshold=0.1)
     found, which, numbers = layer.detection.multiclass_nms(boxes, layer.transpose(scores, [0, 2, 1]), 0.05, 50, 10, 0.4)
     assert str(boxes.shape) == "[batch, 18, 4]" and str(numbers.shape) == "[batch]"
     assert found.shape[0] is which.shape[0] and found.shape[1] == 6

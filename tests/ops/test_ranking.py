@@ -64,7 +64,7 @@ def test_the_median_of_integers_loses_its_fraction_towards_zero() -> None:
 def test_numbers_are_placed_in_sorted_rows(right: bool) -> None:
     rows, values = np.sort(RNG.randint(0, 9, (3, 5)), -1), RNG.randint(-1, 10, (3, 4))
     x, y = data("x", rows), data("y", values)
-    each, one = run({"x": rows, "y": values}, layer.searchsorted(x, y, right=right), layer.searchsorted(x[0], y, right=right, out_int32=True))
+    each, one = run({"x": rows, "y": values}, layer.searchsorted(x, y, right=right), layer.searchsorted(x[0], y, right=right, dtype="int32"))
     side = "right" if right else "left"
     np.testing.assert_array_equal(each, [np.searchsorted(r, v, side) for r, v in zip(rows, values, strict=True)])
     np.testing.assert_array_equal(one, np.searchsorted(rows[0], values, side))
@@ -104,7 +104,7 @@ def test_running_results() -> None:
     a = RNG.standard_normal((4, 5))
     x = data("x", a)
     products, sums, of_all = run({"x": a}, layer.cumprod(x), layer.logcumsumexp(x, 0), layer.logcumsumexp(x))
-    most, at, least, _ = run({"x": a}, *layer.cummax(x, 0), *layer.cummin(x, 0, indices_int32=True))
+    most, at, least, _ = run({"x": a}, *layer.cummax(x, 0), *layer.cummin(x, 0, dtype="int32"))
     np.testing.assert_allclose(products, np.cumprod(a, -1))
     np.testing.assert_allclose(sums, np.log(np.cumsum(np.exp(a), 0)), rtol=1e-9)
     np.testing.assert_allclose(of_all, np.log(np.cumsum(np.exp(a))), rtol=1e-9)

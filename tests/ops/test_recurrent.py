@@ -239,7 +239,7 @@ def test_dense_layers_give_what_torch_gives(mode: str, lengths: list[int] | None
         key: [fs.layer.ParamAttr(f"{theirs}_{u}") for u in units]
         for key, theirs in (("input_weight", "weight_ih"), ("hidden_weight", "weight_hh"), ("bias", "bias_ih"), ("hidden_bias", "bias_hh"))
     }
-    out, last = build(x, 6, 2, True, sequence_length=counts, **names)
+    out, last = build(x, 6, 2, True, length=counts, **names)
     assert out.shape[1:] == [7, 12]
     states = list(last) if isinstance(last, tuple) else [last]
     loss = layer.reduce_sum(out * out)
@@ -301,7 +301,7 @@ def test_dropout_is_between_layers_and_drawn_again_from_its_seed() -> None:
 
 def test_a_sequence_length_out_of_range_is_refused() -> None:
     x, n = layer.data("x", ["batch", 4, 3]), layer.data("n", ["batch"], "int32")
-    out, _ = layer.gru(x, 2, sequence_length=n)
+    out, _ = layer.gru(x, 2, length=n)
     executor, scope = fs.Executor(), fs.Scope()
     executor.run(fs.default_startup_program(), scope=scope)
     for wrong in (5, -1):
@@ -314,8 +314,8 @@ def test_layers_refuse_what_does_not_fit() -> None:
     lengths = layer.data("n", ["batch"], "int64")
     with pytest.raises(ShapeError, match="must be ragged, or dense"):
         layer.lstm(layer.data("x", ["batch", 3]), 4)
-    with pytest.raises(TypeMismatchError, match="sequence_length is for dense input"):
-        layer.gru(ragged, 4, sequence_length=lengths)
+    with pytest.raises(TypeMismatchError, match="length is for dense input"):
+        layer.gru(ragged, 4, length=lengths)
     with pytest.raises(SchemaError, match="named, and there are 2 units"):
         layer.gru(dense, 4, bidirectional=True, input_weight="w")
     with pytest.raises(SchemaError, match="one entry for each of the 2 units"):

@@ -470,7 +470,7 @@ def test_ctc_layers() -> None:
         without, _ = layer.edit_distance(decoded, label, normalized=False, ignored_tokens=[1, 2, 3])
         padded = layer.data("padded", shape=[-1, 6, 4])
         lengths = layer.data("lengths", shape=[-1], dtype="int64")
-        tokens, sizes = layer.ctc_greedy_decoder(padded, 0, lengths, padding_value=-1)
+        tokens, sizes = layer.ctc_greedy_decoder(padded, 0, lengths, pad_value=-1)
         steps = [6, 3]
         feed = {"logits": LoDTensor(x, [steps]), "label": LoDTensor(y.astype("i8"), [[1, 2]]), "padded": pad(split(x, steps), 6), "lengths": np.array(steps)}
         fetch = [loss, decoded, distance, count, without, tokens, sizes]

@@ -290,7 +290,7 @@ def test_the_layer_makes_parameters_bias_and_activation() -> None:
     assert block.ops[0].attrs["contextStart"] == -1
     layer.sequence_conv(x, 4, 4, 1, trainable_padding=True, bias=False, name="after")
     assert block.var("after.w_1").packed_dims == [4, 8] and block.ops[-1].attrs["paddingTrainable"] is True
-    with pytest.raises(SchemaError, match="filter_size must be at least 1"):
+    with pytest.raises(SchemaError, match="kernel_size must be at least 1"):
         layer.sequence_conv(x, 4, 0)
     with pytest.raises(ShapeError, match="known width"):
         layer.sequence_conv(layer.data("y", [-1, -1], lod_level=1), 4)

@@ -68,14 +68,14 @@ def attention(x: Variable, heads: int, width: int) -> Variable:
         return layer.transpose(layer.reshape(y, [0, 0, heads, width // heads]), [0, 2, 1, 3])
 
     # what is added to all keys alike changes no weight: the gradient of such a bias is rounding alone, which Adam would make large
-    query, key, value = (apart(layer.fc(x, width, num_flatten_dims=1, bias=False)) for _ in range(3))
+    query, key, value = (apart(layer.fc(x, width, flatten_last=1, bias=False)) for _ in range(3))
     weights = layer.softmax(layer.scale(layer.matmul(query, layer.transpose(key, [0, 1, 3, 2])), (width // heads) ** -0.5))
-    return layer.fc(layer.reshape(layer.transpose(layer.matmul(weights, value), [0, 2, 1, 3]), [0, 0, width]), width, num_flatten_dims=1)
+    return layer.fc(layer.reshape(layer.transpose(layer.matmul(weights, value), [0, 2, 1, 3]), [0, 0, width]), width, flatten_last=1)
 
 
 def encoder(x: Variable, heads: int, width: int) -> Variable:
     x = layer.layer_norm(layer.add(x, attention(x, heads, width)), begin_norm_axis=2)
-    inner = layer.fc(layer.fc(x, 2 * width, "gelu", num_flatten_dims=1), width, num_flatten_dims=1)
+    inner = layer.fc(layer.fc(x, 2 * width, "gelu", flatten_last=1), width, flatten_last=1)
     return layer.layer_norm(layer.add(x, inner), begin_norm_axis=2)
 
 
@@ -124,7 +124,7 @@ def depthwise_with_squeeze() -> Outputs:
 
 @for_use
 def upsampling() -> Outputs:
-    x = layer.conv2d_transpose(image(4, 8), 6, filter_size=3, stride=2, padding=1)
+    x = layer.conv2d_transpose(image(4, 8), 6, kernel_size=3, stride=2, padding=1)
     x = layer.interpolate(layer.leaky_relu(layer.group_norm(x, 3)), scale=2, mode="bilinear")
     return [layer.sigmoid(layer.instance_norm(x)), layer.pixel_shuffle(layer.conv2d(x, 8, 1), 2)]
 

@@ -115,11 +115,11 @@ def test_parts_of_the_rest_are_of_the_groups():
 
 def heads(count, size):
     x = layer.data("x", shape=["batch", "time", 12])
-    dense = layer.fc(x, count * size, num_flatten_dims=1, split="columns", bias=False)
+    dense = layer.fc(x, count * size, flatten_last=1, split="columns", bias=False)
     turned = layer.transpose(layer.reshape(dense, [0, 0, count, size]), [0, 2, 1, 3])
     mixed = layer.matmul(layer.softmax(layer.matmul(turned, turned, transpose_y=True)), turned)
     back = layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, count * size])
-    return layer.mean(layer.fc(layer.dropout(back, 0.3), 4, num_flatten_dims=1, split="rows"))
+    return layer.mean(layer.fc(layer.dropout(back, 0.3), 4, flatten_last=1, split="rows"))
 
 
 DROPPED = (

@@ -116,7 +116,7 @@ def _transformer(r: np.random.RandomState, of: str, dropped: float) -> Any:
     h, y = layer.data("x", shape=["batch", "time", width], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
 
     def dense(x: Any, size: int, activation: Any = None, bias: Any = None) -> Any:
-        return layer.fc(x, size, activation=activation, num_flatten_dims=1, bias=bias)
+        return layer.fc(x, size, activation=activation, flatten_last=1, bias=bias)
 
     def added(x: Any, part: Any) -> Any:
         return layer.layer_norm(x + (layer.dropout(part, dropped) if dropped else part), begin_norm_axis=2)
@@ -208,7 +208,7 @@ def heads(r: np.random.RandomState, of: str, dropped: float = 0.0) -> Any:
     x, y = layer.data("x", shape=["batch", "time", width], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
 
     def dense(x: Any, size: int, split: str, activation: Any = None, bias: Any = None) -> Any:
-        return layer.fc(x, size, activation=activation, num_flatten_dims=1, bias=bias, split=split)
+        return layer.fc(x, size, activation=activation, flatten_last=1, bias=bias, split=split)
 
     h = x
     for _ in range(2):

@@ -64,11 +64,11 @@ def attention() -> Network:
         width, heads = 32, 4
         h = layer.data("x", shape=["batch", "time", width])
         for _ in range(4):
-            q, k, v = (layer.transpose(layer.reshape(layer.fc(h, width, num_flatten_dims=1), [0, 0, heads, width // heads]), [0, 2, 1, 3]) for _ in "qkv")
+            q, k, v = (layer.transpose(layer.reshape(layer.fc(h, width, flatten_last=1), [0, 0, heads, width // heads]), [0, 2, 1, 3]) for _ in "qkv")
             mixed = layer.matmul(layer.dropout(layer.softmax(layer.matmul(q, k, transpose_y=True)), 0.1), v)
-            mixed = layer.fc(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width, num_flatten_dims=1)
+            mixed = layer.fc(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width, flatten_last=1)
             h = layer.layer_norm(h + layer.dropout(mixed, 0.1), begin_norm_axis=2)
-            inner = layer.fc(layer.gelu(layer.fc(h, 64, num_flatten_dims=1)), width, num_flatten_dims=1)
+            inner = layer.fc(layer.gelu(layer.fc(h, 64, flatten_last=1)), width, flatten_last=1)
             h = layer.layer_norm(h + layer.dropout(inner, 0.1), begin_norm_axis=2)
         pooled = layer.reduce_mean(h, 1)
         return loss_of(layer.fc(pooled * layer.uniform_random([1], "float32", 0.9, 1.1), 10))

@@ -91,6 +91,7 @@ from foreshape.layer.images import (
     max_pool2d_with_index,
     max_unpool2d,
     maxout,
+    pixel_shuffle,
     pixel_unshuffle,
     psroi_pool,
     roi_align,
@@ -179,11 +180,7 @@ from foreshape.layer.losses import (
     square_error_cost,
 )
 from foreshape.layer.manipulation import (
-    argmax,
-    argmin,
-    argsort,
     concat,
-    cumsum,
     expand,
     expand_as,
     flatten,
@@ -194,7 +191,6 @@ from foreshape.layer.manipulation import (
     masked_select,
     one_hot,
     pad,
-    pixel_shuffle,
     reshape,
     roll,
     scatter,
@@ -205,7 +201,6 @@ from foreshape.layer.manipulation import (
     stack,
     strided_slice,
     tile,
-    topk,
     transpose,
     tril,
     triu,
@@ -251,7 +246,23 @@ from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_
 from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.positions import position_numbers, rotary_positions, sinusoidal_positions
-from foreshape.layer.ranking import bincount, cummax, cummin, cumprod, histogram, kthvalue, logcumsumexp, mode, nanmedian, searchsorted
+from foreshape.layer.ranking import (
+    argmax,
+    argmin,
+    argsort,
+    bincount,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    histogram,
+    kthvalue,
+    logcumsumexp,
+    mode,
+    nanmedian,
+    searchsorted,
+    topk,
+)
 from foreshape.layer.recompute_marks import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
@@ -270,7 +281,7 @@ from foreshape.layer.reductions import (
     reduce_prod,
     reduce_sum,
 )
-from foreshape.layer.sampled import hierarchical_sigmoid, hsigmoid, multinomial, nce, sampling_id
+from foreshape.layer.sampled import hierarchical_sigmoid, multinomial, nce, sampling_id
 from foreshape.layer.sequence import (
     sequence_concat,
     sequence_conv,
@@ -347,7 +358,7 @@ __all__ = [
     "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "eye", "fc", "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor",
     "fmax", "fmin", "fold", "frac", "frobenius_norm", "gather", "gather_nd", "gather_tree", "gaussian_noise", "gaussian_random", "gelu",
     "greater_equal", "greater_than", "grid_sample", "group_norm", "gru", "gumbel_softmax", "hard_shrink", "hard_sigmoid", "hard_swish", "hard_tanh",
-    "heaviside", "hierarchical_sigmoid", "hinge_loss", "histogram", "hsigmoid", "huber_loss", "im2sequence", "in_training", "increment", "index_add",
+    "heaviside", "hierarchical_sigmoid", "hinge_loss", "histogram", "huber_loss", "im2sequence", "in_training", "increment", "index_add",
     "index_put", "index_sample", "index_select", "info_nce_loss", "instance_norm", "interpolate", "inverse", "is_finite", "is_inf", "is_nan", "isclose",
     "kldiv_loss", "kron", "kthvalue", "label_smooth", "layer_norm", "leaky_relu", "lerp", "less_equal", "less_than", "lgamma", "linear_chain_crf",
     "linspace", "lod_append", "lod_rank_table", "lod_reset", "lod_tensor_to_array", "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid",

@@ -47,7 +47,12 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 
 def array_read(array: Variable, i: Variable) -> Variable:
-    """Element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs."""
+    """Element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs.
+
+    Args:
+        array: an array of tensors.
+        i: one position, int32 or int64, from 0.
+    """
     return current_block().apply("read_from_array", {"X": array, "I": i})
 
 
@@ -56,22 +61,27 @@ def array_length(array: Variable) -> Variable:
     return current_block().apply("lod_array_length", {"X": array})
 
 
-def tensor_array_to_tensor(input: Variable, axis: int = 0, use_stack: bool = False) -> tuple[Variable, Variable]:
+def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) -> tuple[Variable, Variable]:
     """All elements of an array as one tensor.
 
     Args:
-        input: an array of tensors.
+        x: an array of tensors.
         axis: the dim along which they are joined, or the new one along which they are stacked.
         use_stack: stack them; all must have the same dims then.
 
     Returns:
         The tensor, and int32 ``[elements]``: the size of each along ``axis``.
     """
-    return current_block().apply("tensor_array_to_tensor", {"X": input}, {"axis": axis, "use_stack": use_stack})
+    return current_block().apply("tensor_array_to_tensor", {"X": x}, {"axis": axis, "use_stack": use_stack})
 
 
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """The sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order."""
+    """The sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order.
+
+    Args:
+        x: ragged rows.
+        level: of sequences, 0 the outermost.
+    """
     return current_block().apply("lod_rank_table", {"X": x}, {"level": level})
 
 
@@ -84,29 +94,35 @@ def max_sequence_len(rank_table: Variable) -> Variable:
     return current_block().apply("max_sequence_len", {"RankTable": rank_table})
 
 
-def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
+def lod_tensor_to_array(x: Variable, rank_table: Variable) -> Variable:
     """Ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table.
 
     Args:
         x: ragged rows.
-        table: the rank table of the sequences, from `lod_rank_table`.
+        rank_table: of the sequences, from `lod_rank_table`.
     """
-    return current_block().apply("lod_tensor_to_array", {"X": x, "RankTable": table})
+    return current_block().apply("lod_tensor_to_array", {"X": x, "RankTable": rank_table})
 
 
-def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
+def array_to_lod_tensor(x: Variable, rank_table: Variable) -> Variable:
     """The ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`.
 
     Args:
         x: an array, as `lod_tensor_to_array` gives it.
-        table: the rank table of the sequences, from `lod_rank_table`.
+        rank_table: of the sequences, from `lod_rank_table`.
     """
-    return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": table})
+    return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": rank_table})
 
 
-def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
-    """The first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``."""
-    return current_block().apply("shrink_rnn_memory", {"X": x, "RankTable": table, "I": i})
+def shrink_memory(x: Variable, i: Variable, rank_table: Variable) -> Variable:
+    """The first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``.
+
+    Args:
+        x: ``[sequences, ...]``, in the order of the table.
+        i: a step, int64 ``[1]``.
+        rank_table: of the sequences, from `lod_rank_table`.
+    """
+    return current_block().apply("shrink_rnn_memory", {"X": x, "RankTable": rank_table, "I": i})
 
 
 def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:

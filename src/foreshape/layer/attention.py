@@ -80,7 +80,7 @@ def multi_head_attention(
 
     def projected(x: Variable, size: int, called: str, by: str) -> Variable:
         w, b = part_of(weight, called), part_of(bias, called)
-        return fc(x, size, num_flatten_dims=x.spec.rank - rows, weight=w, bias=b, name=called, split=by if split else None)
+        return fc(x, size, flatten_last=x.spec.rank - rows, weight=w, bias=b, name=called, split=by if split else None)
 
     with name_scope(name):
         q, k, v = (projected(x, width, called, "columns") for x, called in ((query, "query"), (key, "key"), (value, "value")))

@@ -31,6 +31,8 @@ def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variab
 
     Args:
         x: ``[batch, ...]``, as images ``[batch, channels, height, width]``.
+        axis: which axis is turned around.
+        probability: of an example to be turned around.
 
     Returns:
         As ``x``.
@@ -172,6 +174,7 @@ def random_brightness(x: Variable, amount: float, limits: Range | None = None) -
     Args:
         x: ``[batch, ...]``, float.
         limits: what the results are clipped to, as ``(0, 1)``.
+        amount: the largest change, as a part of the range.
     """
     low, high = _around_zero("random_brightness", amount)
     with name_scope("random_brightness"):
@@ -186,6 +189,7 @@ def random_contrast(x: Variable, amount: float | Range, limits: Range | None = N
         x: ``[batch, channels, ...]``, float.
         amount: 0.2 is a number from 0.8 to 1.2; ``(0.5, 1.1)`` says both ends.
         limits: what the results are clipped to, as ``(0, 1)``.
+        amount: the largest change of the distance from the mean, as a part of it.
     """
     low, high = _factors("random_contrast", "amount", amount)
     if x.spec.lod is not None or x.spec.rank < 3:
@@ -207,6 +211,7 @@ def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0
         x: ``[batch, channels, height, width]``, height and width known.
         size: of the rectangle: one number, or height and width.
         probability: of an image to have one.
+        value: what the elements of the rectangle become.
     """
     of = two(size, "size")
     _check_share("cutout", "probability", probability)
@@ -234,6 +239,7 @@ def mixup(x: Variable, label: Variable, share: float = 0.5) -> tuple[Variable, V
     Args:
         x: ``[batch, ...]``, float.
         label: ``[batch, classes]``, float: shares of classes, such as ``layer.one_hot`` makes of their numbers; or what is to be estimated.
+        share: the largest share of the other example.
 
     Raises:
         TypeMismatchError: numbers of classes, which cannot be mixed.

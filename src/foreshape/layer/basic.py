@@ -34,6 +34,8 @@ def data(
         lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
         stop_gradient: no gradient of it is computed; False lets `foreshape.append_backward` compute one.
         kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
+        dims, input_size: other names of ``shape``, as the design documents have them; one of the three is given.
+        data_type: another name of ``dtype``.
 
     Raises:
         ShapeError, TypeMismatchError: a dim or an element type that cannot be. SchemaError: a taken name.
@@ -78,27 +80,28 @@ def activate(x: Variable, activation: Activation, prefix: str | None = None) -> 
 
 @tells_line
 def fc(
-    input: Variable | Sequence[Variable], output_size: int, activation: Activation = None, num_flatten_dims: int | None = None, *,
+    x: Variable | Sequence[Variable], output_size: int, activation: Activation = None, flatten_last: int | None = None, *,
     weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A fully connected layer, activation(input W + b), of features that are counted from the end: the last ``num_flatten_dims`` dims.
+    """A fully connected layer, activation(x W + b), of features that are counted from the end: the last ``flatten_last`` dims.
 
     Args:
-        input: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
+        x: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
         output_size: the features that come out.
         activation: an operator's name ("relu") or a layer function (``layer.softmax``).
-        num_flatten_dims: how many of the last dims are features; all but the first where it is left out. (PaddlePaddle's counts the first dims,
-            those of the rows.)
+        flatten_last: how many of the last dims are features, as the design document counts them; all but the first where it is left out.
+            PaddlePaddle's num_flatten_dims counts the first dims, those of the rows.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
             results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
             Trained otherwise it changes nothing, and a saved program has lost it.
+        name: what the names of the parameters begin with.
 
     Returns:
         ``[*row dims, output_size]``. W is ``[features, output_size]``, b is ``[output_size]``.
 
     Raises:
-        ShapeError: the features are not known, or ``num_flatten_dims`` is out of range. SchemaError: another ``split``.
+        ShapeError: the features are not known, or ``flatten_last`` is out of range. SchemaError: another ``split``.
     """
     block = current_block()
     prefix = block.program.layer_name("fc", name)
@@ -106,24 +109,24 @@ def fc(
         weight = replace(param_attr(weight), split=split)
     parts: list[Variable] = []
     columns = 1
-    for x in (input,) if isinstance(input, Variable) else tuple(input):
-        spec = x.spec
+    for each in (x,) if isinstance(x, Variable) else tuple(x):
+        spec = each.spec
         dims = spec.known_dims
         if len(dims) < 2:
-            raise ShapeError(f"fc({x.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
-        flat = len(dims) - 1 if num_flatten_dims is None else num_flatten_dims
+            raise ShapeError(f"fc({each.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
+        flat = len(dims) - 1 if flatten_last is None else flatten_last
         if not 1 <= flat < len(dims):
             from_paddle = "; PaddlePaddle's -1, the last dim alone as features, is 1 here" if flat == -1 else ""
-            raise ShapeError(f"fc({x.name}): num_flatten_dims must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}{from_paddle}")
+            raise ShapeError(f"fc({each.name}): flatten_last must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}{from_paddle}")
         columns = len(dims) - flat
         features = product(dims[columns:])
         if not isinstance(features, int):
-            raise ShapeError(f"fc({x.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
-                             f"{_dims(flat)}{_other_meaning(dims, num_flatten_dims)}")  # fmt: skip
-        if num_flatten_dims is not None:
-            _check_shared(x, features, weight, num_flatten_dims)
+            raise ShapeError(f"fc({each.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
+                             f"{_dims(flat)}{_other_meaning(dims, flatten_last)}")  # fmt: skip
+        if flatten_last is not None:
+            _check_shared(each, features, weight, flatten_last)
         w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
-        parts.append(block.apply("mul", {"X": x, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
+        parts.append(block.apply("mul", {"X": each, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
     out = parts[0] if len(parts) == 1 else block.apply("sum", {"X": parts}, prefix=prefix)
     if bias is not False:
         b = create_parameter((output_size,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
@@ -138,13 +141,13 @@ def _dims(count: int) -> str:
 def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
     """What to write where features are not known: what PaddlePaddle would read, or the dims at the end that are known."""
     if given is not None and isinstance(product(dims[given:]), int):
-        return f"; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is num_flatten_dims={len(dims) - given} here"
+        return f"; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is flatten_last={len(dims) - given} here"
     known = next((at for at, size in enumerate(reversed(dims)) if not isinstance(size, int)), len(dims))
-    return f"; num_flatten_dims={known} takes those that are known" if 1 <= known < len(dims) else ""
+    return f"; flatten_last={known} takes those that are known" if 1 <= known < len(dims) else ""
 
 
 def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
-    """Refuse a shared weight that fits PaddlePaddle's meaning of ``num_flatten_dims`` only, with what to write."""
+    """Refuse a shared weight that fits the meaning of PaddlePaddle's ``num_flatten_dims`` only, with what to write."""
     name = param_attr(weight).name
     shared = x.block.program.global_block.vars.get(name) if name is not None else None
     if shared is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
@@ -153,7 +156,7 @@ def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
     if product(dims[given:]) == shared.spec.known_dims[0]:
         raise ShapeError(f"fc({x.name}): the last {_dims(given)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
                          f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is "
-                         f"num_flatten_dims={len(dims) - given} here")  # fmt: skip
+                         f"flatten_last={len(dims) - given} here")  # fmt: skip
 
 
 def mean(x: Variable) -> Variable:

@@ -24,6 +24,8 @@ from foreshape.program.call_site import here, located
 from foreshape.program.rollback import counts, take_back
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
+_OPERANDS: Final = frozenset(("x", "xs", "ids", "logits"))
+"""Names of a first parameter that PaddlePaddle's functions call ``input``."""
 _closed: set[type] = set()
 """The classes that have the border around their constructor: several may inherit one."""
 
@@ -64,15 +66,21 @@ def hide_files(room: ModuleType, names: Collection[str]) -> None:
         delattr(room, name)
 
 
-def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
+def bordered(function: FunctionType) -> Callable[..., Any]:
     """A function that describes, whose errors are those of this package, have the user's line, and leave nothing half described.
+
+    Its first parameter, where that is the operand, may be given as ``input`` too, as PaddlePaddle's programs do.
 
     What its user's own functions raise passes as it is, and so does Python's word on arguments that are missing or have no parameter.
     """
     function = inspect.unwrap(function)  # it does what `tells_line` does
+    code = function.__code__
+    operand = code.co_varnames[0] if code.co_argcount and code.co_varnames[0] in _OPERANDS else ""
 
     @functools.wraps(function)
     def described(*args: Any, **named: Any) -> Any:
+        if "input" in named and operand and operand not in named:
+            named[operand] = named.pop("input")
         before = counts()
         try:
             return function(*args, **named)

@@ -23,6 +23,7 @@ CALLED_ELSEWHERE: Final = {
     "Softmax": "layer.softmax",
     **dict.fromkeys(("Flatten", "Reshape", "view"), "layer.flatten, layer.reshape"),
     **dict.fromkeys(("concatenate", "cat", "Concatenate"), "layer.concat"),
+    "hsigmoid": "layer.hierarchical_sigmoid",
     "permute": "layer.transpose",
     **{name: f"x.{name}(axis)" for name in ("std", "var")},
     "clamp": "layer.clip",

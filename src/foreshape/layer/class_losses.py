@@ -20,16 +20,16 @@ from foreshape.program.variable import Variable
 
 @tells_line
 def cross_entropy(
-    input: Variable, label: Variable, ignore_index: int = -100, *, label_smoothing: float = 0.0, class_weight: ClassWeight = None,
+    x: Variable, label: Variable, ignore_index: int = -100, *, label_smoothing: float = 0.0, class_weight: ClassWeight = None,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
     """The cross entropy of a distribution and a label, ``[batch, 1]``: -sum over the classes c of w_c t_c log(p_c).
 
-    Here p is ``input``, and t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy et al., 2016, section 7). The mean of it over a
+    Here p is ``x``, and t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy et al., 2016, section 7). The mean of it over a
     batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
 
     Args:
-        input: probabilities ``[batch, classes]``, such as `softmax` gives.
+        x: probabilities ``[batch, classes]``, such as `softmax` gives.
         label: class numbers ``[batch, 1]`` (integer), or a distribution ``[batch, classes]`` (floating-point).
         ignore_index: a class number whose loss is 0.
         label_smoothing: s, from 0 to 1.
@@ -42,24 +42,24 @@ def cross_entropy(
     soft = label.dtype is not None and label.dtype.is_floating
     _check_smoothing("cross_entropy", label_smoothing)
     if not label_smoothing and (class_weight is None or not soft):
-        loss = current_block().apply("cross_entropy", {"X": input, "Label": label}, {"soft_label": soft, "ignore_index": ignore_index})
+        loss = current_block().apply("cross_entropy", {"X": x, "Label": label}, {"soft_label": soft, "ignore_index": ignore_index})
         if class_weight is not None:
-            loss = loss * of_labels(class_weights(class_weight, input, -1, "cross_entropy"), label, ignore_index)
+            loss = loss * of_labels(class_weights(class_weight, x, -1, "cross_entropy"), label, ignore_index)
         return by_example(loss, sample_weight, "cross_entropy")
     target = label
     if not soft:  # checked as class numbers where they are, and zeros for those that are ignored
-        if label.spec.rank != input.spec.rank - 1:
-            with stating("cross_entropy", input=input, label=label):
-                require_rank(input.spec.rank, label.spec, "label", like=(*input.spec.known_dims[:-1], 1))
+        if label.spec.rank != x.spec.rank - 1:
+            with stating("cross_entropy", x=x, label=label):
+                require_rank(x.spec.rank, label.spec, "label", like=(*x.spec.known_dims[:-1], 1))
         there = label * cast(counted(label, ignore_index), label.spec.known_dtype)
-        numbers = squeeze(there, [label.spec.rank - 1]) if label.spec.rank == input.spec.rank else there
-        target = one_hot(numbers, _classes("cross_entropy", input, -1), input.spec.known_dtype)
-    target = _smoothed("cross_entropy", target, input, -1, label_smoothing)
+        numbers = squeeze(there, [label.spec.rank - 1]) if label.spec.rank == x.spec.rank else there
+        target = one_hot(numbers, _classes("cross_entropy", x, -1), x.spec.known_dtype)
+    target = _smoothed("cross_entropy", target, x, -1, label_smoothing)
     if class_weight is not None:
-        target = target * class_weights(class_weight, input, -1, "cross_entropy")
-    loss = current_block().apply("cross_entropy", {"X": input, "Label": target}, {"soft_label": True})
+        target = target * class_weights(class_weight, x, -1, "cross_entropy")
+    loss = current_block().apply("cross_entropy", {"X": x, "Label": target}, {"soft_label": True})
     if not soft:
-        loss = loss if label.spec.rank == input.spec.rank else squeeze(loss, [label.spec.rank])
+        loss = loss if label.spec.rank == x.spec.rank else squeeze(loss, [label.spec.rank])
         loss = loss * cast(counted(label, ignore_index), loss.spec.known_dtype)
     return by_example(loss, sample_weight, "cross_entropy")
 
@@ -81,6 +81,9 @@ def softmax_with_cross_entropy(
         label_smoothing: s, from 0 to 1.
         class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
         sample_weight: ``[batch]`` or ``[batch, 1]`` (or of the dims of the loss): what the loss of each example is multiplied by.
+        soft_label: label is a distribution.
+        axis: of the classes.
+        return_softmax: give the softmax, too.
 
     Returns:
         The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).

@@ -214,6 +214,7 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
     Args:
         branch_index: one int32 or int64 number.
         branch_fns: functions by their numbers, or a list of functions, numbered from 0, or of (number, function) pairs.
+        default: a function, as those of branch_fns.
     """
     pairs: list[tuple[int, Branch]]
     if isinstance(branch_fns, Mapping):

@@ -37,7 +37,13 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
 
 
 def fill_like(x: Variable, value: float = 0.0, dtype: Any = None) -> Variable:
-    """A tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out."""
+    """A tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out.
+
+    Args:
+        x: of any shape; its numbers are not read.
+        value: a number that the element type holds.
+        dtype: of the result; that of x where it is left out.
+    """
     return current_block().apply("fill_any_like", {"X": x}, {"value": value, "dtype": -1 if dtype is None else dtype_of(dtype).code})
 
 
@@ -125,17 +131,17 @@ def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int
     return current_block().apply("gaussian_random", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "mean": mean, "std": std, "seed": seed})
 
 
-def randint(low: int, high: int, shape: Shape, dtype: Any = "int64", seed: int = 0) -> Variable:
-    """Integers drawn uniformly from [low, high). A seed other than 0 draws the same at each run.
+def randint(min: int, max: int, shape: Shape, dtype: Any = "int64", seed: int = 0) -> Variable:
+    """Integers drawn uniformly from [min, max). A seed other than 0 draws the same at each run.
 
     Args:
-        low, high: the ends; ``high`` itself is not drawn.
+        min, max: the ends; ``max`` itself is not drawn.
         shape: as of `fill_constant`.
         dtype: of the result, of integers.
         seed: not 0 draws the same in each run.
     """
     inputs, sizes = _shape(shape)
-    return current_block().apply("randint", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "low": low, "high": high, "seed": seed})
+    return current_block().apply("randint", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "low": min, "high": max, "seed": seed})
 
 
 def constant_like(x: Variable, number: float | int | bool) -> Variable:

@@ -67,17 +67,17 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
     return current_block().apply("gather_tree", {"Ids": ids, "Parents": parents})
 
 
-def viterbi_decode(scores: Variable, transition: Variable, lengths: Variable, include_bos_eos_tag: bool = True) -> tuple[Variable, Variable]:
+def viterbi_decode(scores: Variable, transition: Variable, length: Variable, include_bos_eos_tag: bool = True) -> tuple[Variable, Variable]:
     """The best sequence of tags of each padded sequence.
 
     Args:
         scores: of the tags at each step, ``[batch, time, tags]``.
         transition: from the tag of a row to that of a column, ``[tags, tags]``.
-        lengths: int64 ``[batch]``.
+        length: int64 ``[batch]``.
         include_bos_eos_tag: the last tag stands before each sequence, the last but one after it.
 
     Returns:
         The best sums, ``[batch]``, and the tags, int64 ``[batch, longest]``, 0 after a sequence's end.
     """
-    inputs = {"Input": scores, "Transition": transition, "Length": lengths}
+    inputs = {"Input": scores, "Transition": transition, "Length": length}
     return current_block().apply("viterbi_decode", inputs, {"include_bos_eos_tag": include_bos_eos_tag})

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.layer.prior_boxes import anchor_generator, density_prior_box, prior_box
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -18,88 +19,26 @@ __all__ = [
     "retinanet_detection_output", "sigmoid_focal_loss", "target_assign", "yolo_box", "yolo_loss",
 ]  # fmt: skip
 
-_VARIANCES = (0.1, 0.1, 0.2, 0.2)
-
-
-def prior_box(
-    input: Variable, image: Variable, min_sizes: Sequence[float], max_sizes: Sequence[float] = (), aspect_ratios: Sequence[float] = (1.0,),
-    variances: Sequence[float] = _VARIANCES, flip: bool = False, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5,
-    min_max_aspect_ratios_order: bool = False,
-) -> tuple[Variable, Variable]:  # fmt: skip
-    """The boxes that an SSD lays over an image, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
-
-    Args:
-        input: the features, ``[batch, channels, height, width]``, with priors around each cell.
-        image: ``[batch, channels, height, width]``.
-        min_sizes, max_sizes: in pixels; of each pair one prior of sqrt(min * max).
-        aspect_ratios: width to height; with ``flip`` their inverses, too.
-        variances: four numbers, the same for all priors.
-        clip: cut the boxes at the edges of the image.
-        steps: the pixels from cell to cell, across and down; 0: as many as the image has for each.
-        offset: where in a cell the middle of its priors is.
-        min_max_aspect_ratios_order: the prior of max_sizes comes second, not last.
-    """
-    attrs = {
-        "min_sizes": list(min_sizes), "max_sizes": list(max_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "flip": flip,
-        "clip": clip, "step_w": steps[0], "step_h": steps[1], "offset": offset, "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
-    }  # fmt: skip
-    return current_block().apply("prior_box", {"Input": input, "Image": image}, attrs)
-
-
-def density_prior_box(
-    input: Variable, image: Variable, densities: Sequence[int], fixed_sizes: Sequence[float], fixed_ratios: Sequence[float],
-    variances: Sequence[float] = _VARIANCES, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5, flatten_to_2d: bool = False,
-) -> tuple[Variable, Variable]:  # fmt: skip
-    """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``.
-
-    Args:
-        input, image, variances, clip, steps, offset: as of `prior_box`.
-        densities: one for each of fixed_sizes.
-        fixed_sizes: in pixels.
-        fixed_ratios: width to height.
-    """
-    attrs = {
-        "densities": list(densities), "fixed_sizes": list(fixed_sizes), "fixed_ratios": list(fixed_ratios), "variances": list(variances), "clip": clip,
-        "step_w": steps[0], "step_h": steps[1], "offset": offset, "flatten_to_2d": flatten_to_2d,
-    }  # fmt: skip
-    return current_block().apply("density_prior_box", {"Input": input, "Image": image}, attrs)
-
-
-def anchor_generator(
-    input: Variable, anchor_sizes: Sequence[float], aspect_ratios: Sequence[float], variances: Sequence[float] = _VARIANCES,
-    stride: Sequence[float] = (16.0, 16.0), offset: float = 0.5,
-) -> tuple[Variable, Variable]:  # fmt: skip
-    """The anchors of a Faster R-CNN in pixels, and their variances: ``[height, width, anchors, 4]`` each.
-
-    Args:
-        input: the features, ``[batch, channels, height, width]``.
-        anchor_sizes: in pixels, the sides of squares. aspect_ratios: height to width.
-        variances: four numbers, the same for all anchors.
-        stride: the pixels from cell to cell, across and down.
-        offset: where in a cell the middle of its anchors is.
-    """
-    attrs = {"anchor_sizes": list(anchor_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "stride": list(stride), "offset": offset}
-    return current_block().apply("anchor_generator", {"Input": input}, attrs)
-
 
 def box_coder(
     prior_box: Variable, prior_box_var: Variable | Sequence[float] | None, target_box: Variable, code_type: str = "encode_center_size",
-    box_normalized: bool = True, axis: int = 0,
+    normalized: bool = True, axis: int = 0,
 ) -> Variable:  # fmt: skip
     """Boxes as their difference from priors ("encode_center_size"), or back ("decode_center_size").
 
     Args:
-        prior_box: ``[priors, 4]``. prior_box_var: as that; or four numbers; or None for ones.
+        prior_box: ``[priors, 4]``.
+        prior_box_var: as that; or four numbers; or None for ones.
         target_box: ``[targets, 4]`` to encode, ``[rows, columns, 4]`` to decode.
         code_type: "encode_center_size" or "decode_center_size".
-        box_normalized: otherwise coordinates number pixels.
+        normalized: otherwise coordinates number pixels.
         axis: to decode: 0 where the columns belong to the priors, 1 where the rows do.
 
     Returns:
         ``[targets, priors, 4]``, or as target_box.
     """
     slots = {"PriorBox": prior_box, "TargetBox": target_box}
-    attrs: dict[str, Any] = {"code_type": code_type, "box_normalized": box_normalized, "axis": axis}
+    attrs: dict[str, Any] = {"code_type": code_type, "box_normalized": normalized, "axis": axis}
     if isinstance(prior_box_var, Variable):
         slots["PriorBoxVar"] = prior_box_var
     elif prior_box_var is not None:
@@ -107,96 +46,102 @@ def box_coder(
     return current_block().apply("box_coder", slots, attrs)
 
 
-def iou_similarity(x: Variable, y: Variable, box_normalized: bool = True) -> Variable:
+def iou_similarity(x: Variable, y: Variable, normalized: bool = True) -> Variable:
     """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``.
 
     Args:
-        box_normalized: otherwise coordinates number pixels, so that a box is larger by one.
+        normalized: otherwise coordinates number pixels, so that a box is larger by one.
+        x: ``[n, 4]``, left, top, right and bottom, floats.
+        y: ``[m, 4]``, likewise.
     """
-    return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": box_normalized})
+    return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": normalized})
 
 
-def box_clip(input: Variable, im_info: Variable) -> Variable:
+def box_clip(x: Variable, im_info: Variable) -> Variable:
     """Boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale.
 
     Args:
-        input: the boxes, left, top, right and bottom.
+        x: the boxes, left, top, right and bottom.
         im_info: floats.
     """
-    return current_block().apply("box_clip", {"Input": input, "ImInfo": im_info})
+    return current_block().apply("box_clip", {"Input": x, "ImInfo": im_info})
 
 
-def polygon_box_transform(input: Variable) -> Variable:
+def polygon_box_transform(x: Variable) -> Variable:
     """From how far corners lie from each pixel, ``[batch, 2 * corners, height, width]``, to where they lie in an image four times as large.
 
     Args:
-        input: floats.
+        x: floats.
     """
-    return current_block().apply("polygon_box_transform", {"Input": input})
+    return current_block().apply("polygon_box_transform", {"Input": x})
 
 
 def yolo_box(
-    x: Variable, img_size: Variable, anchors: Sequence[int], class_num: int, conf_thresh: float = 0.01, downsample_ratio: int = 32, clip_bbox: bool = True,
+    x: Variable, img_size: Variable, anchors: Sequence[int], num_classes: int, conf_threshold: float = 0.01, downsample_ratio: int = 32, clip_bbox: bool = True,
     scale_x_y: float = 1.0, iou_aware: bool = False, iou_aware_factor: float = 0.5,
 ) -> tuple[Variable, Variable]:  # fmt: skip
     """Boxes in pixels and scores of what a YOLO network gives.
 
     Args:
-        x: ``[batch, anchors * (5 + class_num), height, width]``; with ``iou_aware``, 6 + class_num.
+        x: ``[batch, anchors * (5 + num_classes), height, width]``; with ``iou_aware``, 6 + num_classes.
         img_size: int32 ``[batch, 2]``, height and width of the images.
         anchors: width and height of each, in pixels of the network's input.
-        conf_thresh: what is less sure has a box of zeros and scores of zero.
+        conf_threshold: what is less sure has a box of zeros and scores of zero.
         downsample_ratio: the pixels of the network's input for each cell.
         clip_bbox: cut the boxes at the edges of the images.
         scale_x_y: by which a middle may lie outside of its cell: scale * sigmoid(x) - (scale - 1) / 2.
         iou_aware: x also has how well each box overlaps.
         iou_aware_factor: a: confidence ** (1 - a) * overlap ** a.
+        num_classes: how many classes there are.
 
     Returns:
-        (boxes, scores), ``[batch, boxes, 4]`` and ``[batch, boxes, class_num]``.
+        (boxes, scores), ``[batch, boxes, 4]`` and ``[batch, boxes, num_classes]``.
     """
     attrs = {
-        "anchors": list(anchors), "class_num": class_num, "conf_thresh": conf_thresh, "downsample_ratio": downsample_ratio, "clip_bbox": clip_bbox,
+        "anchors": list(anchors), "class_num": num_classes, "conf_thresh": conf_threshold, "downsample_ratio": downsample_ratio, "clip_bbox": clip_bbox,
         "scale_x_y": scale_x_y, "iou_aware": iou_aware, "iou_aware_factor": iou_aware_factor,
     }  # fmt: skip
     return current_block().apply("yolo_box", {"X": x, "ImgSize": img_size}, attrs)
 
 
 def yolo_loss(
-    x: Variable, gt_box: Variable, gt_label: Variable, anchors: Sequence[int], anchor_mask: Sequence[int], class_num: int, ignore_thresh: float,
+    x: Variable, gt_box: Variable, gt_label: Variable, anchors: Sequence[int], anchor_mask: Sequence[int], num_classes: int, ignore_threshold: float,
     downsample_ratio: int, gt_score: Variable | None = None, use_label_smooth: bool = True, scale_x_y: float = 1.0,
 ) -> Variable:  # fmt: skip
     """What the boxes, confidences and classes of a YOLO network cost, ``[batch]``.
 
     Args:
-        x: ``[batch, len(anchor_mask) * (5 + class_num), height, width]``.
+        x: ``[batch, len(anchor_mask) * (5 + num_classes), height, width]``.
         gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
-        gt_label: int32 ``[batch, truths]``. gt_score: as that, how much each counts; one where it is left out.
-        anchors: width and height of all anchors, in pixels of the network's input. anchor_mask: which of them x predicts.
-        class_num: how many classes there are.
-        ignore_thresh: a box that overlaps a truth by more may be sure of itself.
+        gt_label: int32 ``[batch, truths]``.
+        gt_score: as that, how much each counts; one where it is left out.
+        anchors: width and height of all anchors, in pixels of the network's input.
+        anchor_mask: which of them x predicts.
+        num_classes: how many classes there are.
+        ignore_threshold: a box that overlaps a truth by more may be sure of itself.
         downsample_ratio: the pixels of the network's input for each cell.
-        use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / class_num, 1 / 40).
+        use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / num_classes, 1 / 40).
         scale_x_y: as of `yolo_box`.
     """
     slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
     attrs = {
-        "anchors": list(anchors), "anchor_mask": list(anchor_mask), "class_num": class_num, "ignore_thresh": ignore_thresh,
+        "anchors": list(anchors), "anchor_mask": list(anchor_mask), "class_num": num_classes, "ignore_thresh": ignore_threshold,
         "downsample_ratio": downsample_ratio, "use_label_smooth": use_label_smooth, "scale_x_y": scale_x_y,
     }  # fmt: skip
     return current_block().apply("yolov3_loss", slots, attrs)[0]
 
 
 def multiclass_nms(
-    bboxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
+    boxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
     nms_eta: float = 1.0, background_label: int = -1, rois_num: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
     """Of the boxes of each class of each image that overlap the best ones; of all classes the ``keep_top_k`` best.
 
     Args:
-        bboxes: ``[batch, boxes, 4]``; or, with rois_num, ``[rows, classes, 4]``.
+        boxes: ``[batch, boxes, 4]``; or, with rois_num, ``[rows, classes, 4]``.
         scores: ``[batch, classes, boxes]``; or ``[rows, classes]``.
-        score_threshold: a box counts whose score is larger. nms_top_k, keep_top_k: -1 for all.
+        score_threshold: a box counts whose score is larger.
+        nms_top_k, keep_top_k: -1 for all.
         nms_threshold: a box goes that overlaps a better one by more (intersection over union).
         normalized: otherwise coordinates number pixels, so that a box is larger by one.
         nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
@@ -208,10 +153,10 @@ def multiclass_nms(
         are of each image).
 
     Example:
-        >>> boxes, scores = layer.detection.yolo_box(features, img_size, [10, 13, 16, 30], class_num=80)
+        >>> boxes, scores = layer.detection.yolo_box(features, img_size, [10, 13, 16, 30], num_classes=80)
         >>> found, _, numbers = layer.detection.multiclass_nms(boxes, layer.transpose(scores, [0, 2, 1]), 0.01, 1000, 100, 0.45)
     """
-    slots = {"BBoxes": bboxes, "Scores": scores} | ({} if rois_num is None else {"RoisNum": rois_num})
+    slots = {"BBoxes": boxes, "Scores": scores} | ({} if rois_num is None else {"RoisNum": rois_num})
     attrs = {
         "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "normalized": normalized,
         "nms_eta": nms_eta, "background_label": background_label,
@@ -220,13 +165,13 @@ def multiclass_nms(
 
 
 def matrix_nms(
-    bboxes: Variable, scores: Variable, score_threshold: float, post_threshold: float, nms_top_k: int, keep_top_k: int, use_gaussian: bool = False,
+    boxes: Variable, scores: Variable, score_threshold: float, post_threshold: float, nms_top_k: int, keep_top_k: int, use_gaussian: bool = False,
     gaussian_sigma: float = 2.0, background_label: int = 0, normalized: bool = True,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
     """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``.
 
     Args:
-        bboxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as of `multiclass_nms`.
+        boxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as of `multiclass_nms`.
         post_threshold: of what is left of a score.
         use_gaussian: a score falls as exp(-gaussian_sigma * overlap^2) does; otherwise as 1 - overlap.
         gaussian_sigma: of that formula.
@@ -235,7 +180,7 @@ def matrix_nms(
         "score_threshold": score_threshold, "post_threshold": post_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k,
         "use_gaussian": use_gaussian, "gaussian_sigma": gaussian_sigma, "background_label": background_label, "normalized": normalized,
     }  # fmt: skip
-    return _all("matrix_nms", {"BBoxes": bboxes, "Scores": scores}, attrs, ("Out", "Index", "RoisNum"))
+    return _all("matrix_nms", {"BBoxes": boxes, "Scores": scores}, attrs, ("Out", "Index", "RoisNum"))
 
 
 def nms(boxes: Variable, iou_threshold: float = 0.3) -> Variable:
@@ -250,18 +195,19 @@ def nms(boxes: Variable, iou_threshold: float = 0.3) -> Variable:
 
 def generate_proposals(
     scores: Variable, bbox_deltas: Variable, img_size: Variable, anchors: Variable, variances: Variable, pre_nms_top_n: int = 6000,
-    post_nms_top_n: int = 1000, nms_thresh: float = 0.5, min_size: float = 0.1, eta: float = 1.0, pixel_offset: bool = False,
+    post_nms_top_n: int = 1000, nms_threshold: float = 0.5, min_size: float = 0.1, nms_eta: float = 1.0, pixel_offset: bool = False,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
     """The boxes that a region proposal network proposes.
 
     Args:
-        scores: ``[batch, anchors, height, width]``. bbox_deltas: ``[batch, 4 * anchors, height, width]``.
+        scores: ``[batch, anchors, height, width]``.
+        bbox_deltas: ``[batch, 4 * anchors, height, width]``.
         img_size: ``[batch, 2]``, height and width.
         anchors, variances: as `anchor_generator` gives them.
         pre_nms_top_n, post_nms_top_n: how many of the best are looked at in each image, and how many are kept at most.
-        nms_thresh: a box goes that overlaps a better one by more (intersection over union).
+        nms_threshold: a box goes that overlaps a better one by more (intersection over union).
         min_size: boxes less wide or high go, in pixels, and those of less than one pixel.
-        eta: below 1, ``nms_thresh`` is multiplied by it after each box that is kept, while it is above a half.
+        nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
         pixel_offset: coordinates number pixels, so that a box is larger by one.
 
     Returns:
@@ -269,7 +215,7 @@ def generate_proposals(
     """
     slots = {"Scores": scores, "BboxDeltas": bbox_deltas, "ImShape": img_size, "Anchors": anchors, "Variances": variances}
     attrs = {
-        "pre_nms_topN": pre_nms_top_n, "post_nms_topN": post_nms_top_n, "nms_thresh": nms_thresh, "min_size": min_size, "eta": eta,
+        "pre_nms_topN": pre_nms_top_n, "post_nms_topN": post_nms_top_n, "nms_thresh": nms_threshold, "min_size": min_size, "eta": nms_eta,
         "pixel_offset": pixel_offset,
     }  # fmt: skip
     return _all("generate_proposals_v2", slots, attrs, ("RpnRois", "RpnRoiProbs", "RpnRoisNum"))
@@ -284,6 +230,9 @@ def distribute_fpn_proposals(
         fpn_rois: ``[regions, 4]``, ragged; or dense with rois_num, ``[batch]``, how many are of each image.
         min_level, max_level: the levels that there are, both included.
         pixel_offset: coordinates number pixels, so that a box is larger by one.
+        refer_level: the level of regions of the size ``refer_scale``.
+        refer_scale: the root of an area, in pixels.
+        rois_num: int32 ``[batch]``, how many regions each image has.
 
     Returns:
         (of each level its regions; int32 ``[regions, 1]``, where each stands in all levels one after the other; of each level int32
@@ -312,6 +261,8 @@ def collect_fpn_proposals(
 
     Args:
         multi_rois, multi_scores: of each level ``[rows, 4]`` and ``[rows, 1]``, ragged; or dense with rois_num_per_level, ``[batch]`` of each.
+        post_nms_top_n: how many regions are kept.
+        rois_num_per_level: of each level int32 ``[batch]``, how many regions each image has.
     """
     slots = {"MultiLevelRois": list(multi_rois), "MultiLevelScores": list(multi_scores)}
     if rois_num_per_level:
@@ -325,6 +276,7 @@ def bipartite_match(dist_matrix: Variable, match_type: str = "bipartite", dist_t
     Args:
         dist_matrix: how alike rows and columns are, ``[rows, columns]``, ragged: the rows of each image.
         match_type: "per_prediction" gives each column that is left the row it is most like, from ``dist_threshold`` on.
+        dist_threshold: how alike a column must be, of "per_prediction".
     """
     return current_block().apply("bipartite_match", {"DistMat": dist_matrix}, {"match_type": match_type, "dist_threshold": dist_threshold})
 
@@ -336,7 +288,8 @@ def mine_hard_examples(
     """Which priors count as negative examples, int32 ``[rows, 1]``, ragged by image, and the matches that still count, as match_indices.
 
     Args:
-        cls_loss, loc_loss, match_dist: ``[images, priors]``. match_indices: int32, as `bipartite_match` gives them.
+        cls_loss, loc_loss, match_dist: ``[images, priors]``.
+        match_indices: int32, as `bipartite_match` gives them.
         neg_pos_ratio: how many negative examples there are at most for each positive one, of "max_negative".
         neg_dist_threshold: a prior is negative whose match_dist is less.
         sample_size: how many examples are kept, of "hard_example".
@@ -348,31 +301,32 @@ def mine_hard_examples(
 
 
 def target_assign(
-    input: Variable, matched_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
+    x: Variable, matched_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
 ) -> tuple[Variable, Variable]:  # fmt: skip
     """What the truth has that each prior is matched to, ``[images, priors, width]``, and how much it counts, ``[images, priors, 1]``.
 
     Args:
-        input: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
-        matched_indices: as `bipartite_match` gives them. negative_indices: as `mine_hard_examples` gives them; they count, too.
+        x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
+        matched_indices: as `bipartite_match` gives them.
+        negative_indices: as `mine_hard_examples` gives them; they count, too.
         mismatch_value: what a prior gets that is matched to none.
     """
-    slots = {"X": input, "MatchIndices": matched_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
+    slots = {"X": x, "MatchIndices": matched_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
     return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
 
 
 def retinanet_detection_output(
-    bboxes: Sequence[Variable], scores: Sequence[Variable], anchors: Sequence[Variable], im_info: Variable, score_threshold: float = 0.05,
+    boxes: Sequence[Variable], scores: Sequence[Variable], anchors: Sequence[Variable], im_info: Variable, score_threshold: float = 0.05,
     nms_top_k: int = 1000, keep_top_k: int = 100, nms_threshold: float = 0.3, nms_eta: float = 1.0,
 ) -> Variable:  # fmt: skip
     """The detections of a RetinaNet, ``[rows, 6]`` of class (from 1), score and box, ragged by image.
 
     Args:
-        bboxes, scores, anchors: of each level ``[batch, boxes, 4]``, coded, ``[batch, boxes, classes]`` and ``[boxes, 4]``.
+        boxes, scores, anchors: of each level ``[batch, boxes, 4]``, coded, ``[batch, boxes, classes]`` and ``[boxes, 4]``.
         im_info: ``[batch, 3]``, height, width and scale.
         score_threshold, nms_top_k, keep_top_k, nms_threshold, nms_eta: as of `multiclass_nms`.
     """
-    slots = {"BBoxes": list(bboxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
+    slots = {"BBoxes": list(boxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
     attrs = {
         "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "nms_eta": nms_eta,
     }  # fmt: skip

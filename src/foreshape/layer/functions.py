@@ -22,22 +22,42 @@ def relu(x: Variable) -> Variable:
 
 
 def relu6(x: Variable, threshold: float = 6.0) -> Variable:
-    """min(max(x, 0), threshold), elementwise."""
+    """min(max(x, 0), threshold), elementwise.
+
+    Args:
+        x: floats of any shape.
+        threshold: the upper bound.
+    """
     return unary(x, "relu6", threshold=threshold)
 
 
 def leaky_relu(x: Variable, alpha: float = 0.02) -> Variable:
-    """x where x > 0, else alpha * x."""
+    """x where x > 0, else alpha * x.
+
+    Args:
+        x: floats of any shape.
+        alpha: the slope below 0.
+    """
     return unary(x, "leaky_relu", alpha=alpha)
 
 
 def elu(x: Variable, alpha: float = 1.0) -> Variable:
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x where x > 0, else alpha * (exp(x) - 1).
+
+    Args:
+        x: floats of any shape.
+        alpha: what a very negative x comes near to, with a minus before it.
+    """
     return unary(x, "elu", alpha=alpha)
 
 
 def celu(x: Variable, alpha: float = 1.0) -> Variable:
-    """x where x > 0, otherwise alpha * (exp(x / alpha) - 1)."""
+    """x where x > 0, otherwise alpha * (exp(x / alpha) - 1).
+
+    Args:
+        x: floats of any shape.
+        alpha: what a very negative x comes near to, with a minus before it.
+    """
     return unary(x, "celu", alpha=alpha)
 
 
@@ -57,6 +77,8 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
         mode: "all": one slope; "channel": one per channel; "element": one per element of a row.
         weight: a name, an initializer or a `ParamAttr`.
         data_format: where the channels are: "NCHW" at axis 1, "NHWC" at the last.
+        x: ``[batch, ...]``, floats.
+        name: what the name of the slopes begins with.
 
     Raises:
         ShapeError: a size of x that the slopes' shape needs is not known.
@@ -87,7 +109,12 @@ def log_sigmoid(x: Variable) -> Variable:
 
 
 def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5) -> Variable:
-    """slope * x + offset, cut off at 0 and 1."""
+    """slope * x + offset, cut off at 0 and 1.
+
+    Args:
+        x: floats of any shape.
+        slope, offset: of the line.
+    """
     return unary(x, "hard_sigmoid", slope=slope, offset=offset)
 
 
@@ -102,7 +129,12 @@ def tanh_shrink(x: Variable) -> Variable:
 
 
 def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
-    """x cut off at ``min`` and ``max``."""
+    """x cut off at ``min`` and ``max``.
+
+    Args:
+        x: floats of any shape.
+        min, max: the bounds.
+    """
     return unary(x, "brelu", t_min=min, t_max=max)
 
 
@@ -112,7 +144,12 @@ def softsign(x: Variable) -> Variable:
 
 
 def gelu(x: Variable, approximate: bool = False) -> Variable:
-    """x * Phi(x), with Phi the normal distribution function; ``approximate`` takes its approximation by tanh."""
+    """x * Phi(x), with Phi the normal distribution function; ``approximate`` takes its approximation by tanh.
+
+    Args:
+        x: floats of any shape.
+        approximate: take the approximation by tanh.
+    """
     return unary(x, "gelu", approximate=approximate)
 
 
@@ -122,12 +159,22 @@ def silu(x: Variable) -> Variable:
 
 
 def swish(x: Variable, beta: float = 1.0) -> Variable:
-    """x * sigmoid(beta * x)."""
+    """x * sigmoid(beta * x).
+
+    Args:
+        x: floats of any shape.
+        beta: of the formula.
+    """
     return unary(x, "swish", beta=beta)
 
 
 def hard_swish(x: Variable, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Variable:
-    """x * min(max(x + offset, 0), threshold) / scale."""
+    """x * min(max(x + offset, 0), threshold) / scale.
+
+    Args:
+        x: floats of any shape.
+        threshold, scale, offset: of the formula.
+    """
     return unary(x, "hard_swish", threshold=threshold, scale=scale, offset=offset)
 
 
@@ -137,57 +184,105 @@ def mish(x: Variable) -> Variable:
 
 
 def softplus(x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Variable:
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold.
+
+    Args:
+        x: floats of any shape.
+        beta: above 0.
+        threshold: where the line begins.
+    """
     return unary(x, "softplus", beta=beta, threshold=threshold)
 
 
 def softmax(x: Variable, axis: int = -1) -> Variable:
-    """exp(x) / sum(exp(x)) along ``axis``."""
+    """exp(x) / sum(exp(x)) along ``axis``.
+
+    Args:
+        x: floats of any shape.
+        axis: along which the sum is; negative ones count from the end.
+    """
     return unary(x, "softmax", axis=axis)
 
 
 def log_softmax(x: Variable, axis: int = -1) -> Variable:
-    """x - log(sum(exp(x))) along ``axis``."""
+    """x - log(sum(exp(x))) along ``axis``.
+
+    Args:
+        x: floats of any shape.
+        axis: along which the sum is; negative ones count from the end.
+    """
     return unary(x, "log_softmax", axis=axis)
 
 
 def hard_shrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """x where |x| > threshold, otherwise 0."""
+    """x where |x| > threshold, otherwise 0.
+
+    Args:
+        x: floats of any shape.
+        threshold: at least 0.
+    """
     return unary(x, "hard_shrink", threshold=threshold)
 
 
 def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """x moved towards 0 by the threshold, and 0 within it."""
+    """x moved towards 0 by the threshold, and 0 within it.
+
+    Args:
+        x: floats of any shape.
+        threshold: at least 0.
+    """
     return unary(x, "softshrink", **{"lambda": threshold})
 
 
 def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
-    """x where x > threshold, otherwise 0."""
+    """x where x > threshold, otherwise 0.
+
+    Args:
+        x: floats of any shape.
+        threshold: below which it is 0.
+    """
     return unary(x, "thresholded_relu", threshold=threshold)
 
 
 def soft_relu(x: Variable, threshold: float = 40.0) -> Variable:
-    """log(1 + exp(x)), with x cut off at the threshold and its negative."""
+    """log(1 + exp(x)), with x cut off at the threshold and its negative.
+
+    Args:
+        x: floats of any shape.
+        threshold: above 0.
+    """
     return unary(x, "soft_relu", threshold=threshold)
 
 
 def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variable:
-    """scale_b * tanh(scale_a * x)."""
+    """scale_b * tanh(scale_a * x).
+
+    Args:
+        x: floats of any shape.
+        scale_a, scale_b: of the formula.
+    """
     return unary(x, "stanh", scale_a=scale_a, scale_b=scale_b)
 
 
-def rrelu(x: Variable, lower: float = 0.125, upper: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
+def rrelu(x: Variable, min: float = 0.125, max: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
     """x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both.
 
     Args:
         x: floats of any shape.
-        lower, upper: the ends of the slopes, in [0, 1].
+        min, max: the ends of the slopes, in [0, 1].
         is_test: draw nothing.
     """
-    out, _ = current_block().apply("rrelu", {"X": x}, {"lower": lower, "upper": upper, "is_test": is_test})
+    out, _ = current_block().apply("rrelu", {"X": x}, {"lower": min, "upper": max, "is_test": is_test})
     return out
 
 
 def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
-    """The softmax of (x + noise) / temperature along an axis, with the noise drawn from Gumbel's distribution; ``hard``: 1 at the largest, else 0."""
+    """The softmax of (x + noise) / temperature along an axis, with the noise drawn from Gumbel's distribution; ``hard``: 1 at the largest, else 0.
+
+    Args:
+        x: logits ``[..., classes]``, floats.
+        temperature: above 0; the lower, the nearer is the result to one class.
+        hard: give 1 at the largest and 0 elsewhere; the gradient is that of the softmax.
+        axis: of the classes.
+    """
     return unary(x, "gumbel_softmax", temperature=temperature, hard=hard, axis=axis)

@@ -31,39 +31,39 @@ def _around(padding: Pair) -> list[int]:
     return given
 
 
-def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 0, dilations: Pair = 1) -> Variable:
+def unfold(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> Variable:
     """The patches of images ``[batch, channels, height, width]`` as columns: ``[batch, channels * kh * kw, patches]``.
 
     Args:
         x: floats.
-        kernel_sizes, strides, dilations: one number, or height and width.
-        paddings: zeros around an image: one number, height and width, or top, left, bottom and right.
+        kernel_size, stride, dilation: one number, or height and width.
+        padding: zeros around an image: one number, height and width, or top, left, bottom and right.
     """
-    return _apply("unfold", {"X": x}, kernel_sizes=pair(kernel_sizes, "kernel_sizes"), strides=pair(strides, "strides"), paddings=_around(paddings),
-                  dilations=pair(dilations, "dilations"))  # fmt: skip
+    return _apply("unfold", {"X": x}, kernel_sizes=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding),
+                  dilations=pair(dilation, "dilation"))  # fmt: skip
 
 
-def fold(x: Variable, output_sizes: Pair, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 0, dilations: Pair = 1) -> Variable:
-    """Images of ``output_sizes`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed.
+def fold(x: Variable, output_size: Pair, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> Variable:
+    """Images of ``output_size`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed.
 
     Args:
         x: the patches, in row-major order.
-        output_sizes: of the images: one number, or height and width.
-        kernel_sizes, strides, paddings, dilations: as of `unfold`, of which this is the transpose.
+        output_size: of the images: one number, or height and width.
+        kernel_size, stride, padding, dilation: as of `unfold`, of which this is the transpose.
     """
-    return _apply("fold", {"X": x}, output_sizes=pair(output_sizes, "output_sizes"), kernel_sizes=pair(kernel_sizes, "kernel_sizes"),
-                  strides=pair(strides, "strides"), paddings=_around(paddings), dilations=pair(dilations, "dilations"))  # fmt: skip
+    return _apply("fold", {"X": x}, output_sizes=pair(output_size, "output_size"), kernel_sizes=pair(kernel_size, "kernel_size"),
+                  strides=pair(stride, "stride"), paddings=_around(padding), dilations=pair(dilation, "dilation"))  # fmt: skip
 
 
-def im2sequence(input: Variable, filter_size: Pair, stride: Pair = 1, padding: Pair = 0) -> Variable:
+def im2sequence(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0) -> Variable:
     """The patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level.
 
     Args:
-        input: ``[batch, channels, height, width]``.
-        filter_size, stride: of the patches: one number, or height and width.
+        x: ``[batch, channels, height, width]``.
+        kernel_size, stride: of the patches: one number, or height and width.
         padding: zeros around an image: one number, height and width, or top, left, bottom and right.
     """
-    return _apply("im2sequence", {"X": input}, kernels=pair(filter_size, "filter_size"), strides=pair(stride, "stride"), paddings=_around(padding))
+    return _apply("im2sequence", {"X": x}, kernels=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding))
 
 
 def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True) -> Variable:
@@ -82,17 +82,17 @@ def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mod
     return _apply("grid_sampler", {"X": x, "Grid": grid}, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
-def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:
+def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:
     """The grid of an affine map for `grid_sample`.
 
     Args:
         theta: ``[batch, 2, 3]``, or ``[batch, 3, 4]`` of volumes.
-        out_shape: batch, channels and the sizes of the image: numbers, or a variable that holds them.
+        shape: batch, channels and the sizes of the image: numbers, or a variable that holds them.
         align_corners: -1 and 1 are the middles of the outermost pixels; otherwise their outer edges.
     """
-    if isinstance(out_shape, Variable):
-        return _apply("affine_grid", {"Theta": theta, "OutputShape": out_shape}, align_corners=align_corners)
-    return _apply("affine_grid", {"Theta": theta}, output_shape=list(out_shape), align_corners=align_corners)
+    if isinstance(shape, Variable):
+        return _apply("affine_grid", {"Theta": theta, "OutputShape": shape}, align_corners=align_corners)
+    return _apply("affine_grid", {"Theta": theta}, output_shape=list(shape), align_corners=align_corners)
 
 
 def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
@@ -114,6 +114,12 @@ def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair
     """Images with the numbers of ``x`` where ``indices`` says, and zeros elsewhere.
 
     ``output_size`` is ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis, where it is left out; the sizes must be known then.
+
+    Args:
+        x: ``[batch, channels, height, width]``, floats.
+        indices: of the dims of x, int32: places in an image, as `max_pool2d_with_index` gives them.
+        kernel_size, stride, padding: those of the pooling.
+        output_size: height and width of the images.
     """
     size, pads = pair(kernel_size, "kernel_size"), pair(padding, "padding")
     steps = size if stride is None else pair(stride, "stride")
@@ -177,46 +183,46 @@ def psroi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_
 
 
 def deform_conv2d(
-    input: Variable, offset: Variable, mask: Variable | None, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
+    x: Variable, offset: Variable, mask: Variable | None, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1, deformable_groups: int = 1, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A convolutional layer that reads each pixel of a window where an offset moves it.
 
     Args:
-        input: ``[batch, channels, height, width]``; the number of channels must be known.
+        x: ``[batch, channels, height, width]``; the number of channels must be known.
         offset: ``[batch, 2 * deformable_groups * kh * kw, *image]``, the image as it comes out: rows, then columns, of each pixel of a window.
         mask: ``[batch, deformable_groups * kh * kw, *image]``, what each pixel is multiplied with; or None.
-        num_filters, filter_size, stride, dilation, groups, activation, weight, bias, name: as of `conv2d`.
+        num_filters, kernel_size, stride, dilation, groups, activation, weight, bias, name: as of `conv2d`.
         padding: zeros around an image: one number, or height and width.
         deformable_groups: the channels are divided into so many groups, each with offsets and a mask of its own.
         The errors are those of `conv2d`.
     """
-    channels = known_channels("deform_conv2d", input, rank=4)
+    channels = known_channels("deform_conv2d", x, rank=4)
     if groups < 1 or channels % groups or num_filters % groups:
-        raise ShapeError(f"deform_conv2d({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
-    window = pair(filter_size, "filter_size")
+        raise ShapeError(f"deform_conv2d({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+    window = pair(kernel_size, "kernel_size")
     block = current_block()
     prefix = block.program.layer_name("deformable_conv", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
-    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
         "strides": pair(stride, "stride"), "paddings": pair(padding, "padding"), "dilations": pair(dilation, "dilation"), "groups": groups,
         "deformable_groups": deformable_groups, "im2col_step": 1,
     }  # fmt: skip
-    inputs = {"Input": input, "Offset": offset, "Filter": w}
+    inputs = {"Input": x, "Offset": offset, "Filter": w}
     out = block.apply("deformable_conv_v1", inputs, attrs, prefix) if mask is None else block.apply("deformable_conv", {**inputs, "Mask": mask}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, "NCHW", prefix), activation, prefix)
 
 
-def lrn(input: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, data_format: str = "NCHW") -> Variable:
-    """Local response normalization: ``input / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd.
+def lrn(x: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, data_format: str = "NCHW") -> Variable:
+    """Local response normalization: ``x / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd.
 
     Args:
-        input: ``[batch, channels, height, width]``.
+        x: ``[batch, channels, height, width]``.
         n, k, alpha, beta: of the formula.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("lrn", {"X": input}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
+    return _apply("lrn", {"X": x}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
@@ -228,6 +234,17 @@ def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
         axis: of the channels.
     """
     return _apply("maxout", {"X": x}, groups=groups, axis=axis)
+
+
+def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
+    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels.
+
+    Args:
+        x: ``[batch, channels, height, width]``; the factor's square divides the channels.
+        upscale_factor: how many times larger.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
+    return _apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)
 
 
 def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
@@ -252,26 +269,26 @@ def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Vari
     return _apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
 
 
-def spectral_norm(weight: Variable, dim: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:
-    """A weight divided by its largest singular value, with ``dim`` as the rows of a matrix.
+def spectral_norm(x: Variable, axis: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:
+    """A weight divided by its largest singular value, with ``axis`` as the rows of a matrix.
 
     The two vectors that approach the singular ones are variables of the program, normal at first and not trained; ``power_iters`` steps are
     made from them in every run.
 
     Args:
-        weight: a variable of known size, as `create_parameter` gives it.
-        dim: 0 or 1.
+        x: a variable of known size, as `create_parameter` gives it.
+        axis: 0 or 1.
         power_iters: how many steps each run makes.
         epsilon: what is added to a norm before it divides.
         name: what the names of the two vectors begin with.
     """
-    dims = weight.spec.known_dims
-    if not all(isinstance(d, int) for d in dims) or not 0 <= dim < min(2, len(dims)):
-        raise ShapeError(f"spectral_norm({weight.name}): the dims must be known and dim must be 0 or 1; it is {weight.spec.text()}, dim {dim}")
-    rows: Any = dims[dim]
-    columns: Any = product([d for at, d in enumerate(dims) if at != dim])
+    dims = x.spec.known_dims
+    if not all(isinstance(d, int) for d in dims) or not 0 <= axis < min(2, len(dims)):
+        raise ShapeError(f"spectral_norm({x.name}): the dims must be known and axis must be 0 or 1; it is {x.spec.text()}, axis {axis}")
+    rows: Any = dims[axis]
+    columns: Any = product([d for at, d in enumerate(dims) if at != axis])
     block = current_block()
     prefix = block.program.layer_name("spectral_norm", name)
-    u, v = (create_parameter((n,), weight.spec.known_dtype, ParamAttr(trainable=False), prefix=prefix, initializer=Normal(0.0, 1.0)) for n in (rows, columns))
+    u, v = (create_parameter((n,), x.spec.known_dtype, ParamAttr(trainable=False), prefix=prefix, initializer=Normal(0.0, 1.0)) for n in (rows, columns))
     u.stop_gradient = v.stop_gradient = True
-    return block.apply("spectral_norm", {"Weight": weight, "U": u, "V": v}, {"dim": dim, "power_iters": power_iters, "eps": epsilon}, prefix)
+    return block.apply("spectral_norm", {"Weight": x, "U": u, "V": v}, {"dim": axis, "power_iters": power_iters, "eps": epsilon}, prefix)

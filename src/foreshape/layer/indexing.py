@@ -26,6 +26,7 @@ def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Va
     Args:
         index: integers, slices and an Ellipsis, as of numpy.
         value: a number, or a tensor of the element type of ``x`` that is repeated to ``x[index]`` as numpy does.
+        x: of any shape.
 
     Raises:
         ShapeError: an index that is not in ``x``, or a value that cannot be repeated to what is set.
@@ -78,39 +79,51 @@ def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
 
 
 def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
-    """``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry."""
+    """``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry.
+
+    Args:
+        x: of any shape.
+        repeats: a number, or int32 or int64 ``[n]``, one for each entry.
+        axis: which axis; negative ones count from the end.
+    """
     if isinstance(repeats, Variable):
         return _apply("repeat_interleave", {"X": x, "RepeatsTensor": repeats}, dim=axis)
     return _apply("repeat_interleave", {"X": x}, Repeats=repeats, dim=axis)
 
 
 def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
-    """The part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left."""
+    """The part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left.
+
+    Args:
+        x: of any shape.
+        shape: the dims of the part: numbers and one-number variables, or an integer variable that holds them.
+        offsets: where it begins along each axis, likewise; zeros where they are left out.
+    """
     numbers, operands = sizes(f"crop({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims)
     first, first_operands = sizes(f"crop({x.name})", [0] * x.spec.rank if offsets is None else offsets, "Offsets", "OffsetsTensor")
     return _apply("crop_tensor", {"X": x, **operands, **first_operands}, shape=numbers, offsets=first)
 
 
-def diag(x: Variable, offset: int = 0, padding_value: float = 0.0) -> Variable:
-    """Of a vector, the matrix with it as the diagonal ``offset`` and ``padding_value`` elsewhere; of a matrix, that diagonal.
+def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
+    """Of a vector, the matrix with it as the diagonal ``offset`` and ``pad_value`` elsewhere; of a matrix, that diagonal.
 
     Args:
         x: ``[n]`` or ``[rows, columns]``.
         offset: how far above the main diagonal; below it where negative.
-        padding_value: of the other elements of a matrix that is made.
+        pad_value: of the other elements of a matrix that is made.
     """
-    return _apply("diag_v2", {"X": x}, offset=offset, padding_value=padding_value)
+    return _apply("diag_v2", {"X": x}, offset=offset, padding_value=pad_value)
 
 
-def diag_embed(x: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
-    """The last axis of ``x`` as the diagonal of matrices over the axes ``dim1`` and ``dim2``, zeros elsewhere.
+def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Variable:
+    """The last axis of ``x`` as the diagonal of matrices over the axes ``axis1`` and ``axis2``, zeros elsewhere.
 
     Args:
         x: of any shape.
         offset: how far above the main diagonal; below it where negative.
-        dim1, dim2: the axes of the result that are rows and columns.
+        axis1, axis2: the axes of the result that are rows and columns.
     """
-    return _apply("diag_embed", {"Input": x}, offset=offset, dim1=dim1, dim2=dim2)
+    return _apply("diag_embed", {"Input": x}, offset=offset, dim1=axis1, dim2=axis2)
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
@@ -224,12 +237,24 @@ def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
-    """Of each row of ``x`` the elements that its row of ``index`` names: ``[rows, n]``."""
+    """Of each row of ``x`` the elements that its row of ``index`` names: ``[rows, n]``.
+
+    Args:
+        x: ``[rows, columns]``.
+        index: ``[rows, n]``, int32 or int64: columns of x.
+    """
     return _apply("index_sample", {"X": x, "Index": index})
 
 
 def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
-    """``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k."""
+    """``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k.
+
+    Args:
+        x: of any shape.
+        index: ``[n]``, int32 or int64.
+        axis: which axis of x; negative ones count from the end.
+        value: of the dims of x, but n along ``axis``.
+    """
     return _apply("index_add", {"X": x, "Index": index, "AddValue": value}, axis=axis)
 
 
@@ -246,7 +271,13 @@ def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumul
 
 
 def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
-    """For each place of ``index`` the element of ``x`` whose place along ``axis`` it names, as numpy's."""
+    """For each place of ``index`` the element of ``x`` whose place along ``axis`` it names, as numpy's.
+
+    Args:
+        x: of any shape.
+        index: int32 or int64, of as many dims as x.
+        axis: which axis; negative ones count from the end.
+    """
     return _apply("take_along_axis", {"Input": x, "Index": index}, Axis=axis % max(x.spec.rank, 1))
 
 
@@ -257,6 +288,9 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
         value: as ``index``; or one number.
         reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
         include_self: whether what was there counts, for all but "assign".
+        x: of any shape.
+        index: int32 or int64, of as many dims as x.
+        axis: which axis; negative ones count from the end.
     """
     given = value if isinstance(value, Variable) else _apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
     attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}
@@ -264,13 +298,25 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
-    """``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes."""
+    """``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+
+    Args:
+        x: of any shape.
+        index: int32 or int64 ``[..., k]``, k at most the rank of x.
+        updates: ``[..., *the other dims]``, of the element type of x.
+    """
     return _apply("scatter_nd_add", {"X": x, "Index": index, "Updates": updates})
 
 
 @tells_line
 def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
-    """Zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes."""
+    """Zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes.
+
+    Args:
+        index: int32 or int64 ``[..., k]``, k at most the rank of the result.
+        updates: ``[..., *the other dims]``.
+        shape: as of `fill_constant`.
+    """
     return scatter_nd_add(fill_constant(shape, updates.spec.known_dtype), index, updates)
 
 

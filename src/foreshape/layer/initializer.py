@@ -43,20 +43,20 @@ class Constant(Initializer):
         return "fill_constant", _attributes(shape, of, value=float(self.value), str_value=repr(self.value))
 
 class Uniform(Initializer):
-    """Uniform in [low, high).
+    """Uniform in [min, max).
 
     Args:
-        low, high: the ends; ``high`` itself is not drawn.
+        min, max: the ends; ``max`` itself is not drawn.
         seed: draws the same in each run of the startup program; 0 takes the program's ``random_seed`` or the executor's generator.
     """
 
-    __slots__ = ("high", "low", "seed")
+    __slots__ = ("max", "min", "seed")
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
-        self.low, self.high, self.seed = low, high, seed
+    def __init__(self, min: float = -1.0, max: float = 1.0, seed: int = 0) -> None:
+        self.min, self.max, self.seed = min, max, seed
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        return "uniform_random", _attributes(shape, of, min=self.low, max=self.high, seed=self.seed)
+        return "uniform_random", _attributes(shape, of, min=self.min, max=self.max, seed=self.seed)
 
 
 class Normal(Initializer):
@@ -134,7 +134,7 @@ def _attributes(shape: Sequence[Size], of: DType, **own: Any) -> dict[str, Any]:
 
 _FIELDS: Final[dict[type, Callable[[Any], Any]]] = {
     Constant: attrgetter("value"),
-    Uniform: attrgetter("low", "high", "seed"),
+    Uniform: attrgetter("min", "max", "seed"),
     **dict.fromkeys((Normal, TruncatedNormal), attrgetter("mean", "std", "seed")),
     **dict.fromkeys((Xavier, Kaiming), attrgetter("uniform", "seed")),
 }

@@ -52,7 +52,12 @@ def matrix_power(x: Variable, n: int) -> Variable:
 
 
 def cholesky(x: Variable, upper: bool = False) -> Variable:
-    """The lower triangular L with L L^T = x for symmetric positive definite matrices ``[..., n, n]``; or the U = L^T where ``upper``."""
+    """The lower triangular L with L L^T = x for symmetric positive definite matrices ``[..., n, n]``; or the U = L^T where ``upper``.
+
+    Args:
+        x: ``[..., n, n]``, floats, symmetric and positive definite.
+        upper: give U; otherwise L.
+    """
     return _apply("cholesky", {"X": x}, upper=upper)
 
 
@@ -73,12 +78,20 @@ def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bo
     Args:
         transpose: solve x^T s = y.
         unitriangular: take the diagonal to be ones.
+        x: ``[..., n, n]``, floats.
+        y: ``[..., n, k]``, of the element type of x.
+        upper: read the upper triangle.
     """
     return _apply("triangular_solve", {"X": x, "Y": y}, upper=upper, transpose=transpose, unitriangular=unitriangular)
 
 
 def solve(x: Variable, y: Variable) -> Variable:
-    """The solutions of x s = y for square matrices ``x``; ``y`` holds vectors, ``[n]`` or ``[..., n]``, or matrices ``[..., n, k]``."""
+    """The solutions of x s = y for square matrices ``x``; ``y`` holds vectors, ``[n]`` or ``[..., n]``, or matrices ``[..., n, k]``.
+
+    Args:
+        x: ``[..., n, n]``, floats.
+        y: ``[..., n, k]``, or ``[n]``.
+    """
     return _apply("solve", {"X": x, "Y": y})
 
 
@@ -93,22 +106,32 @@ def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
     return _apply("trace", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
-def mv(x: Variable, vec: Variable) -> Variable:
-    """The matrix ``x``, ``[rows, n]``, times the vector ``vec``, ``[n]``."""
-    return _apply("mv", {"X": x, "Vec": vec})
+def mv(x: Variable, y: Variable) -> Variable:
+    """The matrix ``x``, ``[rows, n]``, times the vector ``y``, ``[n]``.
+
+    Args:
+        x: ``[rows, n]``, floats.
+        y: ``[n]``, of the element type of x.
+    """
+    return _apply("mv", {"X": x, "Vec": y})
 
 
-def multi_dot(x: Sequence[Variable]) -> Variable:
+def multi_dot(xs: Sequence[Variable]) -> Variable:
     """The product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column.
 
     Args:
-        x: at least two, each ``[rows, columns]``, floats.
+        xs: at least two, each ``[rows, columns]``, floats.
     """
-    return _apply("multi_dot", {"X": list(x)})
+    return _apply("multi_dot", {"X": list(xs)})
 
 
 def kron(x: Variable, y: Variable) -> Variable:
-    """The Kronecker product: every element of ``x`` times the whole of ``y``, block by block."""
+    """The Kronecker product: every element of ``x`` times the whole of ``y``, block by block.
+
+    Args:
+        x: numbers of any shape.
+        y: numbers of any shape, of the element type of x.
+    """
     return _apply("kron", {"X": x, "Y": y})
 
 
@@ -123,7 +146,13 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
 
 
 def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
-    """The p-norm of x - y, broadcast; a tensor without dims."""
+    """The p-norm of x - y, broadcast; a tensor without dims.
+
+    Args:
+        x: floats of any shape.
+        y: floats that broadcast against x.
+        p: of the norm, at least 0; may be infinite.
+    """
     return _apply("dist", {"X": x, "Y": y}, p=p)
 
 

@@ -11,47 +11,92 @@ from foreshape.program.variable import Variable
 
 
 def equal(x: Operand, y: Operand) -> Variable:
-    """x == y, broadcast; bool."""
+    """x == y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("equal", x, y)
 
 
 def not_equal(x: Operand, y: Operand) -> Variable:
-    """x != y, broadcast; bool."""
+    """x != y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("not_equal", x, y)
 
 
 def less_than(x: Operand, y: Operand) -> Variable:
-    """x < y, broadcast; bool."""
+    """x < y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("less_than", x, y)
 
 
 def less_equal(x: Operand, y: Operand) -> Variable:
-    """x <= y, broadcast; bool."""
+    """x <= y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("less_equal", x, y)
 
 
 def greater_than(x: Operand, y: Operand) -> Variable:
-    """x > y, broadcast; bool."""
+    """x > y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("greater_than", x, y)
 
 
 def greater_equal(x: Operand, y: Operand) -> Variable:
-    """x >= y, broadcast; bool."""
+    """x >= y, broadcast; bool.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("greater_equal", x, y)
 
 
 def logical_and(x: Operand, y: Operand) -> Variable:
-    """x and y, broadcast; bool. A number is true where it is not 0."""
+    """x and y, broadcast; bool. A number is true where it is not 0.
+
+    Args:
+        x: bools or numbers of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
     return binary("logical_and", x, y)
 
 
 def logical_or(x: Operand, y: Operand) -> Variable:
-    """x or y, broadcast; bool. A number is true where it is not 0."""
+    """x or y, broadcast; bool. A number is true where it is not 0.
+
+    Args:
+        x: bools or numbers of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
     return binary("logical_or", x, y)
 
 
 def logical_xor(x: Operand, y: Operand) -> Variable:
-    """Whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0."""
+    """Whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0.
+
+    Args:
+        x: bools or numbers of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
     return binary("logical_xor", x, y)
 
 
@@ -61,7 +106,12 @@ def logical_not(x: Variable) -> Variable:
 
 
 def where(condition: Variable, x: Operand, y: Operand) -> Variable:
-    """x where the condition holds, else y; the three are broadcast against each other, and one of x and y may be a number."""
+    """x where the condition holds, else y; the three are broadcast against each other, and one of x and y may be a number.
+
+    Args:
+        condition: bools.
+        x, y: tensors of one element type; one of them may be a number.
+    """
     if not isinstance(x, Variable) and not isinstance(y, Variable):
         raise TypeMismatchError(f"one of the two must be a variable; seen {x!r} and {y!r}")
     first = x if isinstance(x, Variable) else constant_like(y, x) if isinstance(y, Variable) else y
@@ -75,7 +125,14 @@ def _close(type: str, x: Variable, y: Variable, rtol: float, atol: float, equal_
 
 
 def isclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
-    """Whether |x - y| <= atol + rtol * |y|, broadcast; bool. NaN is close to NaN where ``equal_nan``."""
+    """Whether |x - y| <= atol + rtol * |y|, broadcast; bool. NaN is close to NaN where ``equal_nan``.
+
+    Args:
+        x: floats of any shape.
+        y: of the element type of x, and broadcast against it.
+        rtol, atol: of the formula.
+        equal_nan: NaN is close to NaN.
+    """
     return _close("isclose", x, y, rtol, atol, equal_nan)
 
 
@@ -91,5 +148,10 @@ def allclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, e
 
 
 def equal_all(x: Variable, y: Variable) -> Variable:
-    """Whether x and y have the same dims and the same elements; one bool. Floating-point ones may differ by less than 1e-8."""
+    """Whether x and y have the same dims and the same elements; one bool. Floating-point ones may differ by less than 1e-8.
+
+    Args:
+        x: of any shape.
+        y: of the element type of x.
+    """
     return current_block().apply("equal_all", {"X": x, "Y": y})

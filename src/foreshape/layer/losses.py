@@ -19,33 +19,50 @@ from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 
-def square_error_cost(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight (input - label)^2, elementwise.
+def square_error_cost(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """sample_weight (x - label)^2, elementwise.
+
+    Args:
+        x: predictions, floats of any shape.
+        label: of the dims of x.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
 
     Raises:
-        ShapeError: a label of other dims than the input's.
+        ShapeError: a label of other dims than x's.
     """
-    same_dims("square_error_cost", input=input, label=label)
+    same_dims("square_error_cost", x=x, label=label)
     block = current_block()
     prefix = block.program.layer_name("square_error_cost")
-    difference = block.apply("elementwise_sub", {"X": input, "Y": label}, {"axis": -1}, prefix)
+    difference = block.apply("elementwise_sub", {"X": x, "Y": label}, {"axis": -1}, prefix)
     return by_example(block.apply("square", {"X": difference}, prefix=prefix), sample_weight, "square_error_cost")
 
 
-def mse_loss(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The mean of sample_weight (input - label)^2 over all elements, a tensor without dims; the label has the dims of the input."""
-    return mean(square_error_cost(input, label, sample_weight=sample_weight))
+def mse_loss(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """The mean of sample_weight (x - label)^2 over all elements, a tensor without dims; the label has the dims of x.
+
+    Args:
+        x: predictions, floats of any shape.
+        label: of the dims of x.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
+    """
+    return mean(square_error_cost(x, label, sample_weight=sample_weight))
 
 
-def huber_loss(input: Variable, label: Variable, delta: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
-    """r^2 / 2 where the residual r = label - input is within ``delta`` of 0, otherwise delta * (|r| - delta / 2); elementwise.
+def huber_loss(x: Variable, label: Variable, delta: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
+    """r^2 / 2 where the residual r = label - x is within ``delta`` of 0, otherwise delta * (|r| - delta / 2); elementwise.
 
     It is multiplied by ``sample_weight``.
+
+    Args:
+        x: predictions, floats.
+        label: of the dims of x.
+        delta: above 0: where the square ends.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
 
     Raises:
         ShapeError: a label of other dims.
     """
-    _, out = current_block().apply("huber_loss", {"X": input, "Y": label}, {"delta": delta})
+    _, out = current_block().apply("huber_loss", {"X": x, "Y": label}, {"delta": delta})
     return by_example(out, sample_weight, "huber_loss")
 
 
@@ -82,45 +99,51 @@ def sigmoid_cross_entropy_with_logits(
 
 
 @tells_line
-def bce_loss(input: Variable, label: Variable, *, class_weight: ClassWeight = None, sample_weight: Variable | None = None) -> Variable:
+def bce_loss(x: Variable, label: Variable, *, class_weight: ClassWeight = None, sample_weight: Variable | None = None) -> Variable:
     """The cross entropy of probabilities and a label in [0, 1], elementwise.
 
     It is multiplied by ``class_weight``, one number for each column (the last axis), and by ``sample_weight``.
 
     Args:
-        input: the probabilities, of any shape.
-        label: numbers in [0, 1], as the input.
+        x: the probabilities, of any shape.
+        label: numbers in [0, 1], as x.
         class_weight: a variable, a list, or a dict of those that are not 1.
         sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
-    loss = current_block().apply("bce_loss", {"X": input, "Label": label})
+    loss = current_block().apply("bce_loss", {"X": x, "Label": label})
     if class_weight is not None:
-        loss = loss * class_weights(class_weight, input, -1, "bce_loss")
+        loss = loss * class_weights(class_weight, x, -1, "bce_loss")
     return by_example(loss, sample_weight, "bce_loss")
 
 
-def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weight: Variable | None = None) -> Variable:
+def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weight: Variable | None = None) -> Variable:
     """The cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms.
 
     It is multiplied by ``sample_weight``.
 
     Args:
-        input: the probabilities, of any shape.
-        label: 0 or 1, floats as the input.
+        x: the probabilities, of any shape.
+        label: 0 or 1, floats as x.
         epsilon: which keeps the logarithms finite.
         sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
-    return by_example(current_block().apply("log_loss", {"Predicted": input, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
+    return by_example(current_block().apply("log_loss", {"Predicted": x, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
 
 
-def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
-    """target * (log(target) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
+def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
+    """label * (log(label) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
 
     With ``sample_weight`` each element is multiplied by that of its example first.
+
+    Args:
+        x: logarithms of a distribution, floats of any shape.
+        label: a distribution, of the dims of x.
+        reduction: none, sum, mean, or batchmean, which divides the sum by the first dim.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
     """
     if sample_weight is None:
-        return current_block().apply("kldiv_loss", {"X": x, "Target": target}, {"reduction": reduction})
-    loss = by_example(current_block().apply("kldiv_loss", {"X": x, "Target": target}, {"reduction": "none"}), sample_weight, "kldiv_loss")
+        return current_block().apply("kldiv_loss", {"X": x, "Target": label}, {"reduction": reduction})
+    loss = by_example(current_block().apply("kldiv_loss", {"X": x, "Target": label}, {"reduction": "none"}), sample_weight, "kldiv_loss")
     if reduction == "batchmean":
         return mean(reduce_sum(loss, list(range(1, loss.spec.rank))))
     return _reduced("kldiv_loss", loss, reduction)
@@ -128,7 +151,7 @@ def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", *, sample
 
 @tells_line
 def nll_loss(
-    x: Variable, label: Variable, weight: Variable | None = None, ignore_index: int = -100, reduction: str = "mean", *,
+    x: Variable, label: Variable, class_weight: Variable | None = None, ignore_index: int = -100, reduction: str = "mean", *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
     """The negative log likelihood of class numbers.
@@ -136,7 +159,7 @@ def nll_loss(
     Args:
         x: logarithms of distributions, ``[n, classes]`` or ``[n, classes, height, width]``.
         label: class numbers, ``[n]`` or ``[n, height, width]``.
-        weight: of each class, ``[classes]``.
+        class_weight: of each class, ``[classes]``.
         ignore_index: a class number that does not count.
         reduction: none, sum, or mean, which is the sum over the sum of the weights.
         sample_weight: ``[n]`` or of the dims of the label: what the loss is multiplied by. The mean divides by the same as without it.
@@ -144,7 +167,7 @@ def nll_loss(
     Raises:
         ShapeError: a label or weights of other dims. SchemaError: another reduction.
     """
-    inputs = {"X": x, "Label": label} | ({"Weight": weight} if weight is not None else {})
+    inputs = {"X": x, "Label": label} | ({"Weight": class_weight} if class_weight is not None else {})
     attrs: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
     out, total = current_block().apply("nll_loss", inputs, attrs)
     if sample_weight is None:
@@ -162,77 +185,108 @@ def _reduced(layer: str, loss: Variable, reduction: str) -> Variable:
 
 
 def smooth_l1(
-    x: Variable, y: Variable, inside_weight: Variable | None = None, outside_weight: Variable | None = None, sigma: float = 1.0, *,
+    x: Variable, label: Variable, inside_weight: Variable | None = None, outside_weight: Variable | None = None, sigma: float = 1.0, *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
     """The sum over each row of sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2); ``[rows, 1]``.
 
-    d is inside_weight * (x - y); each summand is multiplied by outside_weight. All have the dims of x; both weights are given, or neither.
+    d is inside_weight * (x - label); each summand is multiplied by outside_weight. All have the dims of x; both weights are given, or neither.
 
     Args:
-        x, y: floats ``[rows, ...]`` of the same dims.
+        x, label: floats ``[rows, ...]`` of the same dims.
         inside_weight, outside_weight: as of the formula.
         sigma: which says where the square ends.
         sample_weight: what the cost of each row is multiplied by, ``[rows]`` or ``[rows, 1]``.
     """
-    inputs = {"X": x, "Y": y, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
+    inputs = {"X": x, "Y": label, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
     _, out = current_block().apply("smooth_l1_loss", {s: v for s, v in inputs.items() if v is not None}, {"sigma": sigma})
     return by_example(out, sample_weight, "smooth_l1")
 
 
 def hinge_loss(logits: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight * max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``."""
+    """sample_weight * max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``.
+
+    Args:
+        logits: scores ``[n, 1]``, floats.
+        label: 0 or 1, ``[n, 1]``, of the element type of logits.
+        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+    """
     return by_example(current_block().apply("hinge_loss", {"Logits": logits, "Labels": label}), sample_weight, "hinge_loss")
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher, times sample_weight; all ``[n, 1]``."""
+    """The cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher, times sample_weight; all ``[n, 1]``.
+
+    Args:
+        label: 1 or 0 (or between), ``[n, 1]``, floats.
+        left, right: scores ``[n, 1]``, floats.
+        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+    """
     return by_example(current_block().apply("rank_loss", {"Label": label, "Left": left, "Right": right}), sample_weight, "rank_loss")
 
 
 def margin_rank_loss(label: Variable, left: Variable, right: Variable, margin: float = 0.1, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight * max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``."""
+    """sample_weight * max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``.
+
+    Args:
+        label: 1 or -1, ``[n, 1]``, floats.
+        left, right: scores ``[n, 1]``, floats.
+        margin: how far apart the scores should be.
+        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+    """
     _, out = current_block().apply("margin_rank_loss", {"Label": label, "X1": left, "X2": right}, {"margin": margin})
     return by_example(out, sample_weight, "margin_rank_loss")
 
 
-def bpr_loss(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+def bpr_loss(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
     """The mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``.
 
     It is multiplied by ``sample_weight``.
 
     Args:
-        input: scores, ``[n, classes]``.
+        x: scores, ``[n, classes]``.
         label: the true class of each row, int32 or int64 ``[n, 1]``.
         sample_weight: a number for each row, ``[n]`` or ``[n, 1]``.
     """
-    return by_example(current_block().apply("bpr_loss", {"X": input, "Label": label}), sample_weight, "bpr_loss")
+    return by_example(current_block().apply("bpr_loss", {"X": x, "Label": label}), sample_weight, "bpr_loss")
 
 
-def label_smooth(label: Variable, prior: Variable | None = None, epsilon: float = 0.1) -> Variable:
-    """(1 - epsilon) * label + epsilon * prior, for distributions ``[..., classes]``; the prior is uniform where it is left out."""
+def label_smooth(label: Variable, prior: Variable | None = None, label_smoothing: float = 0.1) -> Variable:
+    """(1 - s) * label + s * prior, where s is ``label_smoothing``, for distributions ``[..., classes]``; the prior is uniform where it is left out.
+
+    Args:
+        label: distributions ``[..., classes]``, floats.
+        prior: ``[1, classes]``, a distribution.
+        label_smoothing: s, from 0 to 1.
+    """
     inputs = {"X": label} | ({"PriorDist": prior} if prior is not None else {})
-    return current_block().apply("label_smooth", inputs, {"epsilon": epsilon})
+    return current_block().apply("label_smooth", inputs, {"epsilon": label_smoothing})
 
 
 def cos_sim(x: Variable, y: Variable) -> Variable:
-    """The cosine of the angle between each row of x and that of y, which may have one row for all; ``[rows, 1]``."""
+    """The cosine of the angle between each row of x and that of y, which may have one row for all; ``[rows, 1]``.
+
+    Args:
+        x: ``[rows, features]``, floats.
+        y: the same, or one row ``[1, features]``.
+    """
     out, _, _ = current_block().apply("cos_sim", {"X": x, "Y": y})
     return out
 
 
-def accuracy(input: Variable, label: Variable, k: int = 1) -> Variable:
+def accuracy(x: Variable, label: Variable, k: int = 1) -> Variable:
     """The part of the rows whose label is among the ``k`` largest scores, a tensor without dims.
 
     Args:
-        input: scores ``[batch, classes]``.
+        x: scores ``[batch, classes]``.
         label: class numbers ``[batch, 1]``.
+        k: how many of the largest scores count.
 
     Raises:
         ShapeError: a label of another minibatch, or fewer than ``k`` classes.
     """
     block = current_block()
     prefix = block.program.layer_name("accuracy")
-    out, indices = block.apply("top_k_v2", {"X": input}, {"k": k, "axis": -1, "largest": True, "sorted": False}, prefix)
+    out, indices = block.apply("top_k_v2", {"X": x}, {"k": k, "axis": -1, "largest": True, "sorted": False}, prefix)
     found, _, _ = block.apply("accuracy", {"Out": out, "Indices": indices, "Label": label}, prefix=prefix)
     return found

@@ -10,7 +10,8 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
-from foreshape.spec import INT32, UNK, dtype
+from foreshape.spec import INT32, UNK
+from foreshape.spec import dtype as dtype_of
 
 Sizes = Sequence[Any] | Variable
 _OPEN = 2**31 - 1
@@ -52,6 +53,7 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
 
     Args:
         shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is what is left) and one-number variables, or one variable.
+        x: of any shape.
 
     Raises:
         ShapeError: the number of elements is another.
@@ -61,22 +63,42 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
 
 
 def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
-    """``x`` with axis ``perm[k]`` as axis ``k``; the axes reversed where ``perm`` is left out."""
+    """``x`` with axis ``perm[k]`` as axis ``k``; the axes reversed where ``perm`` is left out.
+
+    Args:
+        x: of any shape.
+        perm: for each axis of the result the axis of x; reversed where it is left out.
+    """
     return _apply("transpose2", {"X": x}, axis=list(range(x.spec.rank))[::-1] if perm is None else perm)[0]
 
 
 def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
-    """``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one."""
+    """``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one.
+
+    Args:
+        x: of any shape.
+        start_axis, stop_axis: the first and the last of the axes that become one; negative ones count from the end.
+    """
     return _apply("flatten_contiguous_range", {"X": x}, start_axis=start_axis, stop_axis=stop_axis)[0]
 
 
 def squeeze(x: Variable, axes: Sequence[int] | int | None = None) -> Variable:
-    """``x`` without the dims of 1 at ``axes``, or without all dims of 1."""
+    """``x`` without the dims of 1 at ``axes``, or without all dims of 1.
+
+    Args:
+        x: of any shape.
+        axes: of size 1; all such where they are left out.
+    """
     return _apply("squeeze2", {"X": x}, axes=_list(axes))[0]
 
 
 def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
-    """``x`` with a dim of 1 put in at each of ``axes``, one after the other."""
+    """``x`` with a dim of 1 put in at each of ``axes``, one after the other.
+
+    Args:
+        x: of any shape.
+        axes: where axes of size 1 are in the result: numbers and one-number variables.
+    """
     if isinstance(axes, Variable):
         return _apply("unsqueeze2", {"X": x, "AxesTensor": axes})[0]
     return _apply("unsqueeze2", {"X": x}, axes=_list(axes))[0]
@@ -87,7 +109,12 @@ def _list(axes: Sequence[int] | int | None) -> list[int]:
 
 
 def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
-    """The tensors ``xs`` one after the other along ``axis``; their other dims are the same."""
+    """The tensors ``xs`` one after the other along ``axis``; their other dims are the same.
+
+    Args:
+        xs: tensors of one element type, whose dims differ in ``axis`` alone.
+        axis: along which; a number, or a variable that is one.
+    """
     if isinstance(axis, Variable):
         return _apply("concat", {"X": list(xs), "AxisTensor": axis})
     return _apply("concat", {"X": list(xs)}, axis=axis)
@@ -107,17 +134,32 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
 
 
 def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
-    """The tensors ``xs``, all of one shape, as the entries of a new axis."""
+    """The tensors ``xs``, all of one shape, as the entries of a new axis.
+
+    Args:
+        xs: tensors of the same dims and element type.
+        axis: where the new one is in the result.
+    """
     return _apply("stack", {"X": list(xs)}, axis=axis)
 
 
 def unstack(x: Variable, axis: int = 0) -> list[Variable]:
-    """The entries of ``axis`` of ``x``, each without that axis, whose dim must be known."""
+    """The entries of ``axis`` of ``x``, each without that axis, whose dim must be known.
+
+    Args:
+        x: of any shape, with a known size along ``axis``.
+        axis: which axis; negative ones count from the end.
+    """
     return _apply("unstack", {"X": x}, axis=axis)
 
 
 def expand(x: Variable, shape: Sizes) -> Variable:
-    """``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim."""
+    """``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim.
+
+    Args:
+        x: of any shape.
+        shape: the dims of the result: numbers and one-number variables, or an integer variable that holds them; -1 keeps a dim of x.
+    """
     dims = x.spec.known_dims
     lead = () if isinstance(shape, Variable) else (None,) * (len(shape) - len(dims))
     numbers, operands = sizes(f"expand({x.name})", shape, "Shape", "expand_shapes_tensor", (*lead, *dims))
@@ -125,61 +167,84 @@ def expand(x: Variable, shape: Sizes) -> Variable:
 
 
 def expand_as(x: Variable, y: Variable) -> Variable:
-    """``x`` repeated along its dims of 1 to the dims of ``y``."""
+    """``x`` repeated along its dims of 1 to the dims of ``y``.
+
+    Args:
+        x: of any shape.
+        y: the tensor whose dims are taken.
+    """
     target = [d if isinstance(d, int) else -1 for d in y.spec.known_dims]
     return _apply("expand_as_v2", {"X": x, "Y": y}, target_shape=target)
 
 
-def tile(x: Variable, repeat_times: Sizes) -> Variable:
+def tile(x: Variable, repeats: Sizes) -> Variable:
     """``x`` repeated along each axis, last axes lined up.
 
     Args:
         x: of any shape.
-        repeat_times: how often along each axis: numbers and one-number variables, or an integer variable that holds all of them.
+        repeats: how often along each axis: numbers and one-number variables, or an integer variable that holds all of them.
     """
-    numbers, operands = sizes(f"tile({x.name})", repeat_times, "RepeatTimes", "repeat_times_tensor")
+    numbers, operands = sizes(f"tile({x.name})", repeats, "RepeatTimes", "repeat_times_tensor")
     return _apply("tile", {"X": x, **operands}, repeat_times=numbers)
 
 
 def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
-    """``x`` with the order along ``axis`` reversed."""
+    """``x`` with the order along ``axis`` reversed.
+
+    Args:
+        x: of any shape.
+        axis: one axis, or several; negative ones count from the end.
+    """
     return _apply("flip", {"X": x}, axis=_list(axis))
 
 
 def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | None = None) -> Variable:
-    """``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start."""
+    """``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
+
+    Args:
+        x: of any shape.
+        shifts: how far, for each of ``axis``.
+        axis: one, several, or None: all elements in row-major order.
+    """
     return _apply("roll", {"X": x}, shifts=_list(shifts), axis=_list(axis))
 
 
-def pad(x: Variable, paddings: Sequence[int], mode: str = "constant", value: float = 0.0, channels_last: bool = False) -> Variable:
+def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, channels_last: bool = False) -> Variable:
     """``x`` with a border.
 
     Args:
-        paddings: [before, after] of each axis, first axis first, for any ``x``; or of an ``x`` of 3 to 5 dims, [batch, channels, ...space],
+        padding: [before, after] of each axis, first axis first, for any ``x``; or of an ``x`` of 3 to 5 dims, [batch, channels, ...space],
             [left, right], [left, right, top, bottom] or [left, right, top, bottom, front, back].
         mode: "constant", "reflect", "replicate" or "circular"; the last three are for the space only.
-        value: what a constant border is.
+        pad_value: what a constant border is.
         channels_last: the channels are the last dim.
+        x: of any shape.
 
     Raises:
-        SchemaError: another number of paddings.
+        SchemaError: another number of numbers in padding.
     """
     rank = x.spec.rank
-    if mode == "constant" and len(paddings) == 2 * rank:
-        return _apply("pad", {"X": x}, paddings=paddings, pad_value=value)
-    if not 3 <= rank <= 5 or len(paddings) != 2 * (rank - 2):
-        raise SchemaError(f"pad({x.name}): paddings of {x.spec.text()} are {2 * rank} numbers, two for each axis"
-                          + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(paddings)}")  # fmt: skip
+    if mode == "constant" and len(padding) == 2 * rank:
+        return _apply("pad", {"X": x}, paddings=padding, pad_value=pad_value)
+    if not 3 <= rank <= 5 or len(padding) != 2 * (rank - 2):
+        raise SchemaError(f"pad({x.name}): padding of {x.spec.text()} is {2 * rank} numbers, two for each axis"
+                          + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(padding)}")  # fmt: skip
     first = 1 if channels_last else 2
     new = list(range(first, first + 5 - rank))
     whole = unsqueeze(x, new) if new else x
-    out = _apply("pad3d", {"X": whole}, paddings=[*paddings, *[0] * (6 - len(paddings))], mode=mode, value=value,
+    out = _apply("pad3d", {"X": whole}, paddings=[*padding, *[0] * (6 - len(padding))], mode=mode, value=pad_value,
                  data_format="NDHWC" if channels_last else "NCDHW")  # fmt: skip
     return squeeze(out, new) if new else out
 
 
 def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Variable:
-    """The entries ``starts`` to ``ends`` (not included) of ``axes``. Negative ones count from the back; ``x[1:3]`` is shorter."""
+    """The entries ``starts`` to ``ends`` (not included) of ``axes``. Negative ones count from the back; ``x[1:3]`` is shorter.
+
+    Args:
+        x: of any shape.
+        axes: which are cut; the others stay whole.
+        starts, ends: numbers and one-number variables, one for each of ``axes``.
+    """
     inputs, attrs = _ranges(x, axes, starts, ends)
     return current_block().apply("slice", inputs, attrs)
 
@@ -219,98 +284,50 @@ def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
 
 
 def gather_nd(x: Variable, index: Variable) -> Variable:
-    """The elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes."""
+    """The elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+
+    Args:
+        x: of any shape.
+        index: int32 or int64 ``[..., k]``, k at most the rank of x.
+    """
     return _apply("gather_nd", {"X": x, "Index": index})
 
 
 def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
-    """``x`` with its rows ``index`` replaced by ``updates``; without ``overwrite``, by the sum of all updates for the row."""
+    """``x`` with its rows ``index`` replaced by ``updates``; without ``overwrite``, by the sum of all updates for the row.
+
+    Args:
+        x: ``[rows, ...]``.
+        index: ``[n]``, int32 or int64: rows of x.
+        updates: ``[n, ...]``, of the element type of x.
+        overwrite: the last update of a row stands; otherwise the sum of all.
+    """
     return _apply("scatter", {"X": x, "Ids": index, "Updates": updates}, overwrite=overwrite)
 
 
 def masked_select(x: Variable, mask: Variable) -> Variable:
-    """The elements of ``x`` where ``mask`` is true, ``[n]``; how many there are only the run tells."""
+    """The elements of ``x`` where ``mask`` is true, ``[n]``; how many there are only the run tells.
+
+    Args:
+        x: of any shape.
+        mask: bools of the dims of x.
+    """
     return _apply("masked_select", {"X": x, "Mask": mask})
 
 
-def one_hot(x: Variable, depth: int | Variable, data_type: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
+def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
     """For each number in ``x`` a row of ``depth`` zeros with a one at that number: ``[*x, depth]``.
 
     Args:
         x: integers from 0 to depth - 1, of any shape.
         depth: how many columns; a number, or a variable that is one.
-        data_type: of the result.
+        dtype: of the result.
         allow_out_of_range: a number outside gives a row of zeros; otherwise it is an error of the run.
     """
-    attrs = {"dtype": dtype(data_type), "allow_out_of_range": allow_out_of_range}
+    attrs = {"dtype": dtype_of(dtype), "allow_out_of_range": allow_out_of_range}
     if isinstance(depth, Variable):
         return _apply("one_hot_v2", {"X": x, "depth_tensor": depth}, **attrs)
     return _apply("one_hot_v2", {"X": x}, depth=depth, **attrs)
-
-
-def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
-    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order.
-
-    Args:
-        x: numbers of any shape.
-        axis: one, or None.
-        keepdim: leave a dim of 1 where the axis was.
-        data_type: of the result, of integers.
-    """
-    return _extreme("arg_max", x, axis, keepdim, data_type)
-
-
-def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
-    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order.
-
-    Args:
-        x: numbers of any shape.
-        axis: one, or None.
-        keepdim: leave a dim of 1 where the axis was.
-        data_type: of the result, of integers.
-    """
-    return _extreme("arg_min", x, axis, keepdim, data_type)
-
-
-def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, data_type: Any) -> Variable:
-    return _apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype(data_type))
-
-
-def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
-    """``x`` sorted along ``axis``, and where each element was (int64).
-
-    Args:
-        x: numbers of any shape.
-        axis: along which, the last one where nothing is said.
-        descending: the largest first.
-    """
-    return _apply("argsort", {"X": x}, axis=axis, descending=descending)
-
-
-def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
-    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
-
-    Args:
-        x: numbers of any shape.
-        k: how many; a number, or a variable that is one.
-        axis: along which.
-        largest: False takes the smallest.
-        sorted: the best first; otherwise in any order.
-    """
-    attrs = {"axis": axis, "largest": largest, "sorted": sorted}
-    return _apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else _apply("top_k_v2", {"X": x}, k=k, **attrs)
-
-
-def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
-    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
-
-    Args:
-        x: numbers of any shape.
-        axis: one, or None.
-        exclusive: leave out the element itself: the first sum is 0.
-        reverse: from the end on.
-    """
-    return _apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
 
 
 def shape(x: Variable) -> Variable:
@@ -319,48 +336,59 @@ def shape(x: Variable) -> Variable:
 
 
 def tril(x: Variable, diagonal: int = 0) -> Variable:
-    """``x`` with zeros above the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards."""
+    """``x`` with zeros above the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
+
+    Args:
+        x: ``[..., rows, columns]``.
+        diagonal: how far above the main one; below it where negative.
+    """
     return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=True)
 
 
 def triu(x: Variable, diagonal: int = 0) -> Variable:
-    """``x`` with zeros below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards."""
+    """``x`` with zeros below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
+
+    Args:
+        x: ``[..., rows, columns]``.
+        diagonal: how far above the main one; below it where negative.
+    """
     return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=False)
 
 
 def interpolate(
-    x: Variable, size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
+    x: Variable, output_size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
     align_mode: int = 0, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
     """An image, a row or a volume in another size.
 
     Args:
         x: ``[batch, channels, height, width]``; of rows and volumes as at ``mode``.
-        size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
+        output_size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
         mode: of images "nearest", "bilinear" or "bicubic"; of rows ``[batch, channels, width]`` "linear"; of volumes ``[batch, channels, depth,
             height, width]`` "nearest" or "trilinear".
         align_corners: the corner pixels of the old and the new image lie on each other.
         align_mode: of linear, bilinear and trilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
         data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
+        scale: in place of output_size: what the sizes are multiplied by, one number or one for each.
 
     Raises:
-        SchemaError: not one of size and scale, or another mode.
+        SchemaError: not one of output_size and scale, or another mode.
     """
     if mode not in _INTERPOLATIONS:
         raise SchemaError(f"interpolate({x.name}): mode must be one of {', '.join(_INTERPOLATIONS)}; seen {mode!r}")
-    if (size is None) == (scale is None):
-        raise SchemaError(f"interpolate({x.name}) takes one of size and scale")
+    if (output_size is None) == (scale is None):
+        raise SchemaError(f"interpolate({x.name}) takes one of output_size and scale")
     axes = len(x.spec.known_dims) - 2
     if axes not in _INTERPOLATIONS[mode]:
         ranks = " or ".join(str(n + 2) for n in _INTERPOLATIONS[mode])
         raise ShapeError(f"interpolate({x.name}): mode {mode!r} takes {ranks} dims; it is {x.spec.text()}")
     attrs: dict[str, Any] = {"interp_method": mode, "align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     operands: dict[str, Any] = {}
-    if size is not None:
-        numbers, operands = sizes(f"interpolate({x.name})", size, "OutSize", "SizeTensor")
+    if output_size is not None:
+        numbers, operands = sizes(f"interpolate({x.name})", output_size, "OutSize", "SizeTensor")
         if not operands:
             if len(numbers) != axes:
-                raise SchemaError(f"interpolate({x.name}): size must have {axes} numbers; seen {numbers}")
+                raise SchemaError(f"interpolate({x.name}): output_size must have {axes} numbers; seen {numbers}")
             attrs |= dict(zip(("out_d", "out_h", "out_w")[3 - axes :], numbers, strict=True))
     elif scale is not None:
         attrs["scale"] = list(cast("Sequence[float]", scale)) if hasattr(scale, "__len__") else [float(cast("float", scale))] * axes
@@ -369,14 +397,3 @@ def interpolate(
 
 _INTERPOLATIONS = {"nearest": (2, 3), "bilinear": (2,), "bicubic": (2,), "linear": (1,), "trilinear": (3,)}
 """By the mode, how many axes an image may have."""
-
-
-def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels.
-
-    Args:
-        x: ``[batch, channels, height, width]``; the factor's square divides the channels.
-        upscale_factor: how many times larger.
-        data_format: "NCHW", or "NHWC" where the channels are last.
-    """
-    return _apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)

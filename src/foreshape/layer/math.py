@@ -116,14 +116,24 @@ def is_inf(x: Variable) -> Variable:
 
 
 def pow(x: Variable, factor: Operand) -> Variable:
-    """x to the power ``factor``, a number or a tensor that is broadcast against x."""
+    """x to the power ``factor``, a number or a tensor that is broadcast against x.
+
+    Args:
+        x: numbers of any shape.
+        factor: a number, or a tensor that broadcasts against x.
+    """
     if isinstance(factor, Variable):
         return binary("elementwise_pow", x, factor)
     return unary(x, "pow", factor=factor)
 
 
 def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
-    """min(max(x, min), max). The bounds are numbers, or variables of one number."""
+    """min(max(x, min), max). The bounds are numbers, or variables of one number.
+
+    Args:
+        x: numbers of any shape.
+        min, max: the bounds: numbers, or variables of one number.
+    """
     inputs: dict[str, Variable] = {"X": x}
     attrs: dict[str, Any] = {}
     for slot, name, given in (("Min", "min", min), ("Max", "max", max)):
@@ -134,7 +144,14 @@ def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
 
 
 def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Variable:
-    """scale * x + bias, or scale * (x + bias) where ``bias_after_scale`` is False. Of integers the whole parts count."""
+    """scale * x + bias, or scale * (x + bias) where ``bias_after_scale`` is False. Of integers the whole parts count.
+
+    Args:
+        x: numbers of any shape.
+        scale: a number, or a variable of one.
+        bias: what is added.
+        bias_after_scale: add it after the product; otherwise before.
+    """
     inputs = {"X": x, "ScaleTensor": scale if isinstance(scale, Variable) else None}
     attrs = {"scale": 1.0 if isinstance(scale, Variable) else scale, "bias": bias, "bias_after_scale": bias_after_scale}
     return current_block().apply("scale", inputs, attrs)
@@ -151,7 +168,13 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
-    """``x + value`` of a tensor of one number; ``in_place`` writes it to ``x`` itself."""
+    """``x + value`` of a tensor of one number; ``in_place`` writes it to ``x`` itself.
+
+    Args:
+        x: one number, ``[1]``.
+        value: what is added.
+        in_place: write the result to x itself; otherwise to a new variable.
+    """
     block = current_block()
     if not in_place:
         return unary(x, "increment", step=value)
@@ -171,39 +194,75 @@ def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
 
 
 def add(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x + y. ``axis`` is the axis of the tensor of more dims at which the other's dim 0 stands; -1 lines up the last dims."""
+    """x + y. ``axis`` is the axis of the tensor of more dims at which the other's dim 0 stands; -1 lines up the last dims.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_add", x, y, axis=axis)
 
 
 def subtract(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x - y; ``axis`` as in `add`."""
+    """x - y; ``axis`` as in `add`.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_sub", x, y, axis=axis)
 
 
 def multiply(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x * y; ``axis`` as in `add`."""
+    """x * y; ``axis`` as in `add`.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_mul", x, y, axis=axis)
 
 
 def divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x / y, of integers without the fraction; ``axis`` as in `add`."""
+    """x / y, of integers without the fraction; ``axis`` as in `add`.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_div", x, y, axis=axis)
 
 
 def maximum(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """The larger of x and y; ``axis`` as in `add`."""
+    """The larger of x and y; ``axis`` as in `add`.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_max", x, y, axis=axis)
 
 
 def minimum(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """The smaller of x and y; ``axis`` as in `add`."""
+    """The smaller of x and y; ``axis`` as in `add`.
+
+    Args:
+        x: numbers of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+        axis: of the tensor of more dims, where dim 0 of the other stands; -1 lines up their last dims.
+    """
     return binary("elementwise_min", x, y, axis=axis)
 
 
-def sum(inputs: Sequence[Variable] | Variable) -> Variable:
+def sum(xs: Sequence[Variable] | Variable) -> Variable:
     """The sum of tensors of one shape; of sparse rows only, sparse rows.
 
     Args:
-        inputs: the tensors, or one, of which a copy is made.
+        xs: the tensors, or one, of which a copy is made.
     """
-    return current_block().apply("sum", {"X": [inputs] if isinstance(inputs, Variable) else list(inputs)})
+    return current_block().apply("sum", {"X": [xs] if isinstance(xs, Variable) else list(xs)})

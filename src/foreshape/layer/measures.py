@@ -7,6 +7,7 @@ from foreshape.layer.initializer import Constant
 from foreshape.layer.labels import stating
 from foreshape.layer.math import cast
 from foreshape.layer.parameter import initialise
+from foreshape.layer.weights import by_row
 from foreshape.operator import require_rank
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
@@ -16,7 +17,7 @@ from foreshape.spec import INT32, INT64, DType, tensor
 
 @tells_line
 def auc(
-    input: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
+    x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
 
@@ -26,7 +27,7 @@ def auc(
     The counts are in the scope and begin with zeros: over an epoch and over ranks `fs.metrics.AUC` is exact, and begins anew.
 
     Args:
-        input: scores from 0 to 1, ``[batch, 1]``; or of both classes, ``[batch, 2]``.
+        x: scores from 0 to 1, ``[batch, 1]``; or of both classes, ``[batch, 2]``.
         label: 0 or 1, ``[batch, 1]``, int64.
         curve: "ROC".
         num_thresholds: how many steps there are from 0 to 1.
@@ -41,13 +42,13 @@ def auc(
     for name, given, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
         if given < least:
             raise SchemaError(f"auc: {name} must be at least {least}; seen {given!r}")
-    _check_column("auc", input, label)
+    _check_column("auc", x, label)
     steps, states, areas = num_thresholds + 1, list[Variable](), list[Variable]()
     for slides in (slide_steps, 0):
         count = steps * (slides + 1) + 1 if slides else steps
         both = [_state(f"auc.{which}", INT64, count) for which in ("positive", "negative")]
         attrs = {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": slides}
-        inputs = {"Predict": input, "Label": label, "StatPos": both[0], "StatNeg": both[1]}
+        inputs = {"Predict": x, "Label": label, "StatPos": both[0], "StatNeg": both[1]}
         made = current_block().append_op("auc", inputs, {"StatPosOut": both[0], "StatNegOut": both[1]}, attrs)
         areas.append(current_block().var(made.outputs["AUC"][0]))
         states += both
@@ -56,7 +57,7 @@ def auc(
 
 @tells_line
 def precision_recall(
-    input: Variable, label: Variable, class_number: int | None = None, weight: Variable | None = None
+    x: Variable, label: Variable, num_classes: int | None = None, sample_weight: Variable | None = None
 ) -> tuple[Variable, Variable, Variable]:
     """Precision, recall and F1 of the batch, and of all batches that came: the means over the classes, and of the counts of all classes together.
 
@@ -64,10 +65,10 @@ def precision_recall(
     `fs.metrics.F1` is the mean of the classes' F1, as scikit-learn has it, begins anew with each epoch, and is exact over ranks.
 
     Args:
-        input: scores ``[batch, classes]``.
+        x: scores ``[batch, classes]``.
         label: class numbers ``[batch, 1]``.
-        class_number: how many classes there are; the columns of ``input`` where it is left out.
-        weight: ``[batch, 1]``, of each example.
+        num_classes: how many classes there are; the columns of ``x`` where it is left out.
+        sample_weight: ``[batch]`` or ``[batch, 1]``, of each example.
 
     Returns:
         Two times ``[6]``, fp64: macro precision, recall and F1, micro precision, recall and F1; and the counts ``[classes, 4]``: true
@@ -77,22 +78,22 @@ def precision_recall(
         ShapeError: other dims. SchemaError: the number of classes is not known.
     """
     block = current_block()
-    classes = class_number if class_number is not None else input.spec.known_dims[-1]
+    classes = num_classes if num_classes is not None else x.spec.known_dims[-1]
     if not isinstance(classes, int):
-        raise SchemaError(f"precision_recall: say how many classes there are, class_number=...; the input is {input.spec.text()}")
-    _check_column("precision_recall", input, label)
-    best, index = block.apply("top_k_v2", {"X": input}, {"k": 1, "axis": -1, "largest": True, "sorted": False}, "precision_recall")
-    state = _state("precision_recall.counts", input.spec.known_dtype, classes, 4)
+        raise SchemaError(f"precision_recall: say how many classes there are, num_classes=...; the input is {x.spec.text()}")
+    _check_column("precision_recall", x, label)
+    best, index = block.apply("top_k_v2", {"X": x}, {"k": 1, "axis": -1, "largest": True, "sorted": False}, "precision_recall")
+    state = _state("precision_recall.counts", x.spec.known_dtype, classes, 4)
     inputs = {"MaxProbs": best, "Indices": cast(index, "int32"), "Labels": label if label.dtype is INT32 else cast(label, "int32"), "StatesInfo": state}
-    inputs |= {"Weights": weight} if weight is not None else {}
+    inputs |= {"Weights": by_row(sample_weight, x, "precision_recall")} if sample_weight is not None else {}
     made = block.append_op("precision_recall", inputs, {"AccumStatesInfo": state}, {"class_number": classes})
     return block.var(made.outputs["BatchMetrics"][0]), block.var(made.outputs["AccumMetrics"][0]), state
 
 
-def _check_column(layer: str, input: Variable, label: Variable) -> None:
+def _check_column(layer: str, x: Variable, label: Variable) -> None:
     """Refuse labels that are no column, ``[batch, 1]``."""
-    with stating(layer, input=input, label=label):
-        require_rank(2, label.spec, "label", like=(input.spec.known_dims[0], 1) if input.spec.rank else ())
+    with stating(layer, x=x, label=label):
+        require_rank(2, label.spec, "label", like=(x.spec.known_dims[0], 1) if x.spec.rank else ())
 
 
 def _state(name: str, of: DType, *dims: int) -> Variable:

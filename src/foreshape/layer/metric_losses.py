@@ -56,6 +56,7 @@ def info_nce_loss(
         query, key: ``[batch, features]``; row i of both belong together.
         temperature: T, above 0.
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
+        symmetric: take the mean with keys and queries exchanged.
 
     Raises:
         ShapeError: other dims. SchemaError: a temperature that is not above 0.
@@ -107,6 +108,9 @@ def triplet_margin_loss(
     Args:
         anchor, positive, negative: ``[batch, features]``: two that belong together, and one that does not.
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each triplet is multiplied by.
+        margin: how much further the negative should be.
+        epsilon: keeps the gradient of a distance of 0 finite.
+        swap: let the lesser distance of the negative count.
     """
     _rows("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     far = _distance(anchor, negative, epsilon)
@@ -116,14 +120,14 @@ def triplet_margin_loss(
 
 
 @tells_line
-def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, *, sample_weight: Variable | None = None) -> Variable:
+def dice_loss(x: Variable, label: Variable, epsilon: float = 1e-5, *, sample_weight: Variable | None = None) -> Variable:
     """1 - (2 sum(p y) + epsilon) / (sum(p) + sum(y) + epsilon) for each example, over all but the first dim, ``[batch, 1]``.
 
     It is 0 where probabilities p and a region y are the same, and 1 where they do not overlap; how large the region is does not matter. Source:
     Milletari et al., "V-Net", 2016 (with squares below the line), as Sudre et al., 2017, have it.
 
     Args:
-        input: p, probabilities ``[batch, ...]``, such as `sigmoid` gives.
+        x: p, probabilities ``[batch, ...]``, such as `sigmoid` gives.
         label: y, from 0 to 1, of the same dims and element type.
         epsilon: keeps empty regions from dividing by 0: nothing found where nothing is, is 0.
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
@@ -131,14 +135,14 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, *, sample
     Raises:
         ShapeError: an input of fewer than 2 dims, or a label of others.
     """
-    rank = input.spec.rank
+    rank = x.spec.rank
     if rank < 2:
-        raise ShapeError(f"dice_loss({input.name}): the input must be [batch, ...], of at least 2 dims; it is {input.spec.text()}")
+        raise ShapeError(f"dice_loss({x.name}): the input must be [batch, ...], of at least 2 dims; it is {x.spec.text()}")
     axes = list(range(1, rank))
 
     def total(x: Variable) -> Variable:
         return unsqueeze(reduce_sum(x, axes), [1])
 
-    same_dims("dice_loss", input=input, label=label)
-    ratio = (total(input * label) * 2.0 + epsilon) / (total(input) + total(label) + epsilon)
+    same_dims("dice_loss", x=x, label=label)
+    ratio = (total(x * label) * 2.0 + epsilon) / (total(x) + total(label) + epsilon)
     return by_example(1.0 - ratio, sample_weight, "dice_loss")

@@ -31,14 +31,14 @@ def _affine(size: int, x: Variable, prefix: str, weight: Any, bias: Any) -> dict
 
 
 def batch_norm(
-    input: Variable, activation: Activation = None, is_test: bool = False, momentum: float = 0.9, epsilon: float = 1e-5, *, weight: Any = None,
+    x: Variable, activation: Activation = None, is_test: bool = False, momentum: float = 0.9, epsilon: float = 1e-5, *, weight: Any = None,
     bias: Any = None, moving_mean: Any = None, moving_variance: Any = None, use_global_stats: bool = False, data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Each channel normalised over the batch, then scaled and shifted by parameters.
 
     Args:
-        input: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
+        x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
         activation: what follows, as of `activate`.
         is_test: use the moving mean and variance instead of the batch's.
         momentum: what the moving mean and variance keep of themselves in each step.
@@ -53,11 +53,11 @@ def batch_norm(
     Returns:
         As the input.
     """
-    channels = known_channels("batch_norm", input, data_format)
+    channels = known_channels("batch_norm", x, data_format)
     block = current_block()
     prefix = block.program.layer_name("batch_norm", name)
-    inputs = _affine(channels, input, prefix, _FIXED if weight is False else weight, _FIXED if bias is False else bias)
-    of = statistics_type(input.spec)
+    inputs = _affine(channels, x, prefix, _FIXED if weight is False else weight, _FIXED if bias is False else bias)
+    of = statistics_type(x.spec)
     mean = create_parameter((channels,), of, moving_mean, prefix=prefix, called="mean", initializer=_ZERO, trainable=False)
     variance = create_parameter((channels,), of, moving_variance, prefix=prefix, called="variance", initializer=_ONE, trainable=False)
     attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
@@ -71,13 +71,13 @@ def batch_norm(
 
 
 def layer_norm(
-    input: Variable, begin_norm_axis: int = 1, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
+    x: Variable, begin_norm_axis: int = 1, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Each example normalised over its dims from ``begin_norm_axis`` on, then scaled and shifted by parameters.
 
     Args:
-        input: ``[*rows, *example]``, the example of known size.
+        x: ``[*rows, *example]``, the example of known size.
         begin_norm_axis: the first axis of an example.
         epsilon: what is added to a variance before its root.
         activation: what follows, as of `activate`.
@@ -87,18 +87,18 @@ def layer_norm(
     Raises:
         ShapeError: an axis out of range, or an example of unknown size.
     """
-    spec = input.spec
+    spec = x.spec
     dims = spec.known_dims
     if not 1 <= begin_norm_axis < len(dims):
-        raise ShapeError(f"layer_norm({input.name}): begin_norm_axis must be in [1, {len(dims)}), since the input is {spec.text()}; seen {begin_norm_axis}")
+        raise ShapeError(f"layer_norm({x.name}): begin_norm_axis must be in [1, {len(dims)}), since the input is {spec.text()}; seen {begin_norm_axis}")
     elements = product(dims[begin_norm_axis:])
     if not isinstance(elements, int):
-        raise ShapeError(f"layer_norm({input.name}): the size of an example must be known to make a weight; the input is {spec.text()}")
-    return _normalised("layer_norm", elements, input, {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}, weight, bias, activation, name)
+        raise ShapeError(f"layer_norm({x.name}): the size of an example must be known to make a weight; the input is {spec.text()}")
+    return _normalised("layer_norm", elements, x, {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}, weight, bias, activation, name)
 
 
 def group_norm(
-    input: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
+    x: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
@@ -106,28 +106,29 @@ def group_norm(
     ``weight`` and ``bias`` are those of the scale and the shift ``[channels]``; ``False`` leaves one out.
 
     Args:
-        input: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
+        x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
         groups: divides the channels.
         epsilon: what is added to a variance before its root.
         activation: what follows, as of `activate`.
         data_format: where the channels are.
         name: what the names of the parameters begin with.
+        weight, bias: a name, an initializer or a `ParamAttr`, of the scale and of the shift; ``False`` leaves one out.
     """
-    channels = known_channels("group_norm", input, data_format)
+    channels = known_channels("group_norm", x, data_format)
     attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_format}
-    return _normalised("group_norm", channels, input, attrs, weight, bias, activation, name)
+    return _normalised("group_norm", channels, x, attrs, weight, bias, activation, name)
 
 
-def instance_norm(input: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
+def instance_norm(x: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
     """Each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``.
 
     Args:
-        input: floats; the number of channels must be known.
+        x: floats; the number of channels must be known.
         epsilon: what is added to a variance before its root.
         weight, bias: of the scale and the shift: a name, an initializer or a `ParamAttr`; ``False`` leaves one out.
         name: what the names of the parameters begin with.
     """
-    return _normalised("instance_norm", known_channels("instance_norm", input), input, {"epsilon": epsilon}, weight, bias, None, name)
+    return _normalised("instance_norm", known_channels("instance_norm", x), x, {"epsilon": epsilon}, weight, bias, None, name)
 
 
 def _normalised(

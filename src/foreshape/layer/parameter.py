@@ -86,7 +86,7 @@ def part_of(given: Any, called: str, initialised: bool = True) -> Any:
 
 
 def create_parameter(
-    shape: Sequence[Size], of: Any, attr: Any = None, *, prefix: str | None = None, suffix: str = "w", is_bias: bool = False,
+    shape: Sequence[Size], dtype: Any, attr: Any = None, *, prefix: str | None = None, suffix: str = "w", is_bias: bool = False,
     initializer: Initializer | None = None, trainable: bool = True, is_parameter: bool = True, called: str | None = None,
 ) -> Variable:  # fmt: skip
     """Make a parameter of this shape and element type ("fp32", `FP32`, ...) in the main program, and the op that initialises it in the startup program.
@@ -96,7 +96,7 @@ def create_parameter(
 
     Args:
         shape: its sizes: ints or symbols.
-        of: its element type, of floats.
+        dtype: its element type, of floats.
         attr: None, a name, an initializer or a `ParamAttr`, which goes before the arguments that follow.
         prefix, suffix, called: of what the name is made.
         is_bias: it starts at 0, where nothing is said, otherwise as `Xavier` says.
@@ -108,7 +108,7 @@ def create_parameter(
         SchemaError: a shared name with another shape. TypeMismatchError: an element type that is none, or not of floats.
     """
     given = param_attr(attr)
-    of = dtype_of(of)
+    of = dtype_of(dtype)
     if not of.is_floating:
         of_what = prefix or "create_parameter"
         raise TypeMismatchError(f"{of_what}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")

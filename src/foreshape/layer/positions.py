@@ -7,8 +7,9 @@ from typing import Any
 from foreshape.errors import ShapeError
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.creation import range as numbers_before
-from foreshape.layer.manipulation import concat, cumsum, reshape, shape, slice, split, stack, unsqueeze, unstack
+from foreshape.layer.manipulation import concat, reshape, shape, slice, split, stack, unsqueeze, unstack
 from foreshape.layer.math import cast, cos, scale, sin
+from foreshape.layer.ranking import cumsum
 from foreshape.layer.sequence import sequence_expand_as, sequence_first_step
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import name_scope
@@ -57,6 +58,7 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
 
     Args:
         x: dense ``[batch, time, width]`` or ragged ``[rows, width]``, floating-point; the width is known and even.
+        base: of the formula.
 
     Returns:
         ``[time, width]``, or ragged ``[rows, width]``, of the element type of ``x``.
@@ -84,12 +86,13 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
     to both with ``rotary=True``.
 
     Examples:
-        >>> q = layer.rotary_positions(layer.reshape(layer.fc(x, 64, num_flatten_dims=1), [0, 0, 8, 8]))
+        >>> q = layer.rotary_positions(layer.reshape(layer.fc(x, 64, flatten_last=1), [0, 0, 8, 8]))
 
     Args:
         x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.
         heads: of ragged rows, how many equal parts the columns have.
         interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
+        base: of the formula.
 
     Returns:
         As x.

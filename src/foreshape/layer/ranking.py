@@ -5,14 +5,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.errors import SchemaError
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, INT64
+from foreshape.spec import dtype as dtype_of
 
 
 def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
     return current_block().apply(type, inputs, attrs)
+
+
+def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
+    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        keepdim: leave a dim of 1 where the axis was.
+        dtype: of the result, of integers.
+    """
+    return _extreme("arg_max", x, axis, keepdim, dtype)
+
+
+def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
+    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        keepdim: leave a dim of 1 where the axis was.
+        dtype: of the result, of integers.
+    """
+    return _extreme("arg_min", x, axis, keepdim, dtype)
+
+
+def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, of: Any) -> Variable:
+    return _apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype_of(of))
+
+
+def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
+    """``x`` sorted along ``axis``, and where each element was (int64).
+
+    Args:
+        x: numbers of any shape.
+        axis: along which, the last one where nothing is said.
+        descending: the largest first.
+    """
+    return _apply("argsort", {"X": x}, axis=axis, descending=descending)
+
+
+def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
+    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
+
+    Args:
+        x: numbers of any shape.
+        k: how many; a number, or a variable that is one.
+        axis: along which.
+        largest: False takes the smallest.
+        sorted: the best first; otherwise in any order.
+    """
+    attrs = {"axis": axis, "largest": largest, "sorted": sorted}
+    return _apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else _apply("top_k_v2", {"X": x}, k=k, **attrs)
+
+
+def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
+    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        exclusive: leave out the element itself: the first sum is 0.
+        reverse: from the end on.
+    """
+    return _apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
 
 
 def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
@@ -51,7 +118,7 @@ def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: boo
     return out
 
 
-def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = False, right: bool = False) -> Variable:
+def searchsorted(sorted_sequence: Variable, values: Variable, dtype: Any = "int64", right: bool = False) -> Variable:
     """How many numbers of a rising row ``[n]`` are less than each of ``values``; at most it where ``right``. int64, or int32.
 
     A sequence of more dims has a row for each row of ``values``.
@@ -59,10 +126,18 @@ def searchsorted(sorted_sequence: Variable, values: Variable, out_int32: bool = 
     Args:
         sorted_sequence: that row, or those rows, rising.
         values: of its element type.
-        out_int32: the result is int32.
+        dtype: of the result: "int64" or "int32".
         right: count also what is equal.
     """
-    return _apply("searchsorted", {"SortedSequence": sorted_sequence, "Values": values}, out_int32=out_int32, right=right)
+    return _apply("searchsorted", {"SortedSequence": sorted_sequence, "Values": values}, out_int32=_is_int32("searchsorted", dtype), right=right)
+
+
+def _is_int32(layer: str, dtype: Any) -> bool:
+    """Tell int32 from int64, which the operator has as a flag."""
+    of = dtype_of(dtype)
+    if of not in (INT32, INT64):
+        raise SchemaError(f"{layer}: dtype must be int64 or int32; seen {of.name}")
+    return of is INT32
 
 
 def cumprod(x: Variable, axis: int = -1) -> Variable:
@@ -76,39 +151,56 @@ def cumprod(x: Variable, axis: int = -1) -> Variable:
 
 
 def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
-    """The logarithms of the running sums of exp(x) along ``axis``; without an axis, over all elements in row-major order, ``[n]``."""
+    """The logarithms of the running sums of exp(x) along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
+
+    Args:
+        x: floats of any shape.
+        axis: one, or None.
+    """
     return _apply("logcumsumexp", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None)
 
 
-def cummax(x: Variable, axis: int = -1, indices_int32: bool = False) -> tuple[Variable, Variable]:
+def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
     """The largest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
         axis: along which.
-        indices_int32: the places are int32, not int64.
+        dtype: of the places: "int64" or "int32".
     """
-    return _apply("cummax", {"x": x}, axis=axis, dtype=(INT32 if indices_int32 else INT64).code)
+    return _apply("cummax", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
 
 
-def cummin(x: Variable, axis: int = -1, indices_int32: bool = False) -> tuple[Variable, Variable]:
+def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
     """The smallest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
         axis: along which.
-        indices_int32: the places are int32, not int64.
+        dtype: of the places: "int64" or "int32".
     """
-    return _apply("cummin", {"x": x}, axis=axis, dtype=(INT32 if indices_int32 else INT64).code)
+    return _apply("cummin", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
     """How often each number from 0 on occurs in ``x``, ``[n]``, or the sum of the ``weights`` where it does. Only the run tells how many
-    numbers that are; where ``x`` is not empty, at least ``minlength``."""
+    numbers that are; where ``x`` is not empty, at least ``minlength``.
+
+    Args:
+        x: ``[n]``, int32 or int64 of at least 0.
+        weights: ``[n]``, what each counts; 1 where it is left out.
+        minlength: the least length of the result.
+    """
     return _apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)
 
 
 def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Variable:
     """How many elements of ``x`` lie in each of ``bins`` ranges of one width between ``min`` and ``max``; where these are equal, between
-    the least and the greatest of ``x``. int64, ``[bins]``."""
+    the least and the greatest of ``x``. int64, ``[bins]``.
+
+    Args:
+        x: numbers of any shape.
+        bins: how many ranges.
+        min, max: the ends of all ranges together.
+    """
     return _apply("histogram", {"X": x}, bins=bins, min=min, max=max)

@@ -21,21 +21,21 @@ _ZERO = ParamAttr(initializer=Constant(0.0), trainable=False)
 
 @tells_line
 def lstm(
-    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Sequence[Variable] | None = None,
-    sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
+    x: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Sequence[Variable] | None = None,
+    length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
     input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
 ) -> tuple[Variable, tuple[Variable, Variable]]:  # fmt: skip
     """Long short-term memory: with i, f, g, o = x W + b + h V (V's columns in that order), c = sigmoid(f) c + sigmoid(i) tanh(g) and
     h = sigmoid(o) tanh(c), step by step.
 
     Args:
-        input: ragged rows ``[rows, features]``, each innermost sequence a sequence, without padding; or dense
+        x: ragged rows ``[rows, features]``, each innermost sequence a sequence, without padding; or dense
             ``[batch, time, features]`` (``[time, batch, features]`` where ``time_major``).
         hidden_size: the features of the hidden state.
         num_layers: layers on top of each other, the first over the input, each other one over what the one before gives.
         bidirectional: each layer runs from both ends, and gives both results side by side; a unit is one direction of one layer.
         initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros where left out.
-        sequence_length: of dense input, how many steps each sequence has: ``[batch]`` integers.
+        length: of dense input, how many steps each sequence has: ``[batch]`` integers.
         dropout: the probability that an element between two layers is zero, in training. ``seed``: not 0 draws the same in every run.
         is_test: no dropout.
         input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list where there are several; one
@@ -43,6 +43,8 @@ def lstm(
             ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) where nothing is said.
         hidden_bias: a second bias, added as the first is; none where left out.
         name: what the names of the parameters begin with.
+        time_major: dense input has the time first.
+        seed: not 0 draws the same in every run.
 
     Returns:
         (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice that where bidirectional)
@@ -52,15 +54,15 @@ def lstm(
         ShapeError: an input of other dims, unknown features, or states that do not fit. SchemaError: a name for several units.
     """
     layers = _Layers("LSTM", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("lstm", name))
-    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
-    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(x, weights, initial_states, length, time_major)
     return out, (states[0], states[1])
 
 
 @tells_line
 def gru(
-    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
-    sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
+    x: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
+    length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
     input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = None, name: str | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
     """Gated recurrent unit: r, z = sigmoid(x W + b + h V + d), n = tanh(x W_n + b_n + r (h V_n + d_n)), h = (1 - z) n + z h, step by step.
@@ -68,7 +70,7 @@ def gru(
     As `lstm`, with weights of 3 hidden sizes (the columns r, z, n) and ``hidden_bias`` d trained beside ``bias`` b.
 
     Args:
-        input, hidden_size, num_layers, bidirectional, sequence_length, dropout, time_major, is_test, seed, name: as of `lstm`.
+        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as of `lstm`.
         initial_states: the hidden state before the first step, ``[units, batch, hidden_size]``.
         input_weight, hidden_weight, bias, hidden_bias: as of `lstm`.
 
@@ -76,21 +78,21 @@ def gru(
         (out, hidden): as of `lstm`.
     """
     layers = _Layers("GRU", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("gru", name))
-    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
-    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(x, weights, initial_states, length, time_major)
     return out, states[0]
 
 
 @tells_line
 def simple_rnn(
-    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
-    sequence_length: Variable | None = None, dropout: float = 0.0, activation: str = "tanh", *, time_major: bool = False, is_test: bool = False,
+    x: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
+    length: Variable | None = None, dropout: float = 0.0, activation: str = "tanh", *, time_major: bool = False, is_test: bool = False,
     seed: int = 0, input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
     """The plain recurrence h = activation(x W + b + h V), step by step; ``activation`` is "tanh" or "relu". Otherwise as `lstm`.
 
     Args:
-        input, hidden_size, num_layers, bidirectional, sequence_length, dropout, time_major, is_test, seed, name: as of `lstm`.
+        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as of `lstm`.
         initial_states: the hidden state before the first step, ``[units, batch, hidden_size]``.
         activation: "tanh" or "relu".
         input_weight, hidden_weight, bias, hidden_bias: as of `lstm`, of one hidden size.
@@ -102,8 +104,8 @@ def simple_rnn(
         raise SchemaError(f'simple_rnn: activation must be "tanh" or "relu"; seen {activation!r}')
     prefix = current_block().program.layer_name("simple_rnn", name)
     layers = _Layers(f"RNN_{activation.upper()}", hidden_size, num_layers, bidirectional, dropout, is_test, seed, prefix)
-    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
-    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(x, weights, initial_states, length, time_major)
     return out, states[0]
 
 
@@ -162,7 +164,7 @@ class _Layers:
         block = current_block()
         if input.spec.lod is not None:
             if lengths is not None:
-                raise TypeMismatchError(f"{self.prefix}: sequence_length is for dense input, and the input is ragged, {input.spec.text()}")
+                raise TypeMismatchError(f"{self.prefix}: length is for dense input, and the input is ragged, {input.spec.text()}")
             inputs: dict[str, Any] = {"Input": input, "WeightList": weights} | dict(zip(("InitHidden", "InitCell"), given, strict=False))
             cell = {"LastCell": block.program.unique_name(f"{self.prefix}.tmp")} if self.states == 2 else {}
             op = block.append_op("sequence_rnn", inputs, cell, self.attributes, prefix=self.prefix)

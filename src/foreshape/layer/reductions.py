@@ -135,6 +135,7 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
     Args:
         x: ``[..., rows, k]``, or a row ``[k]``; transposed first where ``transpose_x``.
         y: ``[..., k, columns]``, or a column ``[k]``; transposed first where ``transpose_y``.
+        transpose_x, transpose_y: exchange the last two dims first.
 
     Raises:
         ShapeError: the columns of ``x`` are not the rows of ``y``, or the batches do not broadcast.
@@ -153,7 +154,12 @@ def bmm(x: Variable, y: Variable) -> Variable:
 
 
 def dot(x: Variable, y: Variable) -> Variable:
-    """The inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``."""
+    """The inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``.
+
+    Args:
+        x: ``[n]``, or rows ``[batch, n]``.
+        y: of the dims of x.
+    """
     return current_block().apply("dot", {"X": x, "Y": y})
 
 

@@ -33,7 +33,7 @@ class _Written(Initializer):
 
 @tells_line
 def nce(
-    input: Variable, label: Variable, num_total_classes: int, sample_weight: Variable | None = None, num_neg_samples: int = 10,
+    x: Variable, label: Variable, num_classes: int, sample_weight: Variable | None = None, num_neg_samples: int = 10,
     sampler: str = "uniform", custom_dist: Sequence[float] | None = None, seed: int = 0, is_sparse: bool = False, *, weight: Any = None,
     bias: Any = None, class_weight: ClassWeight = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
@@ -41,9 +41,9 @@ def nce(
     a step does not cost what the vocabulary's size is.
 
     Args:
-        input: ``[batch, width]``, dense or ragged.
+        x: ``[batch, width]``, dense or ragged.
         label: the true classes (int64), ``[batch, labels]``.
-        num_total_classes: how many classes there are.
+        num_classes: how many classes there are.
         sample_weight: what the cost of each row is multiplied by, ``[batch]`` or ``[batch, 1]``.
         num_neg_samples: how many classes are drawn for each row.
         sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
@@ -64,30 +64,30 @@ def nce(
     block = current_block()
     prefix = block.program.layer_name("nce", name)
     if sampler not in _SAMPLERS:
-        raise SchemaError(f"nce({input.name}): sampler must be one of {', '.join(_SAMPLERS)}; seen {sampler!r}")
+        raise SchemaError(f"nce({x.name}): sampler must be one of {', '.join(_SAMPLERS)}; seen {sampler!r}")
     if (sampler == "custom_dist") != (custom_dist is not None):
-        raise SchemaError(f"nce({input.name}): the sampler custom_dist, and no other, takes the argument custom_dist; seen sampler {sampler!r}")
-    width = _width("nce", input)
-    slots = {"Input": input, "Label": label}
-    slots["Weight"] = create_parameter((num_total_classes, width), input.spec.known_dtype, weight, prefix=prefix)
+        raise SchemaError(f"nce({x.name}): the sampler custom_dist, and no other, takes the argument custom_dist; seen sampler {sampler!r}")
+    width = _width("nce", x)
+    slots = {"Input": x, "Label": label}
+    slots["Weight"] = create_parameter((num_classes, width), x.spec.known_dtype, weight, prefix=prefix)
     if bias is not False:
-        slots["Bias"] = create_parameter((num_total_classes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+        slots["Bias"] = create_parameter((num_classes, 1), x.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     if sample_weight is not None:
-        slots["SampleWeight"] = by_row(sample_weight, input, "nce")
+        slots["SampleWeight"] = by_row(sample_weight, x, "nce")
     if custom_dist is not None:
         probabilities = [float(p) for p in custom_dist]
-        if len(probabilities) != num_total_classes or not all(p >= 0.0 for p in probabilities) or abs(sum(probabilities) - 1.0) > 1e-3:
-            raise SchemaError(f"nce({input.name}): custom_dist must have {num_total_classes} probabilities whose sum is 1; seen {len(probabilities)} "
+        if len(probabilities) != num_classes or not all(p >= 0.0 for p in probabilities) or abs(sum(probabilities) - 1.0) > 1e-3:
+            raise SchemaError(f"nce({x.name}): custom_dist must have {num_classes} probabilities whose sum is 1; seen {len(probabilities)} "
                               f"numbers whose sum is {sum(probabilities)}")  # fmt: skip
         alias, keep = alias_tables(probabilities)
         slots["CustomDistProbs"] = _constant(prefix, FP32, probabilities)
         slots["CustomDistAlias"] = _constant(prefix, INT32, alias)
         slots["CustomDistAliasProbs"] = _constant(prefix, FP32, keep)
-    attrs = {"num_total_classes": num_total_classes, "num_neg_samples": num_neg_samples, "sampler": _SAMPLERS[sampler], "seed": seed,
+    attrs = {"num_total_classes": num_classes, "num_neg_samples": num_neg_samples, "sampler": _SAMPLERS[sampler], "seed": seed,
              "is_sparse": is_sparse, "remote_prefetch": is_sparse}  # fmt: skip
     cost = block.apply("nce", slots, attrs, prefix)[0]
     cost = block.apply("scale", {"X": cost}, {"scale": 1.0 / (num_neg_samples + 1)}, prefix)
-    return by_label(cost, class_weight, label, num_total_classes, "nce")
+    return by_label(cost, class_weight, label, num_classes, "nce")
 
 
 def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]]:
@@ -119,7 +119,7 @@ def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
 
 @tells_line
 def hierarchical_sigmoid(
-    input: Variable, label: Variable, num_classes: int, path_table: Variable | None = None, path_code: Variable | None = None,
+    x: Variable, label: Variable, num_classes: int, path_table: Variable | None = None, path_code: Variable | None = None,
     is_sparse: bool = False, *, weight: Any = None, bias: Any = None, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
@@ -127,7 +127,7 @@ def hierarchical_sigmoid(
     nodes on the path to its class alone.
 
     Args:
-        input: ``[batch, width]``, dense or ragged.
+        x: ``[batch, width]``, dense or ragged.
         label: the classes (int64), ``[batch, 1]``.
         num_classes: of the complete tree, its leaves; of one that path_table describes, its inner nodes.
         path_table, path_code: the path of each row in a tree of your own (int64), ``[batch, longest path]``: inner nodes from the root,
@@ -138,6 +138,7 @@ def hierarchical_sigmoid(
         class_weight: what the cost of each row is multiplied by, by its class: a variable ``[classes]``; of the complete tree a list, too, or
             a dict of those that are not 1.
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the cost of each row is multiplied by.
+        name: what the names of the parameters begin with.
 
     Returns:
         The cost, ``[batch, 1]``. As in PaddlePaddle, a path that is shorter than the longest adds log(2) for each place it leaves free.
@@ -148,23 +149,22 @@ def hierarchical_sigmoid(
     block = current_block()
     prefix = block.program.layer_name("hierarchical_sigmoid", name)
     if (path_table is None) != (path_code is None):
-        raise SchemaError(f"hierarchical_sigmoid({input.name}): path_table and path_code come together")
+        raise SchemaError(f"hierarchical_sigmoid({x.name}): path_table and path_code come together")
     nodes = num_classes if path_table is not None else num_classes - 1
-    slots = {"X": input, "Label": label}
-    slots["W"] = create_parameter((nodes, _width("hierarchical_sigmoid", input)), input.spec.known_dtype, weight, prefix=prefix)
+    slots = {"X": x, "Label": label}
+    slots["W"] = create_parameter((nodes, _width("hierarchical_sigmoid", x)), x.spec.known_dtype, weight, prefix=prefix)
     if bias is not False:
-        slots["Bias"] = create_parameter((nodes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+        slots["Bias"] = create_parameter((nodes, 1), x.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     if path_table is not None and path_code is not None:
         slots |= {"PathTable": path_table, "PathCode": path_code}
     if path_table is not None and class_weight is not None and not isinstance(class_weight, Variable):
-        raise SchemaError(f"hierarchical_sigmoid({input.name}): of a tree of your own the number of classes is not known: class_weight must be a variable "
+        raise SchemaError(f"hierarchical_sigmoid({x.name}): of a tree of your own the number of classes is not known: class_weight must be a variable "
                           f"with one number for each; seen {type(class_weight).__name__}")  # fmt: skip
     cost = block.apply("hierarchical_sigmoid", slots, {"num_classes": num_classes, "is_sparse": is_sparse}, prefix)[0]
     cost = by_label(cost, class_weight, label, None if path_table is not None else num_classes, "hierarchical_sigmoid")
     return by_example(cost, sample_weight, "hierarchical_sigmoid")
 
 
-hsigmoid = hierarchical_sigmoid
 
 
 def _width(layer: str, input: Variable) -> int:

@@ -13,11 +13,11 @@ from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 
-def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float = 0.0) -> Variable:
+def sequence_pool(x: Variable, pool_type: str = "average", pad_value: float = 0.0) -> Variable:
     """One row of every innermost sequence.
 
     Args:
-        input: ragged rows, floating-point.
+        x: ragged rows, floating-point.
         pool_type: "sum", "average" or "mean", "sqrt" (the sum over the root of the length), "max", "min", "first" or "last".
         pad_value: what an empty sequence gives.
 
@@ -28,72 +28,74 @@ def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float 
         SchemaError: another pool_type. TypeMismatchError: an input that is not ragged.
     """
     kind = "AVERAGE" if pool_type.lower() == "mean" else pool_type.upper()
-    out, _ = current_block().apply("sequence_pool", {"X": input}, {"pooltype": kind, "pad_value": pad_value})
+    out, _ = current_block().apply("sequence_pool", {"X": x}, {"pooltype": kind, "pad_value": pad_value})
     return out
 
 
-def sequence_first_step(input: Variable) -> Variable:
+def sequence_first_step(x: Variable) -> Variable:
     """The first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
 
     Args:
-        input: ragged rows.
+        x: ragged rows.
     """
-    return sequence_pool(input, "first")
+    return sequence_pool(x, "first")
 
 
-def sequence_last_step(input: Variable) -> Variable:
+def sequence_last_step(x: Variable) -> Variable:
     """The last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
 
     Args:
-        input: ragged rows.
+        x: ragged rows.
     """
-    return sequence_pool(input, "last")
+    return sequence_pool(x, "last")
 
 
-def sequence_softmax(input: Variable) -> Variable:
+def sequence_softmax(x: Variable) -> Variable:
     """The softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``.
 
     Args:
-        input: ragged floats.
+        x: ragged floats.
     """
-    return current_block().apply("sequence_softmax", {"X": input})
+    return current_block().apply("sequence_softmax", {"X": x})
 
 
 @tells_line
 def sequence_conv(
-    input: Variable, num_filters: int, filter_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
-    trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding: Any = None, name: str | None = None,
+    x: Variable, num_filters: int, kernel_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
+    trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding_weight: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A convolutional layer along sequences: activation(W times each row with its neighbours + b).
 
     Args:
-        input: ragged rows ``[rows, width]``. Where the neighbours of a row are outside of its sequence, there are zeros.
+        x: ragged rows ``[rows, width]``. Where the neighbours of a row are outside of its sequence, there are zeros.
         num_filters: the width that comes out.
-        filter_size: how many rows are multiplied together.
-        padding_start: where they begin, from the row itself; ``-(filter_size // 2)``, the row in their middle, where it is left out.
+        kernel_size: how many rows are multiplied together.
+        padding_start: where they begin, from the row itself; ``-(kernel_size // 2)``, the row in their middle, where it is left out.
         trainable_padding: instead of zeros there are rows of a parameter outside, zeros at first.
-        weight, bias, padding: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        weight, bias, padding_weight: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        activation: what follows, as of `activate`.
+        name: what the names of the parameters begin with.
 
     Returns:
-        ``[rows, num_filters]``, ragged as input. W is ``[filter_size * width, num_filters]``, b is ``[num_filters]``.
+        ``[rows, num_filters]``, ragged as x. W is ``[kernel_size * width, num_filters]``, b is ``[num_filters]``.
 
     Raises:
-        ShapeError: an input that is not ``[rows, width]`` with a known width. SchemaError: a filter_size below 1.
+        ShapeError: an input that is not ``[rows, width]`` with a known width. SchemaError: a kernel_size below 1.
     """
-    dims = input.spec.known_dims
+    dims = x.spec.known_dims
     if len(dims) != 2 or not isinstance(dims[1], int):
-        raise ShapeError(f"sequence_conv({input.name}): the input must be [rows, width] with a known width to make a weight; it is {input.spec.text()}")
-    if filter_size < 1:
-        raise SchemaError(f"sequence_conv({input.name}): filter_size must be at least 1; seen {filter_size}")
-    width, of = dims[1], input.spec.known_dtype
+        raise ShapeError(f"sequence_conv({x.name}): the input must be [rows, width] with a known width to make a weight; it is {x.spec.text()}")
+    if kernel_size < 1:
+        raise SchemaError(f"sequence_conv({x.name}): kernel_size must be at least 1; seen {kernel_size}")
+    width, of = dims[1], x.spec.known_dtype
     block = current_block()
     prefix = block.program.layer_name("sequence_conv", name)
-    start = -(filter_size // 2) if padding_start is None else padding_start
-    outside = max(0, -start) + max(0, start + filter_size - 1)
-    inputs = {"X": input, "Filter": create_parameter((filter_size * width, num_filters), of, weight, prefix=prefix)}
+    start = -(kernel_size // 2) if padding_start is None else padding_start
+    outside = max(0, -start) + max(0, start + kernel_size - 1)
+    inputs = {"X": x, "Filter": create_parameter((kernel_size * width, num_filters), of, weight, prefix=prefix)}
     if trainable_padding and outside:
-        inputs["PaddingData"] = create_parameter((outside, width), of, padding, prefix=prefix, is_bias=True, called="padding")
-    attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": 1, "paddingTrainable": "PaddingData" in inputs}
+        inputs["PaddingData"] = create_parameter((outside, width), of, padding_weight, prefix=prefix, is_bias=True, called="padding")
+    attrs = {"contextLength": kernel_size, "contextStart": start, "contextStride": 1, "paddingTrainable": "PaddingData" in inputs}
     out = block.apply("sequence_conv", inputs, attrs, prefix)
     if bias is not False:
         b = create_parameter((num_filters,), of, bias, prefix=prefix, suffix="b", is_bias=True)
@@ -120,15 +122,20 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1) -> Variable:
 
 
 def sequence_expand_as(x: Variable, y: Variable) -> Variable:
-    """Row ``i`` of ``x`` once for each row of the innermost sequence ``i`` of ``y``: ``[rows of y, *row of x]``, ragged as y."""
+    """Row ``i`` of ``x`` once for each row of the innermost sequence ``i`` of ``y``: ``[rows of y, *row of x]``, ragged as y.
+
+    Args:
+        x: ``[sequences, ...]``.
+        y: ragged; its numbers are not read.
+    """
     return current_block().apply("sequence_expand_as", {"X": x, "Y": y})
 
 
-def sequence_concat(input: Sequence[Variable]) -> Variable:
+def sequence_concat(xs: Sequence[Variable]) -> Variable:
     """The outermost sequences of several ragged inputs joined end to end, first with first, second with second.
 
     Args:
-        input: ragged rows of the same dims, with equally many levels and outermost sequences.
+        xs: ragged rows of the same dims, with equally many levels and outermost sequences.
 
     Returns:
         As many outermost sequences, each with the parts of all inputs in their order.
@@ -136,7 +143,7 @@ def sequence_concat(input: Sequence[Variable]) -> Variable:
     Raises:
         ShapeError: another number of sequences or levels, or other dims of a row.
     """
-    return current_block().apply("sequence_concat", {"X": list(input)})
+    return current_block().apply("sequence_concat", {"X": list(xs)})
 
 
 def sequence_reverse(x: Variable) -> Variable:

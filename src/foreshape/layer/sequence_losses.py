@@ -23,19 +23,20 @@ def _given(**slots: Variable | None) -> dict[str, Variable]:
 
 @tells_line
 def linear_chain_crf(
-    input: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None,
+    x: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
     """The negative log-likelihood (a cost, to be minimised) of each sequence's tags under a linear-chain conditional random field.
 
     Args:
-        input: the weight of each tag, ragged ``[rows, tags]``; or ``[sequences, width, tags]`` with ``length``.
+        x: the weight of each tag, ragged ``[rows, tags]``; or ``[sequences, width, tags]`` with ``length``.
         label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``.
         transition: the parameter ``[tags + 2, tags]``: the weights of starting, of ending, and of tag i followed by tag j at
             ``[i + 2, j]``. A name (by which `crf_decoding` finds it), an initializer, a `ParamAttr`, or the variable itself.
         length: the sequences' lengths, ``[sequences]``, where they are padded.
         sample_weight: ``[sequences]`` or ``[sequences, 1]``: what the cost of each sequence is multiplied by. It is of a sequence as a whole,
             and no sum over its tags, so that no tag has a weight of its own.
+        name: what the name of the transitions begins with.
 
     Returns:
         ``[sequences, 1]``; 0 of a sequence without rows.
@@ -44,23 +45,23 @@ def linear_chain_crf(
         ShapeError: the number of tags is not known, or label is not divided as input is; weights that do not fit.
     """
     block = current_block()
-    tags = input.spec.known_dims[-1] if input.spec.known_dims else None
+    tags = x.spec.known_dims[-1] if x.spec.known_dims else None
     prefix = block.program.layer_name("linear_chain_crf", name)
     if not isinstance(transition, Variable):
         if not isinstance(tags, int):
-            raise ShapeError(f"linear_chain_crf({input.name}): the number of tags must be known to make the transitions; the input is {input.spec.text()}")
-        transition = create_parameter((tags + 2, tags), input.spec.known_dtype, transition, prefix=prefix)
-    inputs = _given(Emission=input, Transition=transition, Label=label, Length=length)
+            raise ShapeError(f"linear_chain_crf({x.name}): the number of tags must be known to make the transitions; the input is {x.spec.text()}")
+        transition = create_parameter((tags + 2, tags), x.spec.known_dtype, transition, prefix=prefix)
+    inputs = _given(Emission=x, Transition=transition, Label=label, Length=length)
     _, _, _, cost = block.apply("linear_chain_crf", inputs, prefix=prefix)
     return by_example(cost, sample_weight, "linear_chain_crf")
 
 
 @tells_line
-def crf_decoding(input: Variable, transition: Any, label: Variable | None = None, length: Variable | None = None) -> Variable:
+def crf_decoding(x: Variable, transition: Any, label: Variable | None = None, length: Variable | None = None) -> Variable:
     """The most likely tags under a linear-chain conditional random field.
 
     Args:
-        input, length: as of `linear_chain_crf`.
+        x, length: as of `linear_chain_crf`.
         transition: its parameter: the name, a `ParamAttr` with the name, or the variable.
         label: tag numbers; the result is then 1 where the most likely tag is that, otherwise 0.
 
@@ -72,7 +73,7 @@ def crf_decoding(input: Variable, transition: Any, label: Variable | None = None
     """
     block = current_block()
     found = transition if isinstance(transition, Variable) else _parameter(block, transition)
-    return block.apply("crf_decoding", _given(Emission=input, Transition=found, Label=label, Length=length))
+    return block.apply("crf_decoding", _given(Emission=x, Transition=found, Label=label, Length=length))
 
 
 def _parameter(block: Block, attr: Any) -> Variable:
@@ -85,13 +86,13 @@ def _parameter(block: Block, attr: Any) -> Variable:
 
 @tells_line
 def warpctc(
-    input: Variable, label: Variable, blank: int = 0, norm_by_times: bool = False, input_length: Variable | None = None,
+    x: Variable, label: Variable, blank: int = 0, norm_by_times: bool = False, input_length: Variable | None = None,
     label_length: Variable | None = None, *, sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
     """The loss of connectionist temporal classification: -log of the probability of all alignments of a label with the steps.
 
     Args:
-        input: logits (the softmax is part of the loss), ragged ``[steps, classes]``, the blank being one of the classes; or
+        x: logits (the softmax is part of the loss), ragged ``[steps, classes]``, the blank being one of the classes; or
             time-major ``[width, sequences, classes]`` with the lengths.
         label: class numbers without blanks, ragged ``[labels, 1]``; or ``[sequences, labels]`` with the lengths.
         blank: the class that stands for no label.
@@ -106,43 +107,43 @@ def warpctc(
     Raises:
         ShapeError: operands or weights that do not fit.
     """
-    inputs = _given(Logits=input, Label=label, LogitsLength=input_length, LabelLength=label_length)
+    inputs = _given(Logits=x, Label=label, LogitsLength=input_length, LabelLength=label_length)
     loss, _ = current_block().apply("warpctc", inputs, {"blank": blank, "norm_by_times": norm_by_times})
     return by_example(loss, sample_weight, "warpctc")
 
 
-def ctc_greedy_decoder(input: Variable, blank: int, input_length: Variable | None = None, padding_value: int = 0) -> Any:
+def ctc_greedy_decoder(x: Variable, blank: int, input_length: Variable | None = None, pad_value: int = 0) -> Any:
     """The labels of the best class of each step, repetitions merged and blanks taken out.
 
     Args:
-        input: scores, ragged ``[steps, classes]``; or ``[sequences, width, classes]`` with ``input_length``.
+        x: scores, ragged ``[steps, classes]``; or ``[sequences, width, classes]`` with ``input_length``.
         blank: the class that stands for no label.
         input_length: how many steps each sequence has, int32 or int64 ``[sequences]``.
-        padding_value: what the labels of padded sequences are filled up with.
+        pad_value: what the labels of padded sequences are filled up with.
 
     Returns:
         Ragged labels ``[labels, 1]``; with ``input_length`` the pair (labels ``[sequences, width]``, their number ``[sequences, 1]``).
     """
     block = current_block()
     prefix = block.program.layer_name("ctc_greedy_decoder")
-    _, best = block.apply("top_k_v2", {"X": input}, {"k": 1, "axis": -1, "largest": True, "sorted": True}, prefix)
+    _, best = block.apply("top_k_v2", {"X": x}, {"k": 1, "axis": -1, "largest": True, "sorted": True}, prefix)
     attrs: dict[str, Any] = {"blank": blank, "merge_repeated": True}
     if input_length is None:
         labels, _ = block.apply("ctc_align", {"Input": best}, attrs, prefix)
         return labels
     best, _ = block.apply("squeeze2", {"X": best}, {"axes": [2]}, prefix)
-    return block.apply("ctc_align", {"Input": best, "InputLength": input_length}, attrs | {"padding_value": padding_value}, prefix)
+    return block.apply("ctc_align", {"Input": best, "InputLength": input_length}, attrs | {"padding_value": pad_value}, prefix)
 
 
 @tells_line
 def edit_distance(
-    input: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
+    x: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
     label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """How many insertions, deletions and substitutions make each sequence of ``input`` that of ``label``.
+    """How many insertions, deletions and substitutions make each sequence of ``x`` that of ``label``.
 
     Args:
-        input, label: numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with the lengths.
+        x, label: numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with the lengths.
         normalized: divide by the length of label's sequence, none of which may then be empty.
         ignored_tokens: numbers that are taken out of both first; of ragged ones only.
         input_length, label_length: how many numbers each padded sequence has, int32 or int64 ``[sequences]``.
@@ -159,27 +160,29 @@ def edit_distance(
         if input_length is not None or label_length is not None:
             raise SchemaError("edit_distance: ignored_tokens are taken out of ragged sequences only, and these are padded")
         tokens = {"tokens": list(ignored_tokens)}
-        input, label = (block.apply("sequence_erase", {"X": x}, tokens, prefix) for x in (input, label))
-    inputs = _given(Hyps=input, Refs=label, HypsLength=input_length, RefsLength=label_length)
+        x, label = (block.apply("sequence_erase", {"X": x}, tokens, prefix) for x in (x, label))
+    inputs = _given(Hyps=x, Refs=label, HypsLength=input_length, RefsLength=label_length)
     count, distances = block.apply("edit_distance", inputs, {"normalized": normalized}, prefix)
     return distances, count
 
 
 def chunk_eval(
-    input: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None,
-    seq_length: Variable | None = None,
+    x: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None,
+    length: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:  # fmt: skip
     """How well the chunks of a tagging (such as the names of a text) are found.
 
     Args:
-        input, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``seq_length``. A number is type * (tags of the
+        x, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``. A number is type * (tags of the
             scheme) + tag; the largest, num_chunk_types * (tags of the scheme), is outside of all chunks.
         chunk_scheme: the tags of a type: "IOB" (B, I), "IOE" (I, E), "IOBES" (B, I, E, S) or "plain" (one).
         excluded_chunk_types: types that are not counted.
+        num_chunk_types: how many types of chunks there are.
+        length: the lengths of padded sequences, int64 ``[sequences]``.
 
     Returns:
-        Precision, recall and F1, fp32 ``[1]``; the numbers of chunks in input, in label, and of those that are right, int64 ``[1]``.
+        Precision, recall and F1, fp32 ``[1]``; the numbers of chunks in x, in label, and of those that are right, int64 ``[1]``.
         Sum these over minibatches for the measures of a whole.
     """
     attrs = {"num_chunk_types": num_chunk_types, "chunk_scheme": chunk_scheme, "excluded_chunk_types": list(excluded_chunk_types or ())}
-    return current_block().apply("chunk_eval", _given(Inference=input, Label=label, SeqLength=seq_length), attrs)
+    return current_block().apply("chunk_eval", _given(Inference=x, Label=label, SeqLength=length), attrs)

@@ -17,16 +17,16 @@ def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
     return current_block().apply(type, inputs, attrs)
 
 
-def sequence_slice(input: Variable, offset: Variable, length: Variable) -> Variable:
+def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
     """Of each sequence i the ``length[i]`` rows from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
 
     A range that does not lie in its sequence is an error of the run.
 
     Args:
-        input: ragged rows.
+        x: ragged rows.
         offset, length: int32 or int64; an offset counts from 0.
     """
-    return _apply("sequence_slice", {"X": input, "Offset": offset, "Length": length})
+    return _apply("sequence_slice", {"X": x, "Offset": offset, "Length": length})
 
 
 def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = None) -> tuple[Variable, Variable]:
@@ -50,7 +50,12 @@ def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = 
 
 
 def sequence_unpad(x: Variable, length: Variable) -> Variable:
-    """The first ``length[i]`` rows of each entry ``x[i]`` as ragged rows; ``x`` is ``[sequences, time, *row]``, ``length`` ``[sequences]``."""
+    """The first ``length[i]`` rows of each entry ``x[i]`` as ragged rows; ``x`` is ``[sequences, time, *row]``, ``length`` ``[sequences]``.
+
+    Args:
+        x: ``[sequences, time, ...]``.
+        length: ``[sequences]``, int64.
+    """
     return _apply("sequence_unpad", {"X": x, "Length": length})
 
 
@@ -71,41 +76,64 @@ def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
     return _apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(of))
 
 
-def sequence_reshape(input: Variable, new_dim: int) -> Variable:
-    """The numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``input`` is ``[rows, width]``."""
-    return _apply("sequence_reshape", {"X": input}, new_dim=new_dim)
-
-
-def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0) -> Variable:
-    """For each row the ``win_size`` ids from it on, ``pad_value`` past the end of its sequence; ``input`` is integers ``[rows, 1]``."""
-    return _apply("sequence_enumerate", {"X": input}, win_size=win_size, pad_value=pad_value)
-
-
-def sequence_erase(input: Variable, tokens: Sequence[int]) -> Variable:
-    """``input``, integers ``[rows, 1]``, without the rows that are one of ``tokens``."""
-    return _apply("sequence_erase", {"X": input}, tokens=list(tokens))
-
-
-def sequence_scatter(input: Variable, index: Variable, updates: Variable) -> Variable:
-    """``input``, ``[sequences, width]``, with the updates of sequence i added to its row i, at the columns ``index``.
-
-    ``index`` (integers) and ``updates`` are ragged with the same sequences, ``[rows, 1]`` or ``[rows]``.
-    """
-    return _apply("sequence_scatter", {"X": input, "Ids": index, "Updates": updates})
-
-
-def sequence_topk_avg_pooling(input: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
-    """Averages of the largest numbers in the rows of matrices, of which each sequence of ``input`` holds ``channel_num``.
+def sequence_reshape(x: Variable, new_dim: int) -> Variable:
+    """The numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``x`` is ``[rows, width]``.
 
     Args:
-        input: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide
+        x: ragged ``[rows, width]``.
+        new_dim: the new width.
+    """
+    return _apply("sequence_reshape", {"X": x}, new_dim=new_dim)
+
+
+def sequence_enumerate(x: Variable, win_size: int, pad_value: int = 0) -> Variable:
+    """For each row the ``win_size`` ids from it on, ``pad_value`` past the end of its sequence; ``x`` is integers ``[rows, 1]``.
+
+    Args:
+        x: ragged integers ``[rows, 1]``.
+        win_size: how many ids each row has.
+        pad_value: what stands past the end.
+    """
+    return _apply("sequence_enumerate", {"X": x}, win_size=win_size, pad_value=pad_value)
+
+
+def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
+    """``x``, integers ``[rows, 1]``, without the rows that are one of ``tokens``.
+
+    Args:
+        x: ragged integers ``[rows, 1]``.
+        tokens: the numbers that go.
+    """
+    return _apply("sequence_erase", {"X": x}, tokens=list(tokens))
+
+
+def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variable:
+    """``x``, ``[sequences, width]``, with the updates of sequence i added to its row i, at the columns ``index``.
+
+    ``index`` (integers) and ``updates`` are ragged with the same sequences, ``[rows, 1]`` or ``[rows]``.
+
+    Args:
+        x: ``[sequences, width]``, floats or integers.
+        index: ragged int32 or int64, columns of x.
+        updates: ragged as index, of the element type of x.
+    """
+    return _apply("sequence_scatter", {"X": x, "Ids": index, "Updates": updates})
+
+
+def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
+    """Averages of the largest numbers in the rows of matrices, of which each sequence of ``x`` holds ``channel_num``.
+
+    Args:
+        x: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide
             as sequence i of ``col`` is long.
         topks: how many numbers each average is of, rising; where a row has fewer, the sum of all is still divided by it.
+        row, col: ragged rows, as long as the matrices are high and wide; their numbers are not read.
+        channel_num: how many matrices a sequence holds.
 
     Returns:
         ``[rows of row, channel_num * len(topks)]``, ragged as ``row``.
     """
-    return _apply("sequence_topk_avg_pooling", {"X": input, "ROW": row, "COLUMN": col}, topks=list(topks), channel_num=channel_num)[0]
+    return _apply("sequence_topk_avg_pooling", {"X": x, "ROW": row, "COLUMN": col}, topks=list(topks), channel_num=channel_num)[0]
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
@@ -114,6 +142,7 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
     Args:
         y: ragged, with as many rows as ``x``: its sequences are taken; or integers ``[sequences + 1]``, the offsets.
         target_lod: the offsets, which rise from 0 to the number of rows.
+        x: rows, dense or ragged.
     """
     return _apply("lod_reset", {"X": x, "Y": y}, target_lod=[] if target_lod is None or y is not None else list(target_lod))
 
@@ -122,6 +151,10 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
     """``x`` with one more level of sequences, below those that it has: ``level`` are its offsets, as many sequences as ``x`` has rows.
 
     A dense ``x`` gets its first level. Of a ragged variable ``level`` all levels are taken, in place of those of ``x``.
+
+    Args:
+        x: dense or ragged rows.
+        level: the offsets, from 0 to the number of rows, or a variable that has them.
     """
     if isinstance(level, Variable):
         return _apply("lod_reset", {"X": x, "Y": level}, append=True)

@@ -29,7 +29,12 @@ def atan(x: Variable) -> Variable:
 
 
 def atan2(y: Variable, x: Variable) -> Variable:
-    """The angle in [-pi, pi] of the point at ``x`` and ``y``, both of the same dims."""
+    """The angle in [-pi, pi] of the point at ``x`` and ``y``, both of the same dims.
+
+    Args:
+        y: floats of any shape: how far up the point is.
+        x: of the dims of y: how far right it is.
+    """
     return current_block().apply("atan2", {"X1": y, "X2": x})
 
 
@@ -63,9 +68,14 @@ def expm1(x: Variable) -> Variable:
     return unary(x, "expm1")
 
 
-def logit(x: Variable, eps: float = 0.0) -> Variable:
-    """log(x / (1 - x)), of x cut off at ``eps`` and 1 - ``eps`` where that is above 0."""
-    return unary(x, "logit", eps=eps)
+def logit(x: Variable, epsilon: float = 0.0) -> Variable:
+    """log(x / (1 - x)), of x cut off at ``epsilon`` and 1 - ``epsilon`` where that is above 0.
+
+    Args:
+        x: floats in [0, 1], of any shape.
+        epsilon: how far from 0 and 1 x is kept.
+    """
+    return unary(x, "logit", eps=epsilon)
 
 
 def lgamma(x: Variable) -> Variable:
@@ -94,22 +104,43 @@ def frac(x: Variable) -> Variable:
 
 
 def fmax(x: Operand, y: Operand) -> Variable:
-    """The larger of x and y, broadcast; of a number and NaN the number."""
+    """The larger of x and y, broadcast; of a number and NaN the number.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("elementwise_fmax", x, y)
 
 
 def fmin(x: Operand, y: Operand) -> Variable:
-    """The smaller of x and y, broadcast; of a number and NaN the number."""
+    """The smaller of x and y, broadcast; of a number and NaN the number.
+
+    Args:
+        x: of any shape, or one number.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("elementwise_fmin", x, y)
 
 
 def heaviside(x: Variable, y: Operand) -> Variable:
-    """0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast."""
+    """0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast.
+
+    Args:
+        x: numbers of any shape.
+        y: of the element type of x, and broadcast against it; or one number.
+    """
     return binary("elementwise_heaviside", x, y)
 
 
 def lerp(x: Variable, y: Variable, weight: Variable | float) -> Variable:
-    """x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number."""
+    """x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number.
+
+    Args:
+        x: floats of any shape.
+        y: of the element type of x, and broadcast against it.
+        weight: a number, or a tensor, likewise.
+    """
     if not isinstance(weight, Variable):
         from foreshape.layer.creation import fill_constant
 

@@ -40,7 +40,7 @@ def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -
     if isinstance(padding, str):
         if padding.upper() == "SAME" and any(n != 1 for n in several(dilation)):
             raise SchemaError(f"padding='SAME' has no dilation, as PaddlePaddle computes it; seen dilation={dilation!r}: give the padding as numbers, "
-                              "dilation * (filter_size - 1) // 2 for an odd window and a stride of 1")  # fmt: skip
+                              "dilation * (kernel_size - 1) // 2 for an odd window and a stride of 1")  # fmt: skip
         return {"paddings": [0] * axes, "padding_algorithm": padding.upper()}
     return {"paddings": several(padding, axes), "padding_algorithm": "EXPLICIT"}
 
@@ -58,76 +58,80 @@ def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int
 
 
 def conv2d(
-    input: Variable, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    x: Variable, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A convolutional layer: activation(conv(input, W) + b).
 
     Args:
-        input: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
+        x: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
         num_filters: the channels that come out.
-        filter_size, stride, dilation: one number, or height and width.
+        kernel_size, stride, dilation: one number, or height and width.
         padding: one number, height and width, all four (top, bottom, left, right), "SAME" or "VALID".
         groups: the channels are divided into so many groups, each with filters of its own.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        activation: what follows, as of `activate`.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+        name: what the names of the parameters begin with.
 
     Returns:
-        ``[batch, num_filters, *image]``. W is ``[num_filters, channels / groups, *filter_size]``, normal with variance
+        ``[batch, num_filters, *image]``. W is ``[num_filters, channels / groups, *kernel_size]``, normal with variance
         2 / (channels * window) at first; b is ``[num_filters]``.
 
     Raises:
         ShapeError: unknown channels, groups that do not divide them, or a filter that does not fit into the image.
     """
-    channels = known_channels("conv2d", input, data_format, 4)
+    channels = known_channels("conv2d", x, data_format, 4)
     if groups < 1 or channels % groups or num_filters % groups:
-        raise ShapeError(f"conv2d({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+        raise ShapeError(f"conv2d({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
     type = "depthwise_conv2d" if groups == channels != 1 else "conv2d"
-    window = pair(filter_size, "filter_size")
+    window = pair(kernel_size, "kernel_size")
     block = current_block()
     prefix = block.program.layer_name(type, name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
-    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
         "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
         **padding_attributes(padding, 2, dilation),
     }  # fmt: skip
-    out = block.apply(type, {"Input": input, "Filter": w}, attrs, prefix)
+    out = block.apply(type, {"Input": x, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
 def conv2d_transpose(
-    input: Variable, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    x: Variable, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     activation: Activation = None, *, output_size: Pair | None = None, output_padding: Pair | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
 
     Args:
-        input: ``[batch, channels, height, width]``, floats; the number of channels must be known.
+        x: ``[batch, channels, height, width]``, floats; the number of channels must be known.
         num_filters: the channels of the result; ``groups`` divides them and the input's.
-        filter_size, stride, dilation, groups: as of `conv2d`.
+        kernel_size, stride, dilation, groups: as of `conv2d`.
         padding: as of `conv2d`: what is taken away from the result at each side.
         activation, weight, bias, data_format, name: as of `conv2d`.
-        output_size: the exact size, less than one stride above that. output_padding: what is added at the end instead.
+        output_size: the exact size, less than one stride above that.
+        output_padding: what is added at the end instead.
 
     Returns:
-        ``[batch, num_filters, *image]``. W is ``[channels, num_filters / groups, *filter_size]``, b is ``[num_filters]``; the
+        ``[batch, num_filters, *image]``. W is ``[channels, num_filters / groups, *kernel_size]``, b is ``[num_filters]``; the
         other arguments and errors are those of `conv2d`.
     """
-    channels = known_channels("conv2d_transpose", input, data_format, 4)
+    channels = known_channels("conv2d_transpose", x, data_format, 4)
     if groups < 1 or channels % groups or num_filters % groups:
-        raise ShapeError(f"conv2d_transpose({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
-    window = pair(filter_size, "filter_size")
+        raise ShapeError(f"conv2d_transpose({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+    window = pair(kernel_size, "kernel_size")
     block = current_block()
     prefix = block.program.layer_name("conv2d_transpose", name)
-    w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
+    w = create_parameter((channels, num_filters // groups, *window), x.spec.known_dtype, weight, prefix=prefix)
     attrs = {
         "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
         "output_size": [] if output_size is None else pair(output_size, "output_size"),
         "output_padding": [] if output_padding is None else pair(output_padding, "output_padding"),
         **padding_attributes(padding, 2, dilation),
     }  # fmt: skip
-    out = block.apply("conv2d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
+    out = block.apply("conv2d_transpose", {"Input": x, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
@@ -141,39 +145,39 @@ def with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix:
 
 
 def pool2d(
-    input: Variable, pool_size: Pair = -1, pool_type: str = "max", stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False,
+    x: Variable, kernel_size: Pair = -1, pool_type: str = "max", stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False,
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
     """The maximum ("max") or mean ("avg") of windows of images.
 
     Args:
-        input: ``[batch, channels, height, width]``.
-        pool_size: one number, or height and width of a window.
+        x: ``[batch, channels, height, width]``.
+        kernel_size: one number, or height and width of a window.
         pool_type: "max" or "avg".
-        stride: from window to window; as pool_size where it is left out.
+        stride: from window to window; as kernel_size where it is left out.
         padding: as in `conv2d`.
         ceil_mode: a last window that only begins inside the image counts.
         exclusive: a mean is over the elements inside the image, not over its padding.
         global_pooling: one window, the whole image.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    size = pair(pool_size, "pool_size")
+    size = pair(kernel_size, "kernel_size")
     attrs: dict[str, Any] = {
         "ksize": size, "pooling_type": pool_type, "ceil_mode": ceil_mode, "exclusive": exclusive, "global_pooling": global_pooling,
         "strides": pair(stride, "stride") if stride is not None else [1, 1] if global_pooling else size, "data_format": data_format,
         **padding_attributes(padding),
     }  # fmt: skip
-    return current_block().apply("pool2d", {"X": input}, attrs)
+    return current_block().apply("pool2d", {"X": x}, attrs)
 
 
-def adaptive_pool2d(input: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
+def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
     """The mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size.
 
     Args:
-        input: ``[batch, channels, height, width]``.
+        x: ``[batch, channels, height, width]``.
         output_size: how many windows: one number, or those down and across.
         pool_type: "avg" or "max".
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
     attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
-    return current_block().apply("pool2d", {"X": input}, attrs)
+    return current_block().apply("pool2d", {"X": x}, attrs)

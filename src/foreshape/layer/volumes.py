@@ -19,29 +19,31 @@ Sizes = int | Sequence[int]
 
 
 def conv1d(
-    input: Variable, num_filters: int, filter_size: int, stride: int = 1, padding: int | Sequence[int] | str = 0, dilation: int = 1, groups: int = 1,
+    x: Variable, num_filters: int, kernel_size: int, stride: int = 1, padding: int | Sequence[int] | str = 0, dilation: int = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCL", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A convolutional layer along one axis: activation(conv(input, W) + b).
 
     Args:
-        input: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
-        filter_size, stride, dilation: one number.
+        x: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
+        kernel_size, stride, dilation: one number.
         padding: one number, two (before, after), "SAME" or "VALID".
         weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
         The errors are those of `conv2d`.
+        num_filters, groups, activation: as of `conv2d`.
+        data_format: "NCL", or "NLC" where the channels are last.
 
     Returns:
-        ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, filter_size]``: the op itself is a conv2d of images one pixel
+        ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, kernel_size]``: the op itself is a conv2d of images one pixel
         high.
     """
-    channels = known_channels("conv1d", input, data_format, 3)
-    _check_groups("conv1d", input, groups, channels, num_filters)
+    channels = known_channels("conv1d", x, data_format, 3)
+    _check_groups("conv1d", x, groups, channels, num_filters)
     last = data_format.endswith("C")
     block = current_block()
     prefix = block.program.layer_name("conv1d", name)
-    start = Normal(0.0, math.sqrt(2.0 / max(1, filter_size * channels)))
-    w = create_parameter((num_filters, channels // groups, filter_size), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    start = Normal(0.0, math.sqrt(2.0 / max(1, kernel_size * channels)))
+    w = create_parameter((num_filters, channels // groups, kernel_size), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
     sides = [] if isinstance(padding, str) else several(padding)
     ends: Any = [0] * len(sides) + sides if sides else padding
     attrs = {
@@ -49,7 +51,7 @@ def conv1d(
         **padding_attributes(ends, 2, dilation),
     }  # fmt: skip
     axis = 1 if last else 2
-    image, _ = block.apply("unsqueeze2", {"X": input}, {"axes": [axis]}, prefix)
+    image, _ = block.apply("unsqueeze2", {"X": x}, {"axes": [axis]}, prefix)
     window, _ = block.apply("unsqueeze2", {"X": w}, {"axes": [2]}, prefix)
     out = block.apply("conv2d", {"Input": image, "Filter": window}, attrs, prefix)
     row, _ = block.apply("squeeze2", {"X": out}, {"axes": [axis]}, prefix)
@@ -57,90 +59,92 @@ def conv1d(
 
 
 def conv3d(
-    input: Variable, num_filters: int, filter_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    x: Variable, num_filters: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCDHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A convolutional layer over volumes: activation(conv(input, W) + b).
 
     Args:
-        input: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
-        filter_size, stride, dilation: one number, or depth, height and width.
+        x: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
+        kernel_size, stride, dilation: one number, or depth, height and width.
         padding: one number, three, six (before and after each axis), "SAME" or "VALID".
         weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
         The errors are those of `conv2d`.
+        num_filters, groups, activation: as of `conv2d`.
+        data_format: "NCDHW", or "NDHWC" where the channels are last.
 
     Returns:
-        ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *filter_size]``, b is ``[num_filters]``.
+        ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *kernel_size]``, b is ``[num_filters]``.
     """
-    channels = known_channels("conv3d", input, data_format, 5)
-    _check_groups("conv3d", input, groups, channels, num_filters)
-    window = numbers(filter_size, "filter_size", 3)
+    channels = known_channels("conv3d", x, data_format, 5)
+    _check_groups("conv3d", x, groups, channels, num_filters)
+    window = numbers(kernel_size, "kernel_size", 3)
     block = current_block()
     prefix = block.program.layer_name("conv3d", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, math.prod(window) * channels)))
-    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
         "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
         **padding_attributes(padding, 3, dilation),
     }  # fmt: skip
-    out = block.apply("conv3d", {"Input": input, "Filter": w}, attrs, prefix)
+    out = block.apply("conv3d", {"Input": x, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
 def conv3d_transpose(
-    input: Variable, num_filters: int, filter_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    x: Variable, num_filters: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     activation: Activation = None, *, output_size: Sizes | None = None, output_padding: Sizes | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """A transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
 
-    ``data_format`` is written as that of images, "NHWC" where the channels are last. W is ``[channels, num_filters / groups, *filter_size]``.
+    ``data_format`` is written as that of images, "NHWC" where the channels are last. W is ``[channels, num_filters / groups, *kernel_size]``.
 
     Args:
-        input: ``[batch, channels, depth, height, width]``; the number of channels must be known.
+        x: ``[batch, channels, depth, height, width]``; the number of channels must be known.
         num_filters: the channels of the result.
-        filter_size, stride, padding, dilation: as of `conv3d`.
+        kernel_size, stride, padding, dilation: as of `conv3d`.
         groups: divides the channels of the input and of the result.
         output_size, output_padding: as of `conv2d_transpose`, with three numbers.
         activation, weight, bias, name: as of `conv2d`.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    channels = known_channels("conv3d_transpose", input, data_format, 5)
-    _check_groups("conv3d_transpose", input, groups, channels, num_filters)
-    window = numbers(filter_size, "filter_size", 3)
+    channels = known_channels("conv3d_transpose", x, data_format, 5)
+    _check_groups("conv3d_transpose", x, groups, channels, num_filters)
+    window = numbers(kernel_size, "kernel_size", 3)
     block = current_block()
     prefix = block.program.layer_name("conv3d_transpose", name)
-    w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
+    w = create_parameter((channels, num_filters // groups, *window), x.spec.known_dtype, weight, prefix=prefix)
     attrs = {
         "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
         "output_size": [] if output_size is None else numbers(output_size, "output_size", 3),
         "output_padding": [] if output_padding is None else numbers(output_padding, "output_padding", 3), **padding_attributes(padding, 3, dilation),
     }  # fmt: skip
-    out = block.apply("conv3d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
+    out = block.apply("conv3d_transpose", {"Input": x, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
 def pool3d(
-    input: Variable, pool_size: Sizes = -1, pool_type: str = "max", stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False,
+    x: Variable, kernel_size: Sizes = -1, pool_type: str = "max", stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False,
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCDHW",
 ) -> Variable:  # fmt: skip
     """The maximum ("max") or mean ("avg") of windows of volumes; the arguments are those of `pool2d` with a number more for each.
 
     Args:
-        input: ``[batch, channels, depth, height, width]``.
-        pool_size, stride: one number, or depth, height and width.
+        x: ``[batch, channels, depth, height, width]``.
+        kernel_size, stride: one number, or depth, height and width.
         pool_type: "max" or "avg".
         padding: as of `conv3d`.
         ceil_mode, exclusive, global_pooling: as of `pool2d`.
         data_format: "NCDHW", or "NDHWC" where the channels are last.
     """
-    size = numbers(pool_size, "pool_size", 3)
+    size = numbers(kernel_size, "kernel_size", 3)
     attrs: dict[str, Any] = {
         "ksize": size, "pooling_type": pool_type, "ceil_mode": ceil_mode, "exclusive": exclusive, "global_pooling": global_pooling,
         "strides": numbers(stride, "stride", 3) if stride is not None else [1, 1, 1] if global_pooling else size, "data_format": data_format,
         **padding_attributes(padding, 3),
     }  # fmt: skip
-    return current_block().apply("pool3d", {"X": input}, attrs)
+    return current_block().apply("pool3d", {"X": x}, attrs)
 
 
 def _check_groups(layer: str, input: Variable, groups: int, channels: int, num_filters: int) -> None:

@@ -18,10 +18,17 @@ def print(x: Variable, message: str = "", first_n: int = -1, summarize: int = 20
         first_n: in how many runs of a compiled step it is written; in all of them where that is not above 0.
         summarize: how many elements are written; all where that is negative.
         phase: ``forward``, ``backward`` (the gradient of ``x`` is written) or ``both``.
+        x: what is shown.
     """
     return current_block().apply("print", {"In": x}, {"message": message, "first_n": first_n, "summarize": summarize, "print_phase": phase.upper()})
 
 
 def assert_true(condition: Variable, data: Sequence[Variable] = (), summarize: int = 20) -> None:
-    """Stop a run with an error where ``condition``, one bool, does not hold; it tells the first ``summarize`` elements of ``data``."""
+    """Stop a run with an error where ``condition``, one bool, does not hold; it tells the first ``summarize`` elements of ``data``.
+
+    Args:
+        condition: one bool, ``[1]``.
+        data: variables that the error shows.
+        summarize: how many elements of each are shown.
+    """
     current_block().append_op("assert", {"Cond": condition, "Data": list(data)}, {}, {"summarize": summarize})

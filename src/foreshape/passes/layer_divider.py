@@ -143,7 +143,7 @@ class Divider:
         x, out = op.inputs["X"][0], op.outputs["Out"][0]
         last = self._rank(x) - 1
         if op.attrs["x_num_col_dims"] != last:
-            raise SchemaError(f'{shown(op)}: a weight split by "rows" takes the last dim of its input alone as features; see num_flatten_dims')
+            raise SchemaError(f'{shown(op)}: a weight split by "rows" takes the last dim of its input alone as features; see flatten_last')
         if x in self.axes and self.axes[x] != last:
             x = self._whole(op, x)
         if x not in self.axes:

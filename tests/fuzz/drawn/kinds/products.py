@@ -46,8 +46,8 @@ class Fc(Kind):
         s = step.settings
         bias = at.parameter("bias") if "bias" in step.parameters else False
         if len(xs) == 1:
-            return [layer.fc(xs[0], s["width"], s["activation"], num_flatten_dims=s["features"], weight=at.parameter("weight0"), bias=bias)]
-        parts = [layer.fc(x, s["width"], num_flatten_dims=s["features"], weight=at.parameter(f"weight{k}"), bias=False) for k, x in enumerate(xs)]
+            return [layer.fc(xs[0], s["width"], s["activation"], flatten_last=s["features"], weight=at.parameter("weight0"), bias=bias)]
+        parts = [layer.fc(x, s["width"], flatten_last=s["features"], weight=at.parameter(f"weight{k}"), bias=False) for k, x in enumerate(xs)]
         total = layer.sum(parts)
         if bias is not False:
             total = total + layer.create_parameter([s["width"]], total.spec.known_dtype, bias)

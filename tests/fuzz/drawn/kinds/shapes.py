@@ -261,7 +261,7 @@ class Repeat(Kind):
         s, x = step.settings, xs[0]
         rank = x.spec.rank
         if s["how"] == "pad":
-            return [layer.pad(x, [n for a in range(rank) for n in ((1, s["by"] - 1) if a == s["axis"] else (0, 0))], value=0.5)]
+            return [layer.pad(x, [n for a in range(rank) for n in ((1, s["by"] - 1) if a == s["axis"] else (0, 0))], pad_value=0.5)]
         times = [s["by"] if a == s["axis"] else (1 if s["how"] == "tile" else -1) for a in range(rank)]
         return [(layer.tile if s["how"] == "tile" else layer.expand)(x, times)]
 
