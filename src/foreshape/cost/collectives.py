@@ -108,8 +108,6 @@ def is_started(block: Block, op: Op) -> bool:
     return op.type in _STARTED and not op.attrs.get("use_calc_stream", False) and not _is_rows(block, op)
 
 
-_JOINING: Final = frozenset({"sum", "scale"})
-"""What makes rows of rows and leaves values shared."""
 _STARTED: Final = frozenset({"c_allreduce_sum", "c_allgather", "c_reducescatter"})
 
 
@@ -258,7 +256,7 @@ def _stored_count(block: Block, name: str, before: Op, stored: Stored) -> Size |
     rows = [n for n in made[-1].input_names() if (s := _spec(block, n)) is not None and s.kind is SELECTED_ROWS]
     if not rows:
         return stored[name].known_dims[0] if name in stored else None
-    if made[-1].type not in _JOINING:
+    if made[-1].operator is None or made[-1].operator.merges_rows:
         return None
     counts = [_stored_count(block, n, made[-1], stored) for n in rows]
     if all(count is None for count in counts):

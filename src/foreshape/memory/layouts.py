@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 from foreshape.dims import Size
 from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.computations import Joining, Parting, Slicing, Stacking, Transposition, Unstacking
 from foreshape.operator.fields import Layout
 
 Order = tuple[int, ...]
 """The axes of a value, outermost first, as they lie in memory."""
-_ENTRIES = frozenset({"unbind", "unstack", "stack_grad"})
-_PARTS = frozenset({"split", "concat_grad", "slice"}) | _ENTRIES
-"""Ops whose results are parts of a tensor, with gaps between their rows but along its outermost axis; entries of an axis, without that."""
 
 
 class Layouts:
@@ -77,25 +75,36 @@ class Layouts:
 
 def _axes(i: Instruction, rank: int) -> Sequence[int] | None:
     """Which axis of its operand, of so many, each axis of a transposed view or of a part is; None of other views."""
-    kind, operator = i.op.type, i.op.operator
-    if kind.startswith("transpose2") and rank:
-        axes = tuple(a % rank for a in getattr(operator, "axis", ()))
-        return axes if kind == "transpose2" else tuple(axes.index(a) for a in range(len(axes)))
-    if kind not in _PARTS:
-        return None
-    gone: tuple[int, ...] = getattr(operator, "decrease_axis", ()) if kind == "slice" else (getattr(operator, "axis", 0),) if kind in _ENTRIES else ()
-    return [a for a in range(rank) if a not in {g % rank for g in gone}]
+    operator = i.op.operator
+    made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
+    if isinstance(made, Transposition) and rank:
+        return tuple(a % rank for a in made.axes)
+    if isinstance(undone, Transposition) and rank:
+        axes = tuple(a % rank for a in undone.axes)
+        return tuple(axes.index(a) for a in range(len(axes)))
+    cut = _cut(i)
+    return None if cut is None else [a for a in range(rank) if a not in {g % rank for g in cut[1]}]
+
+
+def _cut(i: Instruction) -> tuple[Sequence[int], Sequence[int]] | None:
+    """The axes along which a view is a part of its operand, with gaps between its rows but along the outermost one, and those that it has no more; None
+    of other views."""
+    operator = i.op.operator
+    made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
+    if isinstance(made, Slicing):
+        return [axis for axis, _, _ in made.cuts], made.dropped
+    if isinstance(made, Unstacking):
+        return (made.axis,), (made.axis,)
+    if isinstance(undone, Stacking):
+        return (undone.axis,), (undone.axis,)
+    part = made if isinstance(made, Parting) else undone if isinstance(undone, Joining) else None
+    return None if part is None else ((part.axis,), ())
 
 
 def _is_whole(i: Instruction, order: Order) -> bool:
     """Whether a view has no gaps but those of its operand, which lies in this order: it is no part, or one along the outermost axis."""
-    operator = i.op.operator
-    if i.op.type not in _PARTS:
-        return True
-    if i.op.input("AxisTensor"):
-        return False
-    cut: Sequence[int] = getattr(operator, "axes", ()) if i.op.type == "slice" else (getattr(operator, "axis", 0),)
-    return all(a % len(order) == order[0] for a in cut)
+    cut = _cut(i)
+    return cut is None or (not i.op.input("AxisTensor") and all(a % len(order) == order[0] for a in cut[0]))
 
 
 def _rank(value: Value) -> int | None:

@@ -20,8 +20,6 @@ from foreshape.operator.operator import Operator
 from foreshape.program import Block, Role
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES
 
-_AS_THEY_ARE = frozenset({"sgd", "sum", "scale"})
-"""Ops that take sparse rows as they come; the others merge rows with one id."""
 NUMBER_BYTES = 8
 """Of a value without a description, which a rewrite made: one number."""
 
@@ -153,7 +151,7 @@ class _Walk:
             self._new(i, at, copy, self._size(source, i))
         given = {v: self.read(v, position, at) for v in i.reads()}
         for value in given:
-            if value in self.rows and i.op.type not in _AS_THEY_ARE:
+            if value in self.rows and i.op.operator is not None and i.op.operator.merges_rows:
                 self._workspace(at, i, self.rows[value])  # what they are merged into
         if i.region is not None:
             self._region(at, i, given)

@@ -281,11 +281,29 @@ class Slicing(Computation):
 
     forward_only: ClassVar[bool] = True
     cuts: tuple[tuple[int, int, int], ...]
+    dropped: tuple[int, ...] = ()
+    """Axes that Out0 has no more: of each one entry is taken."""
 
 
 @data_class(frozen=True)
 class Parting(Computation):
     """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
+
+    forward_only: ClassVar[bool] = True
+    axis: int
+
+
+@data_class(frozen=True)
+class Stacking(Computation):
+    """The tensors X0 as the entries of a new axis, which may count from the back."""
+
+    forward_only: ClassVar[bool] = True
+    axis: int
+
+
+@data_class(frozen=True)
+class Unstacking(Computation):
+    """The entries of an axis of X0, which may count from the back, each a result without that axis."""
 
     forward_only: ClassVar[bool] = True
     axis: int

@@ -115,6 +115,9 @@ class Operator:
     moving: ClassVar[tuple[str, ...]] = ()
     """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
     who runs the operator once more lets it move copies."""
+    merges_rows: ClassVar[bool] = True
+    """Whether sparse rows that it is given are merged first, so that each id comes once; otherwise it takes them as they come, and rows that it gives
+    have the values of those that it was given."""
     reads_numbers: ClassVar[tuple[str, ...]] = ()
     """Operands that are one number, whose rule has it as the spec's value where the program says it, though they are of floats."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()

@@ -139,7 +139,7 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     if softmax is not None and rank != 4 and all(computes(r, MatrixProduct) is not None for r in graph.readers(i.results[0])):  # no logarithm of it
         return _Stage(i, values, Normalized(softmax.axis))
     slicing = computes(i, Slicing)
-    if slicing is not None:
+    if slicing is not None and not slicing.dropped:
         return _Stage(i, values, Part(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
     if i.tag == "shuffle":
         return _Stage(i, values, Shuffled(i.constants["groups"]))

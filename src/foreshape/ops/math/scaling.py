@@ -61,6 +61,7 @@ class Scale(Operator):
     """
 
     type = "scale"
+    merges_rows = False
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, unknown_dims=True, doc="any shape; of sparse rows the values are scaled")
     ScaleTensor = operand(NUMERIC, optional=True, doc="the scale, as a tensor of one number")
     Out = result(doc="as X", may_share="X")

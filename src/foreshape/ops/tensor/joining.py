@@ -224,6 +224,9 @@ class Stack(Operator):
             return next((x for x in X if x.lod is not None), X[0]).with_dims(dims)
         return X[0].dense(dims).with_value(_joined_value(X))
 
+    def computes(self) -> computations.Stacking:
+        return computations.Stacking(self.axis)
+
     def kernel(self, X: list[Tensor]) -> Tensor:
         return torch.stack(X, self.axis)
 
@@ -289,6 +292,9 @@ class Unstack(Unstacking):
     def infer_shape(self, X: Spec) -> tuple[Spec, ...]:
         return self._entries(X, self.num)
 
+    def computes(self) -> computations.Unstacking:
+        return computations.Unstacking(self.axis)
+
     def kernel(self, X: Tensor) -> list[Tensor]:
         return list(X.unbind(self.axis))
 
@@ -318,6 +324,9 @@ class Unbind(Unstacking):
 
     def infer_shape(self, X: Spec) -> tuple[Spec, ...]:
         return self._entries(X, 0)
+
+    def computes(self) -> computations.Unstacking:
+        return computations.Unstacking(self.axis)
 
     def kernel(self, X: Tensor) -> list[Tensor]:
         return list(X.unbind(self.axis))

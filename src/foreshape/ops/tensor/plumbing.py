@@ -75,6 +75,7 @@ class Sum(Operator):
     """
 
     type = "sum"
+    merges_rows = False
     X = operand((*NUMERIC, *COMPLEX), many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
     Out = result(doc="as each X", may_share="X")
 

@@ -193,10 +193,10 @@ class Slice(Slicing):
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, (1,) * len(self.axes))
 
-    def computes(self) -> computations.Slicing | None:
-        if self.decrease_axis or not len(self.axes) == len(self.starts) == len(self.ends):
-            return None
-        return computations.Slicing(tuple(zip(self.axes, self.starts, self.ends, strict=True)))
+    def computes(self) -> computations.Slicing:
+        count = len(self.axes)
+        starts, ends = (told if len(told) == count else (0,) * count for told in (self.starts, self.ends))  # where tensors tell them, nobody asks
+        return computations.Slicing(tuple(zip(self.axes, starts, ends, strict=True)), self.decrease_axis)
 
     def kernel(self, Input: Any, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
         starts = sizes_at_run(self.starts, StartsTensor, StartsTensorList)

@@ -103,6 +103,7 @@ class Sgd(Update):
     """ParamOut = Param - LearningRate * Grad."""
 
     type = "sgd"
+    merges_rows = False
     elementwise_state = ()
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
