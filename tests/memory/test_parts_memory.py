@@ -37,7 +37,7 @@ def rows(x: Any) -> Any:
 
 
 def steps(x: Any) -> Any:
-    return layer.fc(layer.reshape(x, [16, -1, WIDE])[:, 2:6], WIDE, num_flatten_dims=2)
+    return layer.fc(layer.reshape(x, [16, -1, WIDE])[:, 2:6], WIDE, flatten_last=2)
 
 
 def turned(x: Any) -> Any:

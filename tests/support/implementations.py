@@ -108,13 +108,13 @@ def networks() -> dict[str, Callable[[], Any]]:
         return layer.matmul(x, layer.fc(given("other"), 256)[:, 64:192])
 
     def heads() -> Any:
-        q, k, v = layer.split(layer.reshape(layer.fc(given("steps"), 768, num_flatten_dims=1), [4, 16, 3, 4, 64]), 3, 2)
+        q, k, v = layer.split(layer.reshape(layer.fc(given("steps"), 768, flatten_last=1), [4, 16, 3, 4, 64]), 3, 2)
         q, k, v = (layer.transpose(layer.squeeze(x, [2]), [0, 2, 1, 3]) for x in (q, k, v))
         mixed = layer.matmul(layer.softmax(layer.matmul(q * 0.125, k, transpose_y=True)), v)
-        return layer.fc(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [4, 16, 256]), 256, num_flatten_dims=1)
+        return layer.fc(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [4, 16, 256]), 256, flatten_last=1)
 
     def both_ways() -> Any:
-        return layer.fc(layer.lstm(given("steps"), 64, bidirectional=True)[0], 256, num_flatten_dims=1)
+        return layer.fc(layer.lstm(given("steps"), 64, bidirectional=True)[0], 256, flatten_last=1)
 
     def unet() -> Any:
         beside = layer.conv2d(given("images"), 16, 3, padding=1)
