@@ -21,8 +21,7 @@ _LINK = re.compile(r"(\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\])\(([^)\s#:]+)(#[^)\s]*
 _CODE = re.compile(r"(^```.*?^```|``.*?``|`[^`\n]*`)", re.M | re.S)
 _NO_LINK = re.compile(r"\](\s?)\[")
 INTERNAL = {
-    "Program": "counters doubtful forget guard_list html_of layer_name mark_loaded names parameter_settings refresh refresh_quietly role touch uncertain "
-               "version walk",
+    "Program": "counters forget guard_list html_of inference layer_name mark_loaded names parameter_settings refresh refresh_quietly role touch version",
     "Block": "append_described apply apply_names before forward_names infer_op name_result outer_names",
     "Op": "forgets made",
     "Variable": "forget known role_words",
