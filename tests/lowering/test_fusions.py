@@ -19,7 +19,8 @@ from foreshape.errors import SchemaError
 from foreshape.lowering import fuse, fusion, lower
 from foreshape.lowering.fusion import REWRITES, apply_all
 from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, all_operators, computations, gradient, operand, result
-from foreshape.operator.computations import Computation, is_usual_gradient
+from foreshape.operator.computations import Computation
+from foreshape.operator.traits import is_usual_gradient
 from foreshape.spec import tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(fusion.__file__).parent
 LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
 SHARED = {"__init__", "frozen", "graph", "images", "products", "soundness"}
-KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c is not Computation)
+KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c not in (Computation, computations.ForwardOnly))
 
 
 def name_of(rewrite: ModuleType) -> str:

@@ -145,7 +145,7 @@ def _last_results(block: Block) -> Iterator[str]:
     """What ops give of which no later op reads anything: their first results, the others are by the way."""
     read: set[str] = set()
     for op in reversed(block.ops):
-        if op.type not in ("feed", "fetch") and read.isdisjoint(op.all_writes()):
+        if op.is_run and read.isdisjoint(op.all_writes()):
             slots = [r.name for r in op.operator.schema.results if r.name in op.outputs] if op.operator is not None else []
             for slot in slots[:1]:
                 yield from (n for n in op.outputs[slot] if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)

@@ -9,7 +9,6 @@ have it. A gradient operator that is written out says so with `Operator.undoes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from foreshape.data_class import data_class, field
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foreshape.dims import Size
-    from foreshape.operator.operator import Operator
 
 
 @data_class(frozen=True)
@@ -38,6 +36,13 @@ class Computation:
 
 
 @data_class(frozen=True)
+class ForwardOnly(Computation):
+    """The base of those of whose gradient no rewrite asks."""
+
+    forward_only: ClassVar[bool] = True
+
+
+@data_class(frozen=True)
 class Constant(Computation):
     """The same in every run, by the attributes alone; ``number``: what every element is, where that is one number for all."""
 
@@ -53,20 +58,35 @@ class Filled(Constant):
 
 
 @data_class(frozen=True)
-class Reshape(Computation):
+class Reshape(ForwardOnly):
     """The elements of X0 in row-major order, in dims that attributes say, or the tensors X1 and X2. Nobody needs the other results but for gradients."""
 
     operands: ClassVar[int] = 3
-    forward_only: ClassVar[bool] = True
 
 
 @data_class(frozen=True)
-class Triangle(Computation):
+class Triangle(ForwardOnly):
     """X0 with zeros above (``lower``) or below a diagonal of its last two dims, which counts from the main one, upwards."""
 
-    forward_only: ClassVar[bool] = True
     lower: bool
     diagonal: int
+
+
+@data_class(frozen=True)
+class Identity(ForwardOnly):
+    """X0, copied."""
+
+
+@data_class(frozen=True)
+class Cast(ForwardOnly):
+    """X0 in another element type."""
+
+
+@data_class(frozen=True)
+class Selection(ForwardOnly):
+    """Of the tensors X0 that one which X1, one number, says."""
+
+    operands: ClassVar[int] = 2
 
 
 @data_class(frozen=True)
@@ -84,33 +104,30 @@ class Rectifier(Computation):
 
 
 @data_class(frozen=True)
-class Activation(Computation):
+class Activation(ForwardOnly):
     """A function of each element of X0 by itself, by the name and with the numbers that oneDNN has for it.
 
     "relu", "sigmoid", "tanh", "swish" (X0 sigmoid(X0)), "hardswish" (Howard et al., 2019: cut off at -3 and 3); with numbers "leaky_relu" (slope),
     "hardtanh" (lowest, highest), "hardsigmoid" (slope, offset: slope X0 + offset, cut off at 0 and 1); "gelu" with the ``form`` "none" or "tanh".
     """
 
-    forward_only: ClassVar[bool] = True
     name: str
     numbers: tuple[float, ...] = ()
     form: str = ""
 
 
 @data_class(frozen=True)
-class FixedNormalization(Computation):
+class FixedNormalization(ForwardOnly):
     """Out0 = X1 (X0 - X3) / sqrt(X4 + epsilon) + X2 for each channel, dim 1 of X0. Nothing else changes."""
 
-    forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 5
     epsilon: float
 
 
 @data_class(frozen=True)
-class RowNormalization(Computation):
+class RowNormalization(ForwardOnly):
     """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, with the mean and the variance over the dims from ``begin`` on; X1 and X2 may be absent."""
 
-    forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 3
     begin: int
     epsilon: float
@@ -123,6 +140,14 @@ class Product(Computation):
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    axis: int
+
+
+@data_class(frozen=True)
+class Quotient(ForwardOnly):
+    """``X0 / X1``, broadcast as in `Sum`."""
+
+    operands: ClassVar[int] = 2
     axis: int
 
 
@@ -217,10 +242,9 @@ class ImageConvolution(Computation):
 
 
 @data_class(frozen=True)
-class PaddedImageConvolution(Computation):
+class PaddedImageConvolution(ForwardOnly):
     """The same with paddings that differ at the ends, or follow from sizes."""
 
-    forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 2
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -230,10 +254,9 @@ class PaddedImageConvolution(Computation):
 
 
 @data_class(frozen=True)
-class ImageTransposedConvolution(Computation):
+class ImageTransposedConvolution(ForwardOnly):
     """What the gradient of an `ImageConvolution` with the filters X1 does to images X0, with so many more rows and columns behind (``more``)."""
 
-    forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 2
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
@@ -243,14 +266,13 @@ class ImageTransposedConvolution(Computation):
 
 
 @data_class(frozen=True)
-class ImagePooling(Computation):
+class ImagePooling(ForwardOnly):
     """The maximum ("max") or the mean of each window of images ``[batch, channels, height, width]`` X0.
 
     A "mean" is that of what is inside of the image, a "mean with padding" also of the zeros around. ``window``: None for the whole image.
     ``before`` and ``behind`` are rows and columns of padding; ``rounds_up``: the last window may reach beyond them.
     """
 
-    forward_only: ClassVar[bool] = True
     how: Literal["max", "mean", "mean with padding"]
     window: tuple[int, ...] | None = None
     strides: tuple[int, ...] = (1, 1)
@@ -260,68 +282,60 @@ class ImagePooling(Computation):
 
 
 @data_class(frozen=True)
-class Enlargement(Computation):
+class Enlargement(ForwardOnly):
     """Images ``[batch, channels, height, width]`` X0 with each pixel ``by`` times along each axis."""
 
-    forward_only: ClassVar[bool] = True
     by: tuple[int, ...]
 
 
 @data_class(frozen=True)
-class Joining(Computation):
+class Joining(ForwardOnly):
     """The tensors X0 behind one another along an axis, which may count from the back."""
 
-    forward_only: ClassVar[bool] = True
     axis: int
 
 
 @data_class(frozen=True)
-class Slicing(Computation):
+class Slicing(ForwardOnly):
     """The entries of X0 along some axes: of each the axis, the first entry, and that before which to stop; all may count from the back."""
 
-    forward_only: ClassVar[bool] = True
     cuts: tuple[tuple[int, int, int], ...]
     dropped: tuple[int, ...] = ()
-    """Axes that Out0 has no more: of each one entry is taken."""
+    """ShardingRule that Out0 has no more: of each one entry is taken."""
 
 
 @data_class(frozen=True)
-class Parting(Computation):
+class Parting(ForwardOnly):
     """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
 
-    forward_only: ClassVar[bool] = True
     axis: int
 
 
 @data_class(frozen=True)
-class Stacking(Computation):
+class Stacking(ForwardOnly):
     """The tensors X0 as the entries of a new axis, which may count from the back."""
 
-    forward_only: ClassVar[bool] = True
     axis: int
 
 
 @data_class(frozen=True)
-class Unstacking(Computation):
+class Unstacking(ForwardOnly):
     """The entries of an axis of X0, which may count from the back, each a result without that axis."""
 
-    forward_only: ClassVar[bool] = True
     axis: int
 
 
 @data_class(frozen=True)
-class Transposition(Computation):
+class Transposition(ForwardOnly):
     """X0 with its axes in another order: axis ``k`` of Out0 is axis ``axes[k]`` of X0, which may count from the back."""
 
-    forward_only: ClassVar[bool] = True
     axes: tuple[int, ...]
 
 
 @data_class(frozen=True)
-class ChannelShuffling(Computation):
+class ChannelShuffling(ForwardOnly):
     """Images ``[batch, channels, height, width]`` X0 with their channels, in groups one after the other, taken from each group in turn."""
 
-    forward_only: ClassVar[bool] = True
     groups: int
 
 
@@ -375,17 +389,3 @@ class Descent(Computation):
     """The parameter X0 less X2, one number, times its gradient X1; in place."""
 
     operands: ClassVar[int] = 3
-
-
-@cache
-def is_usual_gradient(operator: type[Operator], computation: type[Computation]) -> bool:
-    """Whether a gradient operator takes and gives what is expected of the gradient of a computation. One that is written out says so itself."""
-    forward = operator.forward_class
-    if forward is None:
-        return True
-    names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
-    wanted = [[names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
-              for slots in (computation.inputs, computation.gives)]  # fmt: skip
-    besides = {names.get(slot) for slot in computation.besides}
-    found = [[s.name for s in slots if s.name.removesuffix("@GRAD") not in besides] for slots in (operator.schema.operands, operator.schema.results)]
-    return wanted == found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "acts", "backward", "draws", "gradient_ops", "work", "workspace",
-                    "retained_bytes", "rows_bytes", "computes", "totals", "undoes"})  # fmt: skip
+                    "retained_bytes", "rows_bytes", "sharding_rule", "computes", "totals", "undoes"})  # fmt: skip
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "awaits", "collective", "described_results", "gradient", "gradient_reads_dims", "merges_rows",
                        "moving", "random", "reads_numbers", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
@@ -60,6 +60,8 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         _check_parameters(function, names, f"{where}: {hook}")
     if cls.infer_var_type is not root.infer_var_type:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
+    if cls.sharding_rule is not root.sharding_rule:
+        _check_parameters(cls.sharding_rule, names, f"{where}: sharding_rule")
     if cls.workspace is not root.workspace:
         _check_parameters(cls.workspace, names, f"{where}: workspace")
     if cls.retained_bytes is not root.retained_bytes:

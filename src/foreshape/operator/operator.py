@@ -19,6 +19,7 @@ from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part,
 from foreshape.operator.registry import find, get
 from foreshape.operator.schema import Again, Schema
 from foreshape.operator.totals import Totals
+from foreshape.operator.traits import ShardingRule, usual_rule
 from foreshape.spec import LOD_TENSOR, Kind
 
 _CACHE_LIMIT = 4096
@@ -73,6 +74,10 @@ class Operator:
         the results that are sums or means over the examples of the operands, result slot -> `foreshape.operator.totals.Total`: by that a figure over
         several batches, or ranks, is what it is over one batch of all examples. It is asked where the operands grow with the examples and the
         result does not.
+    ``sharding_rule(self, <slots>)``
+        from the operands' specs to the `foreshape.operator.traits.ShardingRule`: along which axes the operands can be cut into parts that each give a part of
+        the results, as ranks need it that have a part of a value each. None, the default, where along none; of an operator that is ``per_element``
+        they are known.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -115,6 +120,17 @@ class Operator:
     moving: ClassVar[tuple[str, ...]] = ()
     """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
     who runs the operator once more lets it move copies."""
+    per_element: ClassVar[bool] = False
+    """Whether each element of a result is made of the elements at its place alone, of operands whose last dims line up, or of one number, and of draws."""
+    linear: ClassVar[tuple[str, ...]] = ()
+    """Operands in which, taken together, its result is linear while the others stay: it gives sums of what it is given for sums, and zeros for zeros
+    (but for the ``bias`` of `scale`)."""
+    elementwise_state: ClassVar[tuple[str, ...] | None] = None
+    """Of an update, which changes Param by Grad: the operands of the parameter's shape that it keeps, where each element is updated by itself, so that
+    any part of it can be updated elsewhere; None where an update depends on more."""
+    over_ranks: ClassVar[str] = ""
+    """Of an operator that takes statistics over the examples of a batch: the type of the one that takes them over those of all ranks, which has besides
+    an operand ``Counts``, one number, 0 where nothing of a rank counts."""
     merges_rows: ClassVar[bool] = True
     """Whether sparse rows that it is given are merged first, so that each id comes once; otherwise it takes them as they come, and rows that it gives
     have the values of those that it was given."""
@@ -181,6 +197,10 @@ class Operator:
 
     def totals(self) -> Totals:
         return {}
+
+    def sharding_rule(self, *specs: Any, **named: Any) -> ShardingRule | None:
+        """How axes of results follow from those of the operands, from their ``specs`` (or ``named`` slots)."""
+        return usual_rule(self, specs)
 
     def retained(self, specs: Sequence[Any], requested: Sequence[bool]) -> Mapping[str, Size]:
         """What `retained_bytes` says for these operands' ``specs``, asked with the results that are requested where it takes them."""

@@ -21,7 +21,7 @@ def for_step(program: Program, fetches: Sequence[str]) -> Program:
         fetches: names of variables.
     """
     needed = {id(op) for op in needed_ops(program.global_block, fetches)}
-    idle = [op for op in program.global_block.ops if id(op) not in needed and op.type not in ("feed", "fetch")]
+    idle = [op for op in program.global_block.ops if id(op) not in needed and op.is_run]
     if not {op.type for op in with_inner(idle)} & {guard.op_type for guard in program.guard_list()}:
         return program
     dropped = {id(op) for op in idle}

@@ -15,7 +15,7 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
     kept: list[Op] = []
     find = block.find
     for op in reversed(block.ops):
-        if op.type in ("feed", "fetch"):
+        if not op.is_run:
             continue
         reads, writes = op.all_reads(), op.all_writes()
         keep = any(n in needed for n in writes)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from foreshape.errors import SchemaError, whole
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.computations import Computation
 from foreshape.operator.operator import Operator
 from foreshape.program.call_site import Site, call_site
 from foreshape.program.elsewhere import elsewhere
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from foreshape.program.variable import Variable
     from foreshape.spec import Spec
 
+_Computation = TypeVar("_Computation", bound=Computation)
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"
 """Slot -> the names in it. Tuples of names cost the garbage collector nothing, which lists do."""
 EMPTY: Final = "@EMPTY@"
@@ -123,6 +125,29 @@ class Op:
         """The one name in an output slot, or None."""
         names = self._outputs.get(slot)
         return names[0] if names and names[0] not in ("", EMPTY) else None
+
+    def computes(self, kind: type[_Computation]) -> _Computation | None:
+        """What it computes, where that is of this ``kind``; None otherwise, and where it is given operands besides."""
+        operator = self.operator
+        found = operator.computes() if operator is not None else None
+        if operator is None or not isinstance(found, kind):
+            return None
+        return None if any(self._inputs.get(o.name) for o in operator.schema.operands[found.operands :]) else found
+
+    def operand(self, at: int) -> str:
+        """The first name in the operand slot at a place of the schema, as `foreshape.operator.computations` counts them; empty where it is absent."""
+        slots = self.operator.schema.operands if self.operator is not None else ()
+        return self.input(slots[at].name) or "" if at < len(slots) else ""
+
+    def result(self, at: int = 0) -> str:
+        """The first name in the result slot at a place of the schema; empty where it is left out."""
+        slots = self.operator.schema.results if self.operator is not None else ()
+        return self.output(slots[at].name) or "" if at < len(slots) else ""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run runs it: feed and fetch only stand for what is fed and fetched."""
+        return self.attributes.type not in ("feed", "fetch")
 
     def input_names(self) -> Iterator[str]:
         """Every name that it reads, slot by slot; a name may come twice."""

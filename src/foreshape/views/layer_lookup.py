@@ -17,7 +17,6 @@ _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "sev
 _SHOWN: Final = 12
 _LONGEST: Final = 12
 """So many pieces of a name are looked at."""
-_PASSED_OVER: Final = frozenset({"feed", "fetch"})
 _BESIDE: Final = re.compile(r"^v[0-9]+$|[0-9]+d?$")
 """What a name has beside its words, as the 2d of pool2d, the v2 of matmul_v2 and the 2 of reshape2."""
 
@@ -54,7 +53,7 @@ def layers_of(program: Program) -> list[Layer]:
     out: list[Layer] = []
     by_name: dict[str, Layer] = {}
     for op in program.global_block.ops:
-        results = [] if op.type in _PASSED_OVER else _main_results(op)
+        results = _main_results(op) if op.is_run else []
         if not results:
             continue
         name = results[0].name.rsplit(".tmp", 1)[0]

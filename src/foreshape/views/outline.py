@@ -77,7 +77,7 @@ class Layer:
 
 def forward_ops(ops: Iterable[Op]) -> list[Op]:
     """The ops of the network itself: not its gradients and updates, nor what stands for feeding and fetching."""
-    return [op for op in ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) and op.type not in ("feed", "fetch")]
+    return [op for op in ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) and op.is_run]
 
 
 def layers_of(program: Program) -> list[Layer]:
@@ -88,14 +88,14 @@ def layers_of(program: Program) -> list[Layer]:
 
 def gradient_layers_of(program: Program) -> list[Layer]:
     """What a training program computes its gradients with, in layers: those that have the names of what they undo."""
-    ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.type not in ("feed", "fetch")]
+    ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
 
 
 def update_layers_of(program: Program) -> list[Layer]:
     """What a training program changes its parameters with, and works out its learning rate, in layers."""
     updates = Role.OPTIMIZE | Role.LEARNING_RATE
-    ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.type not in ("feed", "fetch")]
+    ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
 
 

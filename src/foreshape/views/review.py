@@ -141,5 +141,5 @@ def dead_ops(program: Program) -> list[Op]:
     for one, wanted in ((block, fetched), *((b, sorted(b.outer_names()[1])) for b in _inner_blocks(program))):
         doubtful = [op for op in one.ops if is_unknown(op)]
         needed = {id(op) for op in needed_ops(one, [*wanted, *(n for op in doubtful for n in op.all_reads())])}
-        out += [op for op in one.ops if id(op) not in needed and op.type not in ("feed", "fetch") and not is_unknown(op)]
+        out += [op for op in one.ops if id(op) not in needed and op.is_run and not is_unknown(op)]
     return out

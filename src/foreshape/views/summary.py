@@ -89,7 +89,7 @@ class Summary:
         return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
-        ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]
+        ops = [op for op in program.global_block.ops if op.is_run]
         backward = [op for op in ops if op.role & Role.BACKWARD]
         updates = [op for op in ops if not op.role & Role.BACKWARD and op.role & (Role.OPTIMIZE | Role.LEARNING_RATE)]
         for name, group in (("gradients", backward), ("updates", updates)):

@@ -11,8 +11,9 @@ from foreshape.lowering.fusion.soundness import is_sound
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
-from foreshape.operator.computations import Computation, FixedNormalization, is_usual_gradient
+from foreshape.operator.computations import Computation, FixedNormalization
 from foreshape.operator.operator import Operator
+from foreshape.operator.traits import is_usual_gradient
 from foreshape.spec import LOD_TENSOR, Spec
 
 _Computation = TypeVar("_Computation", bound=Computation)

@@ -26,6 +26,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.computations import Selection
 from foreshape.operator.use import Use
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, sum_of_an_element
 from foreshape.ops.rules.known_values import is_undefined
@@ -66,6 +67,9 @@ class SelectInput(Operator):
     X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="of one element type, or all integers; all arrays, or none")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
+
+    def computes(self) -> Selection:
+        return Selection()
 
     def infer_var_type(self, X: tuple[Spec, ...], Mask: Spec) -> Kind:
         return X[0].kind if X else LOD_TENSOR

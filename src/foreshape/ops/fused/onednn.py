@@ -25,6 +25,7 @@ from foreshape.operator import (
 )
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import ShardingRule
 from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.matmul import BatchedProduct, MatmulV2
 from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
@@ -85,6 +86,7 @@ class FusedElementwise(Elementwise):
     """The base: Out = fused_output_scale * fuse_activation(scale_out * function(X / scale_x, Y / scale_y)), with dims of 1 put in."""
 
     abstract = True
+    per_element = False
     gradient = NOT_WRITTEN
     X = operand(FLOATING, doc="any shape")
     Y = operand(FLOATING, same_type_as="X", doc="broadcast against X")
@@ -102,6 +104,9 @@ class FusedElementwise(Elementwise):
         require(self.scale_x != 0.0 and self.scale_y != 0.0, "scale_x and scale_y must not be 0", X=None)
         out = self._broadcast(X, Y)
         return out.with_dims(unsqueezed(out.known_dims, self.fused_unsqueeze2_axes)[0])
+
+    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
+        return None if self.fused_unsqueeze2_axes else super().sharding_rule(X, Y)
 
     def workspace(self, X: Spec, Y: Spec) -> Size:
         return 2 * X.nbytes + 2 * Y.nbytes + self.infer_shape(X, Y).nbytes
@@ -236,6 +241,9 @@ class FusedMatmul(BatchedProduct):
     Scale_in_eltwise = attribute(AttrType.FLOAT, 0.0, doc=f"{QUANTIZED} 0 or 1")
     Scale_out = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
     force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+
+    def sharding_rule(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None
 
     def _seen(self, spec: Spec, slot: str) -> Spec:
         shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")

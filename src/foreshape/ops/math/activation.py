@@ -46,6 +46,7 @@ class Unary(Operator):
     """The base of the elementwise functions of one tensor."""
 
     abstract = True
+    per_element = True
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X", may_share="X")
 

@@ -26,6 +26,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.traits import ShardingRule, lined_up
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
@@ -46,6 +47,7 @@ class Comparison(Operator):
     """The base of the comparisons."""
 
     abstract = True
+    per_element = True
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="broadcast against X")
     Out = result(doc="bool, the broadcast shape")
@@ -69,6 +71,9 @@ class Comparison(Operator):
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         return broadcast(X, Y, self.axis).with_dtype(BOOL)
+
+    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
+        return lined_up({"X": X, "Y": Y}, ["Out"], self.axis)
 
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         return (X, aligned(Y, X, self.axis)) if X.dim() >= Y.dim() else (aligned(X, Y, self.axis), Y)

@@ -28,6 +28,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.fields import Layout
+from foreshape.operator.traits import ShardingRule, lined_up
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
 from foreshape.ops.rules.known_values import carry, combined, truncated
@@ -42,6 +43,7 @@ class Elementwise(Operator):
     """The base of the binary arithmetic operators. ``_number`` does for known integer values what the kernel does for tensors."""
 
     abstract = True
+    per_element = True
     X = operand(NUMERIC, doc="any shape")
     Y = operand(NUMERIC, same_type_as="X", doc="broadcast against X")
     Out = result(doc="the broadcast shape", may_share="X")
@@ -53,6 +55,9 @@ class Elementwise(Operator):
         if X.value is None or Y.value is None or self._number is None:
             return out
         return carry(out, combined(X, Y, self._number))
+
+    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
+        return lined_up({"X": X, "Y": Y}, ["Out"], self.axis)
 
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
         if X.dims is Y.dims:
@@ -123,6 +128,7 @@ class ElementwiseAdd(Arithmetic):
     """Out = X + Y."""
 
     type = "elementwise_add"
+    linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
 
@@ -156,6 +162,7 @@ class ElementwiseSub(Arithmetic):
     """Out = X - Y."""
 
     type = "elementwise_sub"
+    linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.sub)
 
@@ -216,6 +223,10 @@ class ElementwiseDiv(Arithmetic):
     """Out = X / Y; of integers the quotient without its fraction."""
 
     type = "elementwise_div"
+    linear = ("X",)
+
+    def computes(self) -> computations.Quotient:
+        return computations.Quotient(self.axis)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         out = self._broadcast(X, Y)

@@ -24,6 +24,7 @@ class OfTwo(Operator):
     """The base of functions of two tensors that line up their last dims."""
 
     abstract = True
+    per_element = True
     X = operand(NUMBERS, doc="any shape")
     Y = operand(NUMBERS, same_type_as="X", doc="broadcast against X")
     Out = result(doc="the broadcast shape", may_share="X")

@@ -30,6 +30,7 @@ from foreshape.operator import (
 from foreshape.operator.fields import Layout
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies, turned
+from foreshape.operator.traits import ShardingRule, of_product
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.spec import COMPLEX, FP32, Spec
@@ -126,6 +127,9 @@ class BatchedProduct(Operator):
 
     def _transposed(self) -> tuple[bool, bool]:
         raise NotImplementedError
+
+    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
+        return of_product({"X": X, "Y": Y}, "Out", *self._transposed())
 
     def work(self, X: Spec, Y: Spec) -> Size:
         columns = Y.known_dims[-2:-1] if self._transposed()[1] else Y.known_dims[1:][-1:]

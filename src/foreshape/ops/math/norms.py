@@ -27,6 +27,7 @@ from foreshape.operator import (
 )
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
+from foreshape.operator.traits import ShardingRule
 from foreshape.ops.math.reduction import Reduction, reduced, spread
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
 from foreshape.spec import LOD_TENSOR, Kind, Spec
@@ -224,6 +225,10 @@ class SquaredL2Norm(Operator):
 
     def totals(self) -> Totals:
         return {"Out": SUM}
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        names = tuple(map(str, range(X.rank))) if X.kind is LOD_TENSOR and X.dims is not None else ()
+        return ShardingRule({"X": names}, {}, names)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X) if X.kind is LOD_TENSOR else 0

@@ -47,6 +47,7 @@ class Mean(Operator):
     """Out = the mean of all elements of X, a tensor without dims."""
 
     type = "mean"
+    linear = ("X",)
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="[]")
 
@@ -153,6 +154,7 @@ class ReduceSum(Reduction):
     """Out = the sums over the axes; of bools and int32, int64 numbers where no out_dtype is given."""
 
     type = "reduce_sum"
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape; of bools, how many are true")
 
     def _type(self, of: DType) -> DType:
@@ -190,6 +192,7 @@ class ReduceMean(Reduction):
     """Out = the means over the axes."""
 
     type = "reduce_mean"
+    linear = ("X",)
     X = operand(FLOATING, doc="any shape")
 
     def computes(self) -> computations.Reduction | None:

@@ -62,6 +62,8 @@ class Scale(Operator):
 
     type = "scale"
     merges_rows = False
+    per_element = True
+    linear = ("X",)
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, unknown_dims=True, doc="any shape; of sparse rows the values are scaled")
     ScaleTensor = operand(NUMERIC, optional=True, doc="the scale, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
@@ -130,6 +132,7 @@ class Clip(Operator):
     """Out = min(max(X, min), max)."""
 
     type = "clip"
+    per_element = True
     X = operand((*FLOATING, INT32, INT64), kinds=DENSE_OR_ROWS, doc="any shape; sparse rows are merged first")
     Min = operand((*FLOATING, INT32, INT64), optional=True, doc="min, as a tensor of one number")
     Max = operand((*FLOATING, INT32, INT64), optional=True, doc="max, as a tensor of one number")
@@ -191,6 +194,8 @@ class Cast(Operator):
     """
 
     type = "cast"
+    per_element = True
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
     Out = result(doc="as X, of type out_dtype")
     in_dtype = attribute(AttrType.INT, FP32, doc="the element type of X, by its number in the file format")
@@ -199,6 +204,9 @@ class Cast(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         of = element_type(self.out_dtype)
         return carry(X.with_dtype(of), X.value) if of.is_integer and X.dims is not None else X.with_dtype(of)
+
+    def computes(self) -> computations.Cast:
+        return computations.Cast()
 
     def kernel(self, X: Tensor) -> Tensor:
         of = torch_dtype(self.out_dtype)

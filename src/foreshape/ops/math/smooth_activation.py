@@ -10,6 +10,7 @@ from foreshape.errors import SchemaError
 from foreshape.kernels.bounded_softmax import bounded_softmax
 from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, computations, f32, gradient, reject, require, sample, torch
 from foreshape.operator.temporaries import copies, one_like
+from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
 
@@ -279,11 +280,16 @@ class OverAxis(Unary):
     """A function of all elements along an axis; what it gives is enough for its gradient."""
 
     abstract = True
+    per_element = False
     axis = attribute(AttrType.INT, -1)
 
     def infer_shape(self, X: Spec) -> Spec:
         axis_of(self.axis, max(X.rank, 1), X=None)
         return X.like()
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        names = tuple([WHOLE if at == self.axis % X.rank else str(at) for at in range(X.rank)]) if X.dims is not None else ()
+        return ShardingRule({"X": names}, {"Out": names})
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X)

@@ -140,6 +140,7 @@ class Tested(Operator):
     """The base of the questions about each element."""
 
     abstract = True
+    per_element = True
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="bool, as X")
     gradient = ZERO_GRADIENT

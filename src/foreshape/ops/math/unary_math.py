@@ -246,6 +246,7 @@ class Pow(Operator):
     """Out = X to the power ``factor``."""
 
     type = "pow"
+    per_element = True
     X = operand(NUMBERS, doc="any shape")
     FactorTensor = operand(FLOATING, optional=True, doc="the power, as a tensor of one number")
     Out = result(doc="as X", may_share="X")

@@ -160,6 +160,7 @@ class FillAnyLike(Operator):
     """Out = a tensor of the shape of X whose every element is ``value``."""
 
     type = "fill_any_like"
+    per_element = True
     X = operand(doc="any shape")
     Out = result(doc="as X", may_share="X")
     value = attribute(AttrType.FLOAT, 0.0)

@@ -69,6 +69,7 @@ class Concat(Operator):
     """Out = the tensors X one after the other along ``axis``."""
 
     type = "concat"
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, whose dims are the same but at axis")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
     Out = result(doc="as X, with the sum of the dims at axis")
@@ -212,6 +213,7 @@ class Stack(Operator):
     """Y = the tensors X as the entries of a new axis."""
 
     type = "stack"
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type and shape")
     Y = result(doc="as X, with how many they are put in at axis")
     axis = attribute(AttrType.INT, 0)

@@ -23,6 +23,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.computations import Identity
 from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
@@ -40,6 +41,8 @@ class Assign(Operator):
     """Out = X, in memory of its own where X is still needed."""
 
     type = "assign"
+    per_element = True
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="any shape; of an array the elements stay where they are")
     Out = result(doc="as X", may_share="X")
 
@@ -48,6 +51,9 @@ class Assign(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return X
+
+    def computes(self) -> Identity:
+        return Identity()
 
     def kernel(self, X: Any, *, into: Tensor | None = None) -> Any:
         if into is not None:
@@ -76,6 +82,8 @@ class Sum(Operator):
 
     type = "sum"
     merges_rows = False
+    per_element = True
+    linear = ("X",)
     X = operand((*NUMERIC, *COMPLEX), many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
     Out = result(doc="as each X", may_share="X")
 
@@ -141,6 +149,7 @@ class FillZerosLike(Operator):
     """Out = zeros in the shape and element type of X."""
 
     type = "fill_zeros_like"
+    per_element = True
     X = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), may_lack=True, doc="any shape")
     Out = result(doc="as X; of an array one without elements, as the gradient of an array begins")
     gradient = ZERO_GRADIENT

@@ -62,6 +62,7 @@ class Reshaping(Operator):
     """The base of the operators that keep every element and its place in row-major order."""
 
     abstract = True
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(view_of="X", layout="reshaped", doc="the same elements")
     XShape = result(doc="[0, *dims of X], no elements")
@@ -360,16 +361,14 @@ def transposed(X: Spec, axes: Sequence[int]) -> Spec:
 
 def inverse(axes: Sequence[int], rank: int) -> list[int]:
     """The order that undoes an order of axes."""
-    back = [0] * rank
-    for at, a in enumerate(axes):
-        back[a] = at
-    return back
+    return sorted(range(rank), key=lambda at: axes[at] % rank)
 
 
 class Transpose2(Operator):
     """Out = X with its axes in another order: axis ``k`` of Out is axis ``axis[k]`` of X."""
 
     type = "transpose2"
+    linear = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
     XShape = result(doc="[0, *dims of X], no elements")

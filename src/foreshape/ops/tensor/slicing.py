@@ -178,6 +178,7 @@ class Slice(Slicing):
     """
 
     type = "slice"
+    linear = ("Input",)
     Input = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="at least the axes that are named; or an array")
     Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes; or an element")
 
