@@ -11,6 +11,7 @@ import pytest
 from support.kernel_calls import columns, entries, permuted, repeated, turned_columns
 
 from foreshape.kernels import products
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 
@@ -34,15 +35,13 @@ VIEWS = [columns, turned_columns, entries, permuted, *(partial(repeated, axis=ax
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_views_come_to_the_kernel_without_gaps(view: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, seen = torch.ops.mkldnn._linear_pointwise.default, list[torch.Tensor]()
+    kernel, seen = private.linear_pointwise, list[torch.Tensor]()
 
-    class Spy:
-        @staticmethod
-        def default(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> torch.Tensor:
-            seen.extend(t for t in (weight, bias) if t is not None)
-            return kernel(x, weight, bias, *rest)
+    def spy(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> torch.Tensor:
+        seen.extend(t for t in (weight, bias) if t is not None)
+        return kernel(x, weight, bias, *rest)
 
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Spy)
+    monkeypatch.setattr(private, "linear_pointwise", spy)
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
     for cached in (products.onednn_linear, products._sparing_linear):  # pyright: ignore[reportPrivateUsage]

@@ -44,6 +44,7 @@ from foreshape.program.dropping import for_step
 from foreshape.program.gc_pause import collector_waits
 from foreshape.values.conversion import to_tensor
 from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 _PLAN_CACHE_LIMIT = 4096
@@ -285,7 +286,7 @@ class Executor(ConstructorRepr):
             on_others(threads, before)
         began = perf_counter()
         try:
-            with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
+            with private.InferenceMode(True):
                 if self._target is None and not self.check:
                     fetched = function(*tensors)
                 else:

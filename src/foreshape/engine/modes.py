@@ -6,17 +6,17 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_private import private
 
 
 def is_set() -> bool:
     """Whether autocast is on, or a default device, or whatever else stands between torch's functions and who calls them."""
-    return torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack() > 0  # pyright: ignore[reportPrivateUsage]
+    return private.is_any_autocast_enabled() or private.len_torch_function_stack() > 0
 
 
 @contextmanager
 def left_out(device: Any) -> Generator[None]:
     """Compute without it. The default device stays where ``device`` is given, since a step has one of its own inside of it then."""
-    functions = torch._C.DisableTorchFunction() if device is None else nullcontext()  # pyright: ignore[reportPrivateUsage]
-    with torch._C._DisableAutocast(), functions:  # pyright: ignore[reportPrivateUsage]
+    functions = private.DisableTorchFunction() if device is None else nullcontext()
+    with private.DisableAutocast(), functions:
         yield

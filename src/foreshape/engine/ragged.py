@@ -17,6 +17,7 @@ from foreshape.spec import DType, Spec
 from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
@@ -103,7 +104,7 @@ def _of_nested(name: str, given: Any, spec: Spec) -> tuple[Any, list[Any]]:
         return given.values().detach().index_select(0, packed), [counts]
     if given.size(0) == 0:  # it has no dims then
         return _no_rows(name, spec), [torch.zeros(0, dtype=torch.int64)]
-    sizes = given._nested_tensor_size()
+    sizes = private.nested_tensor_size(given)
     rows, row = sizes[:, 0], sizes[0, 1:]
     if not bool((sizes[:, 1:] == row).all()):
         seen = ", ".join(map(str, sizes.tolist()[:8]))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, maximum, minimum, product, reaches
 from foreshape.kernels import flash, onednn
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -163,7 +164,7 @@ class Attention:
 
     def _gradients(self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         weights = self._weights(q, k, mask)
-        d_scores = aten._softmax_backward_data(d @ v.mT, weights, -1, weights.dtype)
+        d_scores = private.softmax_gradient(d @ v.mT, weights, -1, weights.dtype)
         return (d_scores @ k).mul_(self.scale), (d_scores.mT @ q).mul_(self.scale), weights.mT @ d
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from foreshape.errors import ExecutionError
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +40,7 @@ class Bag:
             torch.cumsum(kept, 0, out=before[1:])
             flat, starts = flat[kept], before[starts]
         try:
-            out = aten._embedding_bag_forward_only(table, flat.long(), starts, False, _SUM, False, None, True, -1)[0]
+            out = private.bag_sums(table, flat.long(), starts, False, _SUM, False, None, True, -1)[0]
         except (RuntimeError, IndexError):
             if len(flat) and (int(flat.min()) < 0 or int(flat.max()) >= table.shape[0]):
                 raise outside(self.type, ids, table) from None

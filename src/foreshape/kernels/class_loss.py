@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.spec import INT64, Spec
-from foreshape.values.torch_proxy import aten, aten_into, torch
+from foreshape.values.torch_private import private_into
+from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,4 +58,4 @@ class ClassLoss:
             if not counted.item():
                 return torch.zeros_like(logs)
         d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
-        return aten_into._log_softmax_backward_data(d_logs, logs, 1, logs.dtype, into=d_logs)
+        return private_into.log_softmax_gradient(d_logs, logs, 1, logs.dtype, into=d_logs)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum, product
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +50,7 @@ class DroppedAttention:
         for at in _parts(kept):
             scaled, of_out, stays = q[at] * self.scale, d[at] * self.by, kept[at]
             weights = self._weights(scaled, k[at], mask, hidden, at)
-            of_scores = aten._softmax_backward_data(torch.matmul(of_out, v[at].mT).mul_(stays), weights, -1, weights.dtype)
+            of_scores = private.softmax_gradient(torch.matmul(of_out, v[at].mT).mul_(stays), weights, -1, weights.dtype)
             d_v[at] = torch.matmul(weights.mul_(stays).mT, of_out)
             d_q[at] = torch.matmul(of_scores, k[at]).mul_(self.scale)
             d_k[at] = torch.matmul(of_scores.mT, scaled)

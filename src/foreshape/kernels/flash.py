@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
     ``causal``: row j of q sees rows 0 to j of k alone.
     """
     if q.device.type == "cpu":
-        out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        out, sums = private.attention(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores of which none is a number for masked ones
             lost = ~(_scores(q, k, None, causal, scale).amax(-1) > -torch.inf)
             out.masked_fill_(lost.unsqueeze(-1), torch.nan)
@@ -37,7 +38,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, by what `forward` gave."""
     if q.device.type == "cpu":
-        return aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
+        return private.attention_gradient(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
     weights = (_scores(q, k, mask, causal, scale) - sums.unsqueeze(-1)).exp_().nan_to_num_(0.0)
     moved = (d @ v.mT).to(weights.dtype) - (d * out).sum(-1, keepdim=True)
     moved = moved.mul_(weights).mul_(scale).to(q.dtype)

@@ -14,6 +14,7 @@ from foreshape.kernels import pointwise
 from foreshape.kernels.direct import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.onednn_library import Function, library
 from foreshape.kernels.window_steps import is_unsound, settle
+from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, torch
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ NOTHING, RELU = Following(), Following("relu")
 @cache
 def has_onednn() -> bool:
     """Whether this torch has oneDNN's kernels for packed weights."""
-    names = ("_convolution_pointwise", "_linear_pointwise", "_reorder_linear_weight", "_reorder_convolution_weight")
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, n) for n in names)
+    names = ("convolution_pointwise", "convolution_pointwise_binary", "linear_pointwise", "reorder_linear_weight", "reorder_convolution_weight")
+    return torch.backends.mkldnn.is_available() and has(*names)
 
 
 def activated(x: Tensor, following: Following) -> Tensor:
@@ -131,7 +132,7 @@ class Convolution:
         if settings is None:
             return activated(self._plain(x), self._following)
         name, numbers, form = self._within[:3]
-        out = torch.ops.mkldnn._convolution_pointwise.default(x, self._packed, self._bias, *settings, name, numbers, form)
+        out = private.convolution_pointwise(x, self._packed, self._bias, *settings, name, numbers, form)
         return activated(out, self._after)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ class Convolution:
         rectifies = self._following == RELU
         last = other.contiguous(memory_format=torch.channels_last)
         unary = "relu" if rectifies else None
-        out = torch.ops.mkldnn._convolution_pointwise.binary(x, last, self._packed, self._bias, *settings, "add", 1.0, unary, [], "")
+        out = private.convolution_pointwise_binary(x, last, self._packed, self._bias, *settings, "add", 1.0, unary, [], "")
         return out if rectifies else activated(out, self._following)
 
     def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
@@ -161,7 +162,7 @@ class Convolution:
         if not has_onednn() or not x.numel() or is_unsound(x.shape[1], image, window, strides, paddings, dilations):
             return None
         if self._packed is None and weight is not None:  # another thread may be doing the same: what is packed is there before the weight goes
-            self._packed = torch.ops.mkldnn._reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))
+            self._packed = private.reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))
             self._weight = None
         if len(self._sizes) >= MOST:
             self._sizes.clear()
@@ -228,9 +229,9 @@ class Linear:
             out = rows @ self._weight if self._bias is None else torch.addmm(self._bias, rows, self._weight)
             return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
         if self._packed is None:
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.t().contiguous(), None)
+            self._packed = private.reorder_linear_weight(self._weight.t().contiguous(), None)
         name, numbers, form = self._within[:3]
-        return activated(torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form), self._after)
+        return activated(private.linear_pointwise(x, self._packed, self._bias, name, numbers, form), self._after)
 
 
 def convolution(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from foreshape.data_class import data_class
 from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
 from foreshape.kernels.recurrence import Cheapest, Schedule
-from foreshape.values.torch_proxy import F, aten, torch
+from foreshape.values.torch_private import has, private
+from foreshape.values.torch_proxy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,8 @@ LSTM = 2
 def available(x: Tensor) -> bool:
     """Whether oneDNN computes the LSTM of these rows."""
     engine: Any = torch.backends.mkldnn
-    return x.dtype is torch.float32 and x.device.type == "cpu" and x.numel() > 0 and engine.is_available() and bool(engine.enabled)
+    fits = x.dtype is torch.float32 and x.device.type == "cpu" and x.numel() > 0
+    return fits and engine.is_available() and bool(engine.enabled) and has("rnn_layer", "rnn_layer_backward")
 
 
 @data_class(frozen=True)
@@ -138,7 +140,7 @@ def forward(
         for number, (steps, width) in enumerate(schedule.pieces):
             end, stay = at + steps * width, _width(schedule, number + 1)
             h, c = h[:width], c[:width]
-            y, new_h, new_c, workspace = aten.mkldnn_rnn_layer(
+            y, new_h, new_c, workspace = private.rnn_layer(
                 _input(x, schedule, number, at, end, extra), x_weight, h_weight, b, b2, h, c, False, [], LSTM, size, 1, True, False, False, train
             )
             flat = y.view(-1, size)
@@ -160,7 +162,7 @@ def whole(
     """The same where all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
     size = h0.shape[1]
     with torch.no_grad():
-        y, last, cell, _ = aten.mkldnn_rnn_layer(
+        y, last, cell, _ = private.rnn_layer(
             x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, False
         )
     return y.view(-1, size), last.view_as(h0), cell.view_as(c0)
@@ -192,7 +194,7 @@ def backward(
         steps, width = schedule.pieces[number]
         begin, stay = end - steps * width, _width(schedule, number + 1)
         given = _result_gradient(d_rows, d_last, passed, schedule, number, begin, end, stay, x, size, own)
-        dx, dw, dv, db, _, dh, dc = aten.mkldnn_rnn_layer_backward(
+        dx, dw, dv, db, _, dh, dc = private.rnn_layer_backward(
             _input(x, schedule, number, begin, end, run.extra), x_weight, h_weight, b, b2, p.h, p.c, p.y, p.last_h, p.last_c, given, None, carried[:width],
             False, LSTM, size, 1, True, True, False, [], False, p.workspace,
         )  # fmt: skip

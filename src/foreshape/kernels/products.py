@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, minimum, reaches
 from foreshape.kernels import onednn
+from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def _sparing_linear() -> Any:
 
 
 def _kernel() -> Any:
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not torch.backends.mkldnn.is_available() or not has("linear_pointwise"):
         return None
-    kernel = torch.ops.mkldnn._linear_pointwise.default
+    kernel = private.linear_pointwise
 
     def dense(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
         """The kernel, which copies ``x`` itself where it has gaps, and takes a bias to have none."""

@@ -16,6 +16,7 @@ from foreshape.ranks.loops import let_senders_finish
 from foreshape.ranks.status import Board
 from foreshape.ranks.store import store_at, within
 from foreshape.values.team import Team, numbers_of, set_team
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -251,6 +252,6 @@ def _of_group(patience: float, own: bool) -> Ranks:
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     _joined[0] += 1
     let_senders_finish()
-    common: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+    common: Any = private.get_default_store()
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
     return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store, patience)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _own(array: Tensor) -> Tensor:
     if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
         what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
         raise TypeError(f"{what} tensor has no number for each element in memory")
-    if torch._C._functorch.is_functorch_wrapped_tensor(array):  # pyright: ignore
+    if private.is_functorch_wrapped_tensor(array):
         raise TypeError("this tensor stands for others, as within torch.func, and has no numbers in memory")
     return array.detach().resolve_conj().resolve_neg()
 
@@ -48,7 +49,7 @@ def _plain(array: Tensor) -> Tensor:
     """The same of a class that a user or torch made of tensors, whose own ways must not reach into a step."""
     if getattr(type(array), _DISPATCH) is not getattr(torch.Tensor, _DISPATCH):
         raise TypeError(f"a {type(array).__name__} is no tensor with a number for each element in memory")
-    with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
+    with private.DisableTorchFunctionSubclass():
         return _own(array.as_subclass(torch.Tensor))
 
 

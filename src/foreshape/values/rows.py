@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,7 +207,7 @@ def _segment_sums(values: Tensor, which: Tensor, starts: Tensor) -> Tensor:
         return values.new_zeros((starts.shape[0], *row))
     if values.is_floating_point():
         flat = values.reshape(values.shape[0], width)
-        return aten._embedding_bag_forward_only(flat, which, starts, False, 0, False, None, False, -1)[0].reshape(-1, *row)
+        return private.bag_sums(flat, which, starts, False, 0, False, None, False, -1)[0].reshape(-1, *row)
     segments = torch.zeros_like(which).index_fill_(0, starts[1:], 1).cumsum_(0)
     out = values.new_zeros((starts.shape[0], *row))
     return out.index_add_(0, segments, values.index_select(0, which))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import needs
 from foreshape.values.openmp import load
+from foreshape.values.torch_private import writing
 
 if TYPE_CHECKING:
     import torch
@@ -37,15 +38,7 @@ else:
 
     class _DeferredInto:
         def __getattr__(self, attribute: str) -> Any:
-            kernel = getattr(torch.ops.aten, attribute)
-            function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
-            place: str = function._schema.arguments[-1].name
-
-            def write(*args: Any, into: Any, **named: Any) -> Any:
-                named[place] = into
-                return function(*args, **named)
-
-            self.__dict__[attribute] = write
+            self.__dict__[attribute] = write = writing(getattr(torch.ops.aten, attribute))
             return write
 
     aten = _DeferredAten()

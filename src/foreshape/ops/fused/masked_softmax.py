@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.operator import FLOATING, Operator, aten, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.spec import Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ class FusedSoftmaxMask(Operator):
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out"}, called={"Out": "Softmax"})
     def backward(self, Out: Tensor, d_out: Tensor) -> Any:
-        return aten._softmax_backward_data(d_out, Out, -1, Out.dtype)
+        return private.softmax_gradient(d_out, Out, -1, Out.dtype)
 
     samples = [sample(X=f32(2, 3, 4, 5), Mask=f32(2, 1, 4, 5)), sample(X=f32(1, 2, 8, 8), Mask=f32(1, 1, 8, 8))]
     rejects = [
@@ -67,7 +68,7 @@ class FusedSoftmaxMaskUpperTriangle(Operator):
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out"})
     def backward(self, Out: Tensor, d_out: Tensor) -> Any:
-        return aten._softmax_backward_data(d_out, Out, -1, Out.dtype)
+        return private.softmax_gradient(d_out, Out, -1, Out.dtype)
 
     samples = [sample(X=f32(2, 3, 4, 4)), sample(X=f32(1, 2, 1, 1))]
     rejects = [reject(X=f32(2, 3, 4, 5), says="the last two dims of X must be equal"), reject(X=f32(3, 4, 4), says="X must have 4 dims")]

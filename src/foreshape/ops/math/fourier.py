@@ -10,7 +10,6 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import (
     AttrType,
     Operator,
-    aten,
     attribute,
     f32,
     gradient,
@@ -27,6 +26,7 @@ from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64, in_a_row, 
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of
 from foreshape.spec import COMPLEX, Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,14 +39,14 @@ _DIVIDES = {"ortho": 1}
 def transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> Tensor:
     """The transform of complex numbers, in a row; of an empty batch, which the library refuses, an empty one."""
     at = [a % x.dim() for a in axes]
-    return in_a_row(aten._fft_c2c(x.contiguous(), at, divides, forward) if x.numel() else x)
+    return in_a_row(private.fft_c2c(x.contiguous(), at, divides, forward) if x.numel() else x)
 
 
 def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
     """The transform of real numbers, in a row; with ``onesided`` the first half of the last of ``axes``."""
     at = [a % x.dim() for a in axes]
     if x.numel():
-        return in_a_row(aten._fft_r2c(x.contiguous(), at, divides, onesided))
+        return in_a_row(private.fft_r2c(x.contiguous(), at, divides, onesided))
     dims = list(x.shape)
     dims[at[-1]] = dims[at[-1]] // 2 + 1 if onesided else dims[at[-1]]
     return torch.empty(dims, dtype=x.dtype.to_complex(), device=x.device)
@@ -55,7 +55,7 @@ def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> T
 def _to_real(x: Tensor, axes: Sequence[int], divides: int, size: int) -> Tensor:
     at = [a % x.dim() for a in axes]
     if x.numel():
-        return in_a_row(aten._fft_c2r(x.contiguous(), at, divides, size))
+        return in_a_row(private.fft_c2r(x.contiguous(), at, divides, size))
     dims = list(x.shape)
     dims[at[-1]] = size
     return torch.empty(dims, dtype=x.dtype.to_real(), device=x.device)

@@ -13,6 +13,7 @@ from foreshape.operator.temporaries import copies, one_like
 from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
+from foreshape.values.torch_private import private, private_into
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -298,13 +299,13 @@ class OverAxis(Unary):
         return copies(strided, Out=Out, Out_GRAD=d_out)
 
     _undone: ClassVar[Callable[..., Any]]
-    """The function's backward, of what came out and its gradient, called in `aten` or `aten_into`."""
+    """The function's backward, of what came out and its gradient, called in `private` or `private_into`."""
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if into is not None and into.is_contiguous():
-            return self._undone(aten_into, Out, d_out, into=into)
-        d = self._undone(aten, Out, d_out)
+            return self._undone(private_into, Out, d_out, into=into)
+        d = self._undone(private, Out, d_out)
         return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
 
     samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
@@ -334,7 +335,7 @@ class Softmax(OverAxis):
         return rows * X.known_dtype.itemsize + copies(strided, X=X)
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of._softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)
+        return of.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
 
 
 class LogSoftmax(OverAxis):
@@ -349,4 +350,4 @@ class LogSoftmax(OverAxis):
         return torch.log_softmax(X, self.axis, out=into)
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)
+        return of.log_softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)

@@ -47,6 +47,7 @@ from foreshape.ops.rules.window import (
     with_image,
 )
 from foreshape.spec import INT32, INT64, Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -230,7 +231,7 @@ class Pool2d(Pooling):
             else:
                 out = maxima_backward(x, d, axes)
         else:
-            out = aten._adaptive_avg_pool2d_backward(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
+            out = private.pool2d_gradient(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
         return channels_back(out, last)
 
     samples = [

@@ -99,7 +99,7 @@ class GumbelSoftmax(OverAxis):
         return out.scatter_(self.axis, logits.argmax(self.axis, keepdim=True), 1.0) if X.numel() else out
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of._softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)
+        return of.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
 
     samples = [
         sample(X=f32(2, 3, 5), exact=False, differentiate=False),

@@ -23,6 +23,7 @@ from foreshape.ops.rules.window import (
     with_image,
 )
 from foreshape.spec import FLOATING, INT32, Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +114,7 @@ class Pool3d(VolumePooling):
             else:
                 out = maxima_backward(x, d, axes)
         else:
-            out = aten._adaptive_avg_pool3d_backward(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
+            out = private.pool3d_gradient(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
         return channels_back(out, last)
 
     samples = [

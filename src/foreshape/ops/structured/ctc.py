@@ -16,7 +16,6 @@ from foreshape.operator import (
     AttrType,
     Offsets,
     Operator,
-    aten,
     attribute,
     f32,
     fail,
@@ -37,6 +36,7 @@ from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places
 from foreshape.ops.rules.ragged_rules import longest_outermost, new_lod, ragged, rows
 from foreshape.spec import FP32, FP64, Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,10 +131,10 @@ class WarpCTC(Operator):
         if not longest or not count:
             return Logits.new_zeros(count, 1), Logits.new_zeros(longest, count, classes)
         sizes = steps.host_lengths, labels.host_lengths
-        cost, alpha = aten._ctc_loss(scores, label, *sizes, self.blank, True)
+        cost, alpha = private.ctc_loss(scores, label, *sizes, self.blank, True)
         d_logits = None
         if requested[1]:
-            d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True)
+            d_logits = private.ctc_loss_gradient(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True)
             d_logits.masked_fill_(scores == -torch.inf, 0.0)  # of a class that has no probability; torch's is no number
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 

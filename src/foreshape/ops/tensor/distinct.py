@@ -31,6 +31,7 @@ from foreshape.operator import (
 from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.spec import FP32, FP64, INT64, Spec
+from foreshape.values.torch_private import private
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Unique(Distinct):
         if self.axis:
             out, inverse, counts = aten.unique_dim(given, self.axis[0], True, places, self.return_counts)
         else:
-            out, inverse, counts = aten._unique2(given, True, places, self.return_counts)
+            out, inverse, counts = private.unique(given, True, places, self.return_counts)
         count: int = out.shape[self.axis[0] if self.axis else 0]
         return (
             out.clone(memory_format=torch.contiguous_format),
@@ -148,7 +149,7 @@ class Unique(Distinct):
 
 def in_order(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The different elements in the order in which they first appear, where each element is among these, and how often each is there."""
-    out, inverse, counts = aten._unique2(X, True, True, True)
+    out, inverse, counts = private.unique(X, True, True, True)
     order = _first_places(inverse, out.numel()).argsort()
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     return out[order], place[inverse], counts[order]

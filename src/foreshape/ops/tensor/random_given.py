@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, ShapeError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, aten, attribute, f32, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, f32, i64, operand, reject, require, result, sample, torch
 from foreshape.operator.fields import Reject, Sample
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, Spec
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +84,7 @@ class Dirichlet(Operator):
     def kernel(self, Alpha: Tensor) -> Tensor:
         if not bool((Alpha > 0).all()):
             raise ExecutionError(f"dirichlet: Alpha must be more than 0; seen {float(Alpha.min())}")
-        drawn = aten._standard_gamma(Alpha.contiguous(), generator_for(0))
+        drawn = private.standard_gamma(Alpha.contiguous(), generator_for(0))
         return drawn.div_(drawn.sum(-1, keepdim=True))
 
     samples = [sample(Alpha=f32(2, 3, low=0.2, high=9.0), exact=False), sample(Alpha=f32(4, low=0.2), exact=False)]

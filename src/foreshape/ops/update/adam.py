@@ -13,6 +13,7 @@ from foreshape.ops.update.exact_rows import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
 from foreshape.spec import BOOL, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,8 +141,8 @@ class Adam(Update):
         rate, epsilon = corrected(rate, self.epsilon, number(powers1[0]), number(powers2[0]))
         fused_step(params, [g.contiguous() for g in grads], moments1, moments2, self.beta1, self.beta2, rate, epsilon, decay)
         if not self.use_global_beta_pow:
-            torch._foreach_mul_(powers1, self.beta1)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-            torch._foreach_mul_(powers2, self.beta2)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            private.foreach_mul_(powers1, self.beta1)
+            private.foreach_mul_(powers2, self.beta2)
 
     def _advance(self, power1: Tensor, power2: Tensor, beta1: float, beta2: float) -> None:
         if not self.use_global_beta_pow:
@@ -239,7 +240,7 @@ def fused_step(
         for param in params:
             param.mul_(1.0 - decay)
     # at step infinity torch's own bias correction is one; its decay is rate * weight_decay
-    torch._fused_adamw_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+    private.fused_adamw_(
         params, grads, moments1, moments2, [], [_infinity()] * len(params), lr=rate, beta1=beta1, beta2=beta2, eps=epsilon,
         weight_decay=decay / rate if decay and rate else 0.0, amsgrad=False, maximize=False,
     )  # fmt: skip

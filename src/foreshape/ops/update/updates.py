@@ -30,6 +30,7 @@ from foreshape.operator import (
 from foreshape.operator.registry import refuse
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import CHUNK, Rows, put_rows
+from foreshape.values.torch_private import private
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,7 +210,7 @@ class Momentum(Update):
         self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
 
     def _fused(self, params: list[Tensor], grads: list[Tensor], rate: float, velocities: list[Tensor], decay: float) -> None:
-        torch._fused_sgd_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        private.fused_sgd_(
             params, grads, velocities, weight_decay=decay, momentum=self.mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
             is_first_step=False,
         )  # fmt: skip

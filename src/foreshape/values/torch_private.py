@@ -1,0 +1,182 @@
+"""The private names of torch: the purpose of each, the release that brought it, and the way without it.
+
+They are attributes of `private`, as ``private.fused_sgd_(...)``, found at their first use and kept. No other file names a private of torch.
+Torch 2.11, 2.13 and 2.14 have them all; a release that drops one costs what its entry says, and the error names it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from foreshape.errors import ExecutionError, needs
+from foreshape.values.openmp import load
+
+
+class Name(NamedTuple):
+    """A private name of torch.
+
+    Args:
+        path: from the module ``torch`` on.
+        purpose: what needs it; it begins the error.
+        since: the release of torch that has it as it is called here.
+        otherwise: the way without it, called with the same arguments; None: its user has one, or an error.
+    """
+
+    path: str
+    purpose: str
+    since: str
+    otherwise: Callable[..., Any] | None = None
+
+
+def _softmax_gradient(grad: Any, out: Any, dim: int, dtype: Any) -> Any:
+    moved = grad * out
+    return (moved - out * moved.sum(dim, keepdim=True)).to(dtype)
+
+
+def _log_softmax_gradient(grad: Any, out: Any, dim: int, dtype: Any) -> Any:
+    return (grad - out.exp() * grad.sum(dim, keepdim=True)).to(dtype)
+
+
+def _multiply(tensors: list[Any], by: float) -> None:
+    for tensor in tensors:
+        tensor.mul_(by)
+
+
+def _bag_sums(table: Any, ids: Any, starts: Any, scaled: bool, mode: int, sparse: bool, weights: Any, closed: bool, padding: int) -> tuple[Any]:
+    functional: Any = load("torch.nn.functional")
+    return (functional.embedding_bag(ids, table, starts, scale_grad_by_freq=scaled, mode="sum", include_last_offset=closed),)
+
+
+def _never(tensor: Any) -> bool:
+    return False
+
+
+def _inference_mode(on: bool) -> Any:
+    return load("torch").inference_mode(on)
+
+
+def _without_autocast() -> Any:
+    return load("torch").autocast("cpu", enabled=False)
+
+
+NAMES = {
+    # how a step is run
+    "InferenceMode": Name("_C._InferenceMode", "running without a record for gradients, at a third of inference_mode's price", "1.9", _inference_mode),
+    "is_any_autocast_enabled": Name("_C._is_any_autocast_enabled", "leaving autocast out", "2.0", lambda: True),
+    "DisableAutocast": Name("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
+    "len_torch_function_stack": Name("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
+    "DisableTorchFunction": Name("_C.DisableTorchFunction", "leaving out what overrides torch's functions", "2.0"),
+    # what is fed
+    "DisableTorchFunctionSubclass": Name("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
+    "is_functorch_wrapped_tensor": Name("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
+    "nested_tensor_size": Name("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
+    # processes
+    "get_default_store": Name("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),
+    # optimizers: one pass over all tensors
+    "foreach_mul_": Name("_foreach_mul_", "Adam's powers of beta", "1.9", _multiply),
+    "fused_sgd_": Name("_fused_sgd_", "momentum in one pass on the CPU", "2.4"),
+    "fused_adamw_": Name("_fused_adamw_", "Adam in one pass on the CPU", "2.4"),
+    # oneDNN's kernels: without them BLAS computes (kernels/products, kernels/frozen)
+    "linear_pointwise": Name("ops.mkldnn._linear_pointwise.default", "products by oneDNN", "2.0"),
+    "convolution_pointwise": Name("ops.mkldnn._convolution_pointwise.default", "convolutions with packed weights", "2.0"),
+    "convolution_pointwise_binary": Name("ops.mkldnn._convolution_pointwise.binary", "convolutions with packed weights and a sum", "2.0"),
+    "reorder_convolution_weight": Name("ops.mkldnn._reorder_convolution_weight.default", "packing a convolution's weight", "2.1"),
+    "reorder_linear_weight": Name("ops.mkldnn._reorder_linear_weight.default", "packing a product's weight", "2.1"),
+    "rnn_layer": Name("ops.aten.mkldnn_rnn_layer.default", "an LSTM by oneDNN", "2.0"),
+    "rnn_layer_backward": Name("ops.aten.mkldnn_rnn_layer_backward.default", "an LSTM's gradient by oneDNN", "2.0"),
+    # kernels without a public function
+    "schema": Name("ops.aten.threshold_backward.grad_input._schema", "kernels that write into a tensor that is given", "1.12"),
+    "softmax_gradient": Name("ops.aten._softmax_backward_data.default", "softmax_grad", "1.11", _softmax_gradient),
+    "log_softmax_gradient": Name("ops.aten._log_softmax_backward_data.default", "log_softmax_grad", "1.11", _log_softmax_gradient),
+    "attention": Name("ops.aten._scaled_dot_product_flash_attention_for_cpu.default", "attention on the CPU", "2.3"),
+    "attention_gradient": Name("ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention's gradient on the CPU", "2.3"),
+    "bag_sums": Name("ops.aten._embedding_bag_forward_only.default", "sums over segments without what a gradient needs", "1.9", _bag_sums),
+    "pool2d_gradient": Name("ops.aten._adaptive_avg_pool2d_backward.default", "adaptive pooling's gradient", "1.0"),
+    "pool3d_gradient": Name("ops.aten._adaptive_avg_pool3d_backward.default", "adaptive pooling's gradient of volumes", "1.9"),
+    "fft_c2c": Name("ops.aten._fft_c2c.default", "fft_c2c with PaddlePaddle's normalizations", "1.8"),
+    "fft_r2c": Name("ops.aten._fft_r2c.default", "fft_r2c with PaddlePaddle's normalizations", "1.8"),
+    "fft_c2r": Name("ops.aten._fft_c2r.default", "fft_c2r with PaddlePaddle's normalizations", "1.8"),
+    "unique": Name("ops.aten._unique2.default", "unique with places and counts", "1.0"),
+    "standard_gamma": Name("ops.aten._standard_gamma.default", "gamma distributions with a generator", "1.0"),
+    "ctc_loss": Name("ops.aten._ctc_loss.default", "warpctc with what its gradient needs", "1.0"),
+    "ctc_loss_gradient": Name("ops.aten._ctc_loss_backward.default", "warpctc's gradient", "1.0"),
+}  # fmt: skip
+
+
+def find(path: str) -> Any:
+    """Return what a path names in torch.
+
+    Raises:
+        AttributeError: this torch has it not.
+    """
+    with needs("running a program (on PyTorch)"):
+        found: Any = load("torch")
+    if path.startswith("distributed."):
+        importlib.import_module("torch.distributed.distributed_c10d")
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@cache
+def has(*names: str) -> bool:
+    """Return whether this torch has all of these."""
+    try:
+        for name in names:
+            find(NAMES[name].path)
+    except AttributeError:
+        return False
+    return True
+
+
+def writing(kernel: Any) -> Callable[..., Any]:
+    """Return a kernel, given with all its overloads, as a function that writes into a tensor: ``writing(torch.ops.aten.elu)(x, 1.0, into=x)``."""
+    function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
+    place: str = function._schema.arguments[-1].name
+
+    def write(*args: Any, into: Any, **named: Any) -> Any:
+        named[place] = into
+        return function(*args, **named)
+
+    return write
+
+
+class _Private:
+    def __getattr__(self, attribute: str) -> Any:
+        """Find a private name, or the way without it, and keep it.
+
+        Raises:
+            ExecutionError: this torch has it not, and there is no way without it.
+        """
+        self.__dict__[attribute] = found = self._find(NAMES[attribute])  # the next access is an ordinary attribute
+        return found
+
+    def _find(self, name: Name) -> Any:
+        try:
+            return find(name.path)
+        except AttributeError as error:
+            if name.otherwise is not None:
+                return name.otherwise
+            seen = load("torch").__version__
+            raise ExecutionError(f"{name.purpose}: torch.{name.path} is needed, which torch has since {name.since}; torch {seen} has it not") from error
+
+
+class _PrivateInto(_Private):
+    def _find(self, name: Name) -> Any:
+        try:
+            return writing(find(name.path.removesuffix(".default")))
+        except AttributeError:
+            kernel = super()._find(name)
+
+            def write(*args: Any, into: Any) -> Any:
+                return into.copy_(kernel(*args))
+
+            return write
+
+
+private: Any = _Private()
+private_into: Any = _PrivateInto()
+"""The same kernels, writing into a tensor that is given: ``private_into.softmax_gradient(..., into=d)``."""
