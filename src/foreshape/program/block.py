@@ -65,7 +65,7 @@ class Block:
         """While it is written for an op to run: what was known of variables around it before it wrote them."""
 
     def keep_records(self, records: Records) -> None:
-        """Be what was read: variables and ops are made of that when somebody looks at them."""
+        """Keep the ``records`` of a file: variables and ops are made of them when somebody looks at these."""
         del self.vars, self.ops
         self.records = records
 
