@@ -117,22 +117,6 @@ def test_sums_with_a_norm() -> None:
         computed("fused_embedding_eltwise_layernorm", {"Ids": [ids[0] + 7], "Embs": tables[:1], "Scale": scale, "Bias": bias})
 
 
-def test_a_sum_or_a_product_with_a_function() -> None:
-    x, y = normal(2, 3, 4), normal(3)
-    wide = y[:, None]
-    gelu = lambda v: F.gelu(torch.from_numpy(v), approximate="tanh").numpy()  # noqa: E731
-    cases: list[tuple[list[str], Any]] = [
-        (["relu", "elementwise_add"], np.maximum(x + wide, 0)),
-        (["elementwise_add", "relu"], x + np.maximum(wide, 0)),
-        (["tanh", "elementwise_mul"], np.tanh(x * wide)),
-        (["elementwise_mul", "sigmoid"], x / (1 + np.exp(-wide))),
-        (["gelu", "elementwise_add"], gelu(x + wide)),
-        (["elementwise_mul", "scale"], x * wide * 0.25),
-    ]
-    for functions, want in cases:
-        close(computed("fused_elemwise_activation", {"X": x, "Y": y}, {"functor_list": functions, "axis": 1, "scale": 0.25}), want)
-
-
 def test_products_one_after_the_other_and_squared() -> None:
     x, a, b, c, d = normal(2, 3), normal(3, 4), normal(4), normal(4, 5), normal(5)
     found = computed("fusion_repeated_fc_relu", {"X": x, "W": [a, c], "Bias": [b, d]})

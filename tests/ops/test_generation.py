@@ -67,18 +67,6 @@ def test_a_step_after_others_sees_their_keys_and_values() -> None:
     close(last, by_hand(x, of, mask, True)[:, -1:])
 
 
-def test_attention_with_a_gate() -> None:
-    x, w, gate, gate_bias = normal(2, 3, 4, 5), normal(3, 2, 6, 5), normal(5, 2, 6), normal(2, 6)
-    out, bias, mask, more = normal(2, 6, 7), normal(7), normal(2, 3, 1, 1, 4), normal(2, 1, 2, 4, 4)
-    q, k, v = np.einsum("bmsw,phnw->pbmhsn", x, w)
-    scores = q @ k.swapaxes(-1, -2) * 6**-0.5 + mask + more
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    heads = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(2, 3)
-    told = heads / (1 + np.exp(-np.einsum("bmsw,whn->bmshn", x, gate) - gate_bias))
-    given = {"Query": x, "QKVWeight": w, "SrcMask": mask, "NonbatchedBias": more, "GateWeight": gate, "GateBias": gate_bias}
-    close(computed("fused_gate_attention", {**given, "OutLinearWeight": out, "OutLinearBias": bias}), np.einsum("bmshn,hno->bmso", told, out) + bias)
-
-
 def test_the_loss_of_a_transducer_is_the_sum_over_all_ways() -> None:
     rng = np.random.RandomState(4)
     scores = np.log(rng.dirichlet(np.ones(5), (2, 4, 4)))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 import foreshape as fs
 from foreshape.program import Program
@@ -53,12 +52,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], np.ndarray]] = [
     ("unsqueeze", {"X": MATRIX}, {"axes": [1, 0]}, MATRIX[None, :, None]),
     ("one_hot", {"X": np.array([[1], [3], [0]])}, {"depth": 4}, np.eye(4, dtype="float32")[[1, 3, 0]]),
     ("diag", {"Diagonal": MATRIX[0]}, {}, np.diag(MATRIX[0])),
-    ("fill", {}, {"value": [1.0, 2.5], "shape": [2], "dtype": 3}, np.array([1, 2])),
-    ("view_shape", {"input": MATRIX}, {"dims": [3, -1]}, MATRIX.reshape(3, 8)),
-    ("view_dtype", {"input": MATRIX}, {"dtype": 20}, MATRIX.view("uint8")),
-    ("view_dtype", {"input": MATRIX}, {"dtype": 3}, MATRIX.view("int64")),
-    ("as_strided", {"input": MATRIX}, {"dims": [2, 3, 2], "stride": [7, 1, 2], "offset": 3}, as_strided(MATRIX.reshape(-1)[3:], (2, 3, 2), (28, 4, 8))),
-    ("tensor_unfold", {"input": MATRIX}, {"axis": 1, "size": 3, "step": 2}, sliding_window_view(MATRIX, 3, 1)[:, ::2]),
     ("multiplex", {"X": [MATRIX, -MATRIX], "Ids": np.array([[1], [0], [0], [1]], "int32")}, {}, MATRIX * np.array([[-1], [1], [1], [-1]], "float32")),
     ("is_empty", {"X": MATRIX[:0]}, {}, np.array(True)),
 ]

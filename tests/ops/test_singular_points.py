@@ -23,7 +23,7 @@ EXPECTED = {
     "acos": "the slope is infinite at -1 and 1", "acosh": "the slope is infinite at 1", "asin": "the slope is infinite at -1 and 1",
     "sqrt": "the slope is infinite at 0", "atan2": "no angle at (0, 0), and infinity over infinity squared",
     "cholesky_solve": "a factor with an infinite element",
-    "elementwise_pow": "the logarithm of infinity times 0", "fused_elemwise_activation": "a product of infinity and 0",
+    "elementwise_pow": "the logarithm of infinity times 0",
     "gru": "infinite weights", "gru_unit": "infinite weights", "lstm": "infinite weights and states", "lstmp": "infinite weights and states",
     "hierarchical_sigmoid": "the gradient of W is infinite, as X is", "hinge_loss": "a label of -infinity", "margin_rank_loss": "a label of infinity",
     "lu": "singular matrices", "polygamma": "poles", "qr": "rank-deficient matrices",

@@ -120,9 +120,6 @@ know("mish_grad", has("threshold"), EXACT + "above the threshold it is 1")
 know("momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
 know("pool2d pool2d_grad pool3d pool3d_grad", lambda a: bool(a.get("adaptive")) and a.get("pooling_type") == "max",
      "PaddlePaddle computes adaptive maxima by max_pool2d_with_index or max_pool3d_with_index, and wrongly by this")  # fmt: skip
-know("attention_lstm", lambda a: a.get("cell_activation") == "identity",
-     "identity of the cell copies nothing in PaddlePaddle's kernel: the output gate is given what is kept of the cell before; here the cell")  # fmt: skip
-know("spp", lambda a: a.get("pooling_type") == "avg" and a["X"].dims[2] < 2 ** (a["pyramid_height"] - 1), OUTSIDE)
 know("pool2d", lambda a: bool(a.get("ceil_mode")) and a.get("pooling_type") == "avg", OUTSIDE)
 know("frobenius_norm reduce_amax reduce_amin reduce_max reduce_mean reduce_min reduce_prod", has("out_dtype"), "PaddlePaddle reads out_dtype of sums only")
 know("reduce_prod_grad", lambda a: a["X"].data is not None, EXACT + "where there are zeros it divides by them there")

@@ -48,8 +48,6 @@ MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}
 """Results that an op has to name there even where they are not made, as `foreshape.optimizer` does."""
 WORKED_IN = {
     "lstsq": ("Rank", "SingularValues"),
-    "attention_lstm": ("AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
-    "fused_embedding_fc_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0"),
     "fused_transpose": ("XShape",),
     "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
     "fusion_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0", "CheckedCell"),

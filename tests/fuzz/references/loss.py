@@ -106,12 +106,6 @@ def _label_smooth(op: Any, a: Any) -> Results | None:
     return {"Out": (1 - op.epsilon) * a.X + op.epsilon * prior}
 
 
-@reference("squared_l2_distance")
-def _squared_distance(op: Any, a: Any) -> Results:
-    d = (a.X - a.Y).flatten(1)
-    return {"sub_result": d.detach(), "Out": (d * d).sum(1, keepdim=True)}
-
-
 @reference("bpr_loss")
 def _bpr(op: Any, a: Any) -> Results | None:
     if not a.X.numel():

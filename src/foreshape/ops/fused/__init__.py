@@ -1,1 +1,1 @@
-"""What several operators do, in one, as programs that were rewritten for a fast run have it; for inference, but for `fused_elemwise_activation`."""
+"""What several operators do, in one, as programs that were rewritten for a fast run have it; for inference."""

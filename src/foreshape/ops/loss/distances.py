@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import (
     FLOATING,
@@ -134,44 +134,6 @@ NOT_OF_ROWS = [
     reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
 ]
 """Samples and rejects of what compares the rows of X with those of Y, or with its only one."""
-
-
-class SquaredL2Distance(Operator):
-    """Out = the sum over each row of sub_result^2, where sub_result = X - Y; Y may have 1 row for all. Of PaddlePaddle 1."""
-
-    type = "squared_l2_distance"
-    X = operand(FLOATING, doc="[rows, ...]")
-    Y = operand(FLOATING, same_type_as="X", doc="as X, or with 1 row")
-    sub_result = result(doc="[rows, numbers of a row]")
-    Out = result(doc="[rows, 1]")
-
-    def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec]:
-        check_rows(X, Y)
-        rows = X.known_dims[0]
-        return X.with_dims((rows, product(X.known_dims[1:]))), X.with_dims((rows, 1))
-
-    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return X.nbytes + copies(strided, X=X, Y=Y)
-
-    def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-        difference = torch.sub(X.flatten(1), Y.flatten(1))
-        return difference, difference.square().sum(1, keepdim=True)
-
-    def _infer_gradient(self, X: Spec, Y: Spec, sub_result: Spec, d_out: Spec) -> tuple[Spec, Spec]:
-        difference, out = SquaredL2Distance.infer_shape(self, X, Y)  # pyright: ignore[reportArgumentType]
-        check_made(sub_result=(sub_result, difference), Out_GRAD=(d_out, out))
-        return X.like(), Y.like()
-
-    def _gradient_workspace(self, X: Spec, Y: Spec, sub_result: Spec, d_out: Spec) -> Size:
-        return 2 * X.nbytes
-
-    @gradient("X", "Y", "sub_result", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Y: Tensor, sub_result: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        d = (sub_result * d_out).mul_(2.0).reshape(X.shape)
-        return d if requested[0] else None, to_rows(d.neg(), Y) if requested[1] else None
-
-    samples = OF_ROWS
-    rejects = NOT_OF_ROWS
 
 
 def _is_no_direction(x_norm: Tensor, y_norm: Tensor) -> Tensor:

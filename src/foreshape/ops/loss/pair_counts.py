@@ -11,106 +11,23 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
-    axis_of,
     f32,
     i32,
     i64,
     operand,
     reject,
-    require,
     require_equal,
     require_rank,
     result,
     sample,
     torch,
 )
-from foreshape.operator.require import require_at_most
-from foreshape.spec import FP32, FP64, INT32, INT64, Spec
+from foreshape.spec import FP32, FP64, INT32, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _FLOATS = (FP32, FP64)
-
-
-class PositiveNegativePair(Operator):
-    """Of each two rows of one query whose labels differ, by column ``column`` of Score: PositivePair counts those in which the row with the larger
-    label has the larger score, NegativePair the others, NeutralPair (as part of these) those whose scores are equal.
-
-    With Weight a pair counts as the mean of its two weights. The accumulated counts, which are given all or none, are added.
-    """
-
-    type = "positive_negative_pair"
-    gradient = NOT_DIFFERENTIABLE
-    Score = operand(_FLOATS, doc="[rows, columns]")
-    Label = operand(_FLOATS, same_type_as="Score", doc="[rows, 1]")
-    QueryID = operand((INT64,), doc="[rows, 1]")
-    AccumulatePositivePair = operand(_FLOATS, optional=True, same_type_as="Score", doc="[1]")
-    AccumulateNegativePair = operand(_FLOATS, optional=True, same_type_as="Score", doc="[1]")
-    AccumulateNeutralPair = operand(_FLOATS, optional=True, same_type_as="Score", doc="[1]")
-    Weight = operand(_FLOATS, optional=True, same_type_as="Score", doc="[rows, 1]")
-    PositivePair = result(doc="[1]")
-    NegativePair = result(doc="[1]")
-    NeutralPair = result(doc="[1]")
-    column = attribute(AttrType.INT, 0, doc="may count from the back")
-
-    def infer_shape(self, *specs: Any) -> Any:
-        Score, Label, QueryID, positive, negative, neutral, Weight = specs
-        require_rank(2, Score, "Score")
-        columns = Score.known_dims[1]
-        if isinstance(columns, int):
-            axis_of(self.column, columns, "column", Score=1)
-        else:
-            require_at_most(self.column + 1 if self.column >= 0 else -self.column, columns, f"Score must have a column {self.column}", Score=1)
-        for slot, spec in (("Label", Label), ("QueryID", QueryID), ("Weight", Weight)):
-            if spec is not None:
-                require_rank(2, spec, slot)
-                require_equal(spec.known_dims[0], Score.known_dims[0], f"{slot} must have as many rows as Score", **{"Score": 0, slot: 0})
-                require_equal(spec.known_dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
-        given = [s for s in (positive, negative, neutral) if s is not None]
-        require(len(given) in (0, 3), "the three accumulated counts must be given together", Score=None)
-        for slot, spec in (("AccumulatePositivePair", positive), ("AccumulateNegativePair", negative), ("AccumulateNeutralPair", neutral)):
-            if spec is not None:
-                require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
-        out = Score.dense((1,))
-        return out, out, out
-
-    def workspace(self, Score: Spec, *others: Spec | None) -> Size:
-        rows = Score.known_dims[0]
-        return (4 * Score.known_dtype.itemsize + 8) * rows * rows + 64 * rows
-
-    def kernel(self, *tensors: Any) -> Any:
-        Score, Label, QueryID, *before, Weight = tensors
-        if not -Score.shape[1] <= self.column < Score.shape[1]:
-            raise ExecutionError(f"positive_negative_pair: column must be one of the {Score.shape[1]} of Score; seen {self.column}")
-        score, label, query = Score[:, self.column], Label.reshape(-1), QueryID.reshape(-1)
-        counted = (query.unsqueeze(1) == query).triu_(1) & (label.unsqueeze(1) != label)
-        weight = torch.ones_like(label) if Weight is None else Weight.reshape(-1)
-        weights = torch.where(counted, (weight.unsqueeze(1) + weight) * 0.5, 0.0)
-        apart = score.unsqueeze(1) - score
-        even = weights[apart == 0.0].sum()
-        right = weights[(apart * (label.unsqueeze(1) - label)) > 0.0].sum()
-        out = [right, weights.sum() - right, even]
-        return tuple((x if b is None else x + b.reshape(())).reshape(1) for x, b in zip(out, before, strict=True))
-
-    _batch: ClassVar[dict[str, Any]] = {
-        "Score": f32(7, 2, data=[[0.5, 1], [0.25, 2], [0.5, 3], [0.75, 4], [0.125, 2], [0.25, 3], [1, 0]]),
-        "Label": f32(7, 1, data=[[1], [0], [2], [1], [0], [2], [1]]),
-        "QueryID": i64(7, 1, data=[[4], [4], [4], [9], [9], [4], [9]]),
-    }
-    samples = [
-        sample(**_batch),
-        sample(**_batch, column=-1, Weight=f32(7, 1, low=0.5, high=2.0)),
-        sample(**_batch, AccumulatePositivePair=f32(1, data=[3]), AccumulateNegativePair=f32(1, data=[2]), AccumulateNeutralPair=f32(1, data=[1])),
-    ]
-    rejects = [
-        reject(Score=f32(4), Label=f32(4, 1), QueryID=i64(4, 1), says="Score must have 2 dims"),
-        reject(Score=f32(4, 2), Label=f32(3, 1), QueryID=i64(4, 1), says="Label must have as many rows as Score"),
-        reject(Score=f32(4, 2), Label=f32(4, 2), QueryID=i64(4, 1), says="Label must have 1 column"),
-        reject(Score=f32(4, 2), Label=f32(4, 1), QueryID=i64(4, 1), column=2, says="column must be in [-2, 2)"),
-        reject(Score=f32(4, 2), Label=f32(4, 1), QueryID=i64(4, 1), AccumulateNeutralPair=f32(1), says="must be given together"),
-        reject(Score=f32(4, 2), Label=f32(4, 1), QueryID=i32(4, 1), says="int64", error=TypeMismatchError),
-    ]
 
 
 class PrecisionRecall(Operator):

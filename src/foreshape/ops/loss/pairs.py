@@ -79,45 +79,6 @@ class HingeLoss(Operator):
     ]
 
 
-class ModifiedHuberLoss(Operator):
-    """With z = X * (2 * Y - 1), for labels Y of 0 and 1: Out = -4 z where z < -1, else max(0, 1 - z)^2 (Zhang, 2004)."""
-
-    type = "modified_huber_loss"
-    X = operand(FLOATING, doc="[examples, 1]")
-    Y = operand(FLOATING, same_type_as="X", doc="[examples, 1], 0 or 1")
-    IntermediateVal = result(doc="z, [examples, 1]")
-    Out = result(doc="[examples, 1]")
-
-    def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec]:
-        out = check_columns("X", X=X, Y=Y)
-        return out, out
-
-    def workspace(self, X: Spec, Y: Spec) -> Size:
-        return 2 * X.nbytes + X.elements
-
-    def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-        z = (Y * 2.0).sub_(1.0).mul_(X)
-        return z, torch.where(z < -1.0, z * -4.0, (1.0 - z).clamp_min_(0.0).square_())
-
-    def _infer_gradient(self, Y: Spec, IntermediateVal: Spec, d_out: Spec) -> Spec:
-        check_made(IntermediateVal=(IntermediateVal, Y), Out_GRAD=(d_out, Y))
-        return IntermediateVal.like()
-
-    @gradient("Y", "IntermediateVal", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=one_like("Y"))
-    def backward(self, Y: Tensor, IntermediateVal: Tensor, d_out: Tensor) -> Tensor:
-        slope = (IntermediateVal - 1.0).clamp_(-2.0, 0.0).mul_(2.0)  # -4 where z < -1
-        return (Y * 2.0).sub_(1.0).mul_(slope).mul_(d_out)
-
-    samples = [
-        sample(X=f32(7, 1, distinct=True), Y=f32(7, 1, data=[[0], [1], [1], [0], [0], [1], [1]])),
-        sample(X=f32(0, 1), Y=f32(0, 1)),
-    ]
-    rejects = [
-        reject(X=f32(4, 2), Y=f32(4, 2), says="X must have 1 column"),
-        reject(X=f32(4, 1), Y=f32(3, 1), says="Y must have as many rows as X"),
-    ]
-
-
 class RankLoss(Operator):
     """Out = log(1 + exp(Left - Right)) - Label * (Left - Right), where Label is 1 if Left should be higher (Burges et al., 2005)."""
 

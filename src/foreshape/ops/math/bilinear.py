@@ -6,37 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
-from foreshape.ops.math.pairs import same_dims
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import rows
-from foreshape.spec import NUMERIC, Spec
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
-
-
-class Minus(Operator):
-    """Out = X - Y, of equal dims."""
-
-    type = "minus"
-    X = operand(NUMERIC, doc="any shape")
-    Y = operand(NUMERIC, same_type_as="X", doc="as X")
-    Out = result(doc="as X", may_share="X")
-
-    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return X.with_dims(same_dims(X, Y))
-
-    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.sub(X, Y, out=into)
-
-    def gradient_ops(self, slots: GradientSlots) -> None:
-        slots.add("scale", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"scale": 1.0})
-        slots.add("scale", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("Y")}, {"scale": -1.0})
-
-    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), sample(X=f32(0, 3), Y=f32(0, 3))]
-    rejects = [reject(X=f32(2, 3), Y=f32(2, 4), says="Y must have the dims of X")]
 
 
 class Fsp(Operator):

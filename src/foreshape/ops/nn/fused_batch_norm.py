@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
 from foreshape.operator import FLOATING, AttrType, aten, attribute, f32, gradient, operand, reject, require, require_equal, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.batch_norm import BatchNorm
@@ -16,81 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class FusedBatchNorm(BatchNorm):
-    """The base: what the gradients share, which are not given the moving statistics."""
-
-    abstract = True
-    Scale = operand(FLOATING, doc="[channels]")
-    Bias = operand(FLOATING, doc="[channels]")
-
-    def _variance(self, saved_inverse: Tensor) -> Tensor:
-        """The variance that was used, which matters in tests alone."""
-        return saved_inverse.pow(-2).sub_(self.epsilon) if self._tests() else saved_inverse
-
-
-class FusedBatchNormAct(FusedBatchNorm):
-    """As `batch_norm` in training with the channels last, then a rectifier: Y = max(normalized X, 0)."""
-
-    type = "fused_batch_norm_act"
-    data_layout = attribute(AttrType.STRING, "NHWC", choices=("NHWC",))
-    use_global_stats = attribute(AttrType.BOOLEAN, False, choices=(False,))
-    act_type = attribute(AttrType.STRING, "relu", choices=("relu",))
-
-    def computes(self) -> None:
-        return None
-
-    def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, requested: tuple[bool, ...]
-    ) -> Any:
-        y, *others = BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, requested=requested)
-        return torch.relu_(y), *others
-
-    def _infer_fused(
-        self, X: Spec, Scale: Spec, Bias: Spec, Y: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec
-    ) -> Any:
-        y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, saved_mean, saved_inverse, None)
-        check_made(Y=(Y, y), SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
-        return X.like(), Scale.like(), Bias.like()
-
-    def _fused_workspace(
-        self, X: Spec, Scale: Spec, Bias: Spec, Y: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec, *,
-        requested: tuple[bool, ...], strided: frozenset[str],
-    ) -> Size:  # fmt: skip
-        plain = BatchNorm._gradient_workspace(
-            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, None, None, requested=requested
-        )
-        return plain + 2 * X.nbytes + 2 * Scale.nbytes + copies(strided, X=X, Y=Y, Y_GRAD=d_y)
-
-    @gradient(
-        "X", "Scale", "Bias", "Y", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"),
-        infer=_infer_fused, workspace=_fused_workspace,
-    )  # fmt: skip
-    def backward(
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, Y: Tensor, saved_mean: Tensor, saved_inverse: Tensor, reserve: Tensor | None, d_y: Tensor, *,
-        requested: tuple[bool, ...],
-    ) -> Any:  # fmt: skip
-        variance = self._variance(saved_inverse)
-        return BatchNorm.backward.kernel(
-            self, X, Scale, Bias, saved_mean, variance, saved_mean, saved_inverse, reserve, _through(d_y, Y), None, None, requested=requested
-        )
-
-    samples = [
-        sample(X=f32(4, 5, 2, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
-        sample(X=f32(4, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), momentum=0.7, epsilon=1e-3),
-    ]
-    rejects = [
-        reject(X=f32(4, 3), Scale=f32(4), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="one number for each channel"),
-        reject(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), act_type="tanh", says="one of", error=SchemaError),
-    ]
-
-
-class FusedBatchNormAddActivation(FusedBatchNorm):
+class FusedBatchNormAddActivation(BatchNorm):
     """As `batch_norm` in training with the channels last, then a sum with other images and a rectifier: Y = max(normalized X + Z, 0)."""
 
     type = "fused_bn_add_activation"
     data_layout = attribute(AttrType.STRING, "NHWC", choices=("NHWC",))
     use_global_stats = attribute(AttrType.BOOLEAN, False, choices=(False,))
     act_type = attribute(AttrType.STRING, "relu", choices=("relu",))
+    Scale = operand(FLOATING, doc="[channels]")
+    Bias = operand(FLOATING, doc="[channels]")
     Z = operand(FLOATING, same_type_as="X", doc="as X")
 
     def computes(self) -> None:
@@ -144,6 +77,10 @@ class FusedBatchNormAddActivation(FusedBatchNorm):
             self, X, Scale, Bias, saved_mean, self._variance(saved_inverse), saved_mean, saved_inverse, reserve, d, None, None, requested=wanted
         )
         return d_x, d, d_scale, d_bias
+
+    def _variance(self, saved_inverse: Tensor) -> Tensor:
+        """The variance that was used, which matters in tests alone: the gradient is not given the moving statistics."""
+        return saved_inverse.pow(-2).sub_(self.epsilon) if self._tests() else saved_inverse
 
     samples = [
         sample(X=f32(4, 5, 2, 3), Z=f32(4, 5, 2, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),

@@ -147,10 +147,10 @@ class FusedConv3d(ByOnednn):
     rejects = [reject(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), Bias=f32(4), says="Bias must have one number")]
 
 
-class Conv2dFusion(FusedConvolution):
+class FusedConv2dAddAct(FusedConvolution):
     """Output = activation(conv2d(Input, Filter) + Bias + ResidualData), as cuDNN has it in rewritten inference programs."""
 
-    type = "conv2d_fusion"
+    type = "fused_conv2d_add_act"
     gradient = NOT_WRITTEN
     Outputs = result(many=True, optional=True, doc="parts of Output by channels: not supported")
     activation = attribute(AttrType.STRING, "relu", choices=ACTIVATIONS)
@@ -175,13 +175,3 @@ class Conv2dFusion(FusedConvolution):
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), split_channels=[2, 3], says="split_channels must be empty"),
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(4), says="Bias must have one number"),
     ]
-
-
-class FusedConv2dAddAct(Conv2dFusion):
-    """As `conv2d_fusion`, by the name that it has since PaddlePaddle 2.6."""
-
-    type = "fused_conv2d_add_act"
-    gradient = NOT_WRITTEN
-
-    samples = Conv2dFusion.samples
-    rejects = Conv2dFusion.rejects

@@ -9,13 +9,12 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
 from foreshape.kernels.packed_memory import Packed
 from foreshape.kernels.recurrence import Schedule
-from foreshape.operator import INDEX, NOT_WRITTEN, AttrType, attribute, f32, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require, require_rank
 from foreshape.operator.temporaries import copies
 from foreshape.ops.recurrent.gru import FLOATS, WEIGHT_DOC, ResetBeforeGru
 from foreshape.ops.recurrent.lstm import BIAS_DOC, LstmSteps
 from foreshape.ops.rules.ragged_rules import ragged
-from foreshape.ops.sequence.fused_embedding import check_ids
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -221,57 +220,4 @@ class FusionLstm(FusedLstm):
         reject(X=f32(9, 5), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="X must be ragged", error=TypeMismatchError),
         reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(4, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="as many rows as X has columns"),
         reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), says="Bias must be [1, 21]"),
-    ]
-
-
-class FusedEmbeddingFcLstm(FusedLstm):
-    """`lstm` of the rows of Embeddings that Ids name: of words that were projected with all biases before. Of Bias the peepholes alone are read."""
-
-    type = "fused_embedding_fc_lstm"
-    Ids = operand(INDEX, doc="ragged row numbers [rows, 1]")
-    Embeddings = operand(FLOATS, doc="[words, 4 hidden]")
-    WeightH = operand(FLOATS, same_type_as="Embeddings", doc="[hidden, 4 hidden]")
-    Bias = operand(FLOATS, same_type_as="Embeddings", doc=BIAS_DOC)
-    H0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the state before the first step, zeros where absent: [sequences, hidden]")
-    C0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the cell before it, likewise; where H0 is")
-
-    def _rows(self, Ids: Spec, Embeddings: Spec) -> Spec:
-        ragged(Ids, "Ids")
-        require_rank(2, Ids, "Ids")
-        require_equal(Ids.known_dims[1], 1, f"the last dim of Ids must be 1, not {Ids.known_dims[1]}", Ids=1)
-        require_rank(2, Embeddings, "Embeddings")
-        return Ids.with_dims((Ids.known_dims[0], Embeddings.known_dims[1])).with_dtype(Embeddings.known_dtype)
-
-    def infer_shape(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, Bias: Spec, H0: Spec | None, C0: Spec | None) -> Any:
-        made = self._rows(Ids, Embeddings)
-        size = self._hidden(made, H0, C0, WeightH, Bias, None)
-        out = made.with_dims((Ids.known_dims[0], size))
-        return (out, out, *[None] * 6)
-
-    def work(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, *others: Any) -> Size:
-        return Ids.known_dims[0] * WeightH.elements
-
-    def workspace(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, Bias: Spec, H0: Any, C0: Any, *, strided: frozenset[str]) -> Size:
-        made = self._rows(Ids, Embeddings)
-        return 5 * made.nbytes + 16 * Ids.elements + 2 * Bias.nbytes + Packed.of(made, 4).lstm(None) + copies(strided, WeightH=WeightH)
-
-    def kernel(
-        self, Ids: Tensor, Embeddings: Tensor, WeightH: Tensor, Bias: Tensor, H0: Tensor | None, C0: Tensor | None, *, offsets: list[Any]
-    ) -> tuple[Any, ...]:
-        ids = Ids.squeeze(-1)
-        check_ids(ids, Embeddings.shape[0], self.type)
-        bias = Bias.clone()
-        bias[:, : Embeddings.shape[1]] = 0.0
-        schedule, trace = self._run(torch.embedding(Embeddings, ids), H0, C0, WeightH, bias, None, offsets[0])
-        return (schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), *[None] * 6)
-
-    samples = [
-        sample(Ids=i64(9, 1, high=4).ragged([4, 2, 3]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21)),
-        sample(Ids=i64(9, 1, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), H0=f32(2, 3), C0=f32(2, 3),
-               use_peepholes=False, is_reverse=True),
-    ]  # fmt: skip
-    rejects = [
-        reject(Ids=i64(9, 1, high=4), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="Ids must be ragged", error=TypeMismatchError),
-        reject(Ids=i64(9, 2, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="the last dim of Ids must be 1"),
-        reject(Ids=i64(9, 1, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(4, 12), Bias=f32(1, 21), says="Weight must be [3, 12]"),
     ]

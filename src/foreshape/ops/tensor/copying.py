@@ -29,12 +29,6 @@ class Memcpy(Placed):
     type = "memcpy"
 
 
-class MemcpyH2d(Placed):
-    """Out = X, which another machine would copy from the host to a device."""
-
-    type = "memcpy_h2d"
-
-
 class MemcpyD2h(Placed):
     """Out = X, which another machine would copy from a device to the host."""
 

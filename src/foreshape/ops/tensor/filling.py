@@ -1,11 +1,11 @@
-"""Tensors of given numbers in other words, and small questions: empty, fill, fill_any, is_empty, shard_index, one_hot, multiplex."""
+"""Tensors of given numbers in other words, and small questions: empty, is_empty, shard_index, one_hot, multiplex."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import (
     INDEX,
     INTEGER,
@@ -13,7 +13,6 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
-    b1,
     f32,
     fail,
     gradient,
@@ -31,12 +30,11 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.temporaries import copies
-from foreshape.ops.rules.known_values import carry
 from foreshape.ops.rules.size_operands import known_number, number_at_run
-from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, filled, number_of, shape_at_run, shape_from
+from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
 from foreshape.ops.tensor.gathering import check_index
 from foreshape.spec import BOOL, FP32, INT64, Spec, tensor
-from foreshape.values.torch_types import dtype_of_torch, element_type, torch_dtype
+from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,81 +65,6 @@ class Empty(Operator):
         sample(ShapeTensorList=[i32(1, data=[4]), i32(low=2), i32(1)], shape=[4, -1, -1]),
     ]
     rejects = [reject(shape=[2, -1], says="at least 0"), reject(shape=[2], dtype=77, says="no element type number 77", error=TypeMismatchError)]
-
-
-class Fill(Operator):
-    """Out = the numbers of ``value`` in ``shape``."""
-
-    type = "fill"
-    Out = result(doc="[*shape]")
-    value = attribute(AttrType.FLOATS, doc="the numbers, in row-major order")
-    shape = attribute(AttrType.INTS)
-    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
-    force_cpu = attribute(AttrType.BOOLEAN, False)
-    gradient = ZERO_GRADIENT
-
-    def infer_shape(self) -> Spec:
-        of = element_type(self.dtype)
-        require(all(n >= 0 for n in self.shape), f"a size in shape must be at least 0; seen {list(self.shape)}")
-        count = product(self.shape)
-        require(len(self.value) == count, f"shape {list(self.shape)} needs {count} values; seen {len(self.value)}")
-        numbers = [number_of(of, v) for v in self.value]
-        return carry(tensor(of, *self.shape), [int(v) for v in numbers] if of.is_integer else None)
-
-    def kernel(self) -> Tensor:
-        of = element_type(self.dtype)
-        return torch.tensor([number_of(of, v) for v in self.value], dtype=torch_dtype(of)).reshape(self.shape)
-
-    samples = [
-        sample(value=[1.5, 2.0, -3.0, 4.0, 5.0, 6.0], shape=[2, 3]),
-        sample(value=[1.75, 2.0], shape=[2], dtype=3),
-        sample(value=[1.0, 0.0], shape=[2], dtype=0),
-        sample(value=[], shape=[0, 3]),
-    ]
-    rejects = [
-        reject(value=[1.0], shape=[2], says="needs 2 values; seen 1"),
-        reject(value=[1.0], shape=[-1], says="at least 0"),
-        reject(value=[300.0], shape=[1], dtype=21, says="does not fit int8", error=SchemaError),
-    ]
-
-
-class FillAny(Operator):
-    """Out = a tensor of the shape and element type of X whose every element is ``value``."""
-
-    type = "fill_any"
-    X = operand(doc="any shape")
-    Out = result(doc="as X", may_share="X")
-    value = attribute(AttrType.FLOAT, 0.0)
-    gradient = ZERO_GRADIENT
-
-    def infer_shape(self, X: Spec) -> Spec:
-        return filled(X.like(), number_of(X.known_dtype, self.value))
-
-    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        number = number_of(dtype_of_torch(X.dtype), self.value)
-        return torch.full_like(X, number) if into is None else into.fill_(number)
-
-    samples = [sample(X=f32(2, 3), value=1.5), sample(X=i64(4), value=2.9), sample(X=b1(4), value=0.5), sample(X=f32(0, 3))]
-    rejects = [reject(X=i64(2), value=float("inf"), says="must be a number of type int64", error=SchemaError)]
-
-
-class FillZerosLike2(Operator):
-    """Out = zeros in the shape of X, of the element type ``dtype``."""
-
-    type = "fill_zeros_like2"
-    X = operand(doc="any shape")
-    Out = result(doc="as X")
-    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
-    gradient = ZERO_GRADIENT
-
-    def infer_shape(self, X: Spec) -> Spec:
-        return X.with_dtype(element_type(self.dtype))
-
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.zeros_like(X, dtype=torch_dtype(self.dtype))
-
-    samples = [sample(X=f32(2, 3)), sample(X=f32(2, 3), dtype=3)]
-    rejects = [reject(X=f32(2), dtype=99, says="no element type number 99", error=TypeMismatchError)]
 
 
 class IsEmpty(Operator):

@@ -224,32 +224,6 @@ class ProximalGD(Proximal):
     ]
 
 
-class ProximalAdagrad(Proximal):
-    """MomentOut = Moment + g^2, where g is Grad; ParamOut = sign(p) * max(|p| - LearningRate * l1, 0) / (1 + LearningRate * l2), where
-    p = Param - LearningRate * g / sqrt(MomentOut).
-
-    Nothing is added to the root: a moment that starts at 0 and a gradient of 0 give no number. Of PaddlePaddle until 2.5.
-    """
-
-    type = "proximal_adagrad"
-    elementwise_state = ("Moment",)
-    Moment = operand(FLOATING, doc="as Param: the sum of the squared gradients")
-    MomentOut = result(updates="Moment", doc="as Param")
-
-    def _step(self, numbers: list[Any], grad: Tensor, param: Tensor, *state: Tensor) -> None:
-        (moment,) = state
-        root = moment.addcmul_(grad, grad).sqrt()
-        subtract(param, torch.div(grad, root, out=root), numbers[0])
-        del root
-        self._shrink(param, numbers[0])
-
-    samples = [
-        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Moment=f32(3, 2, low=0.1)),
-        sample(Param=f32(4), Grad=f32(4), LearningRate=f32(low=0.1, high=0.2), Moment=f32(4, low=0.1), l1=1.0, l2=0.5),
-    ]
-    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1), Moment=f32(3), says="Moment must have the dims of Param")]
-
-
 class Lion(EachElement):
     """ParamOut = (1 - LearningRate * weight_decay) * Param - LearningRate * sign(beta1 * Moment + (1 - beta1) * Grad);
     MomentOut = beta2 * Moment + (1 - beta2) * Grad (Chen et al., 2023).
