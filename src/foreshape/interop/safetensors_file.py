@@ -1,8 +1,8 @@
-"""safetensors files: read by the format's library within bounds, as views of the file; written piece by piece.
+"""safetensors files: the format's library reads them within bounds, and this module writes them.
 
-The library's writer takes the bytes of all tensors at once and has no place for a checksum, so that the header is written here: its size as a uint64, then
-for each name its element type, dims and where its data begin and end, with spaces up to a multiple of 8 bytes. Wider element types come first, so that all
-data are aligned.
+The library's writer takes the bytes of all tensors at once, and has no place for a checksum. So the header is written here: its size as a uint64, then
+element type, dims, begin and end of the data of each name, with spaces up to a multiple of 8 bytes. Wider element types come first, so that all data are
+aligned.
 """
 
 from __future__ import annotations
