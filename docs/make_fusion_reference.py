@@ -13,6 +13,7 @@ from types import ModuleType
 import foreshape as fs
 from foreshape.lowering import Lowered, lower
 from foreshape.lowering.fusion import REWRITES, apply_all
+from foreshape.lowering.instruction import region_of
 
 PAGE = Path(__file__).with_name("fusions.md")
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus"
@@ -65,7 +66,7 @@ def entry(rewrite: ModuleType) -> str:
 
 def count(lowered: Lowered) -> dict[str, int]:
     """How often each rewrite applies to a step and to the blocks that its ops run."""
-    blocks = [i.region.lowered for i in lowered.instructions if i.region is not None]
+    blocks = [r.lowered for i in lowered.calls if (r := region_of(i)) is not None]
     found = apply_all(lowered)
     for block in blocks:
         found = {name: n + more for (name, n), more in zip(found.items(), count(block).values(), strict=True)}

@@ -108,7 +108,7 @@ def test_collectives_keep_their_place_in_the_lowered_step() -> None:
     """Reordered for memory, they would all start where the backward pass ends."""
     made = planned(stack(512), strategies=[fs.data_parallel(bucket=1)])
     ops = [op.type for op in made.program.global_block.ops if op.type.startswith("c_")]
-    calls = [i.op.type for i in fuse(lower(made.program.global_block, [made.loss])).instructions if i.op.type.startswith("c_")]
+    calls = [i.op.type for i in fuse(lower(made.program.global_block, [made.loss])).calls if i.op.type.startswith("c_")]
     assert calls == ops
 
 

@@ -33,7 +33,7 @@ def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytes
 VIEWS = [columns, turned_columns, entries, permuted, *(partial(repeated, axis=axis) for axis in (0, -1))]
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("view", VIEWS, ids=[str(n) for n in range(len(VIEWS))])
 def test_views_come_to_the_kernel_without_gaps(view: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, seen = private.linear_pointwise, list[torch.Tensor]()
 

@@ -51,7 +51,7 @@ def compared(main: fs.Program, fetch: list[Any], feed: dict[str, Any], within: f
 
 def sums_made(main: fs.Program, fetch: list[Any]) -> int:
     """How many sums a step makes in full."""
-    made = fuse(lower(main.global_block, [v.name for v in fetch])).instructions
+    made = fuse(lower(main.global_block, [v.name for v in fetch])).calls
     return sum(i.op.operator is not None and isinstance(i.op.operator.computes(), Sum) and i.expression is None for i in made)
 
 

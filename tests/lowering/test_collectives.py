@@ -25,5 +25,5 @@ def test_who_does_not_wait_is_given_what_has_come(type: str, reader: str) -> Non
             fetch = layer.scale(block.var("sum"), 2.0).name
         if reader == "both":
             fetch = (block.var("sum") + block.var("come")).name
-    (started,) = [i for i in lower(block, [fetch], fuse=False).instructions if i.op.type == type]
+    (started,) = [i for i in lower(block, [fetch], fuse=False).calls if i.op.type == type]
     assert started.kernel.__self__.use_calc_stream is (reader != "waits")  # type: ignore[attr-defined]

@@ -72,7 +72,7 @@ class Net:
         return executor
 
     def calls(self, executor: fs.Executor) -> int:
-        return sum(i.joins for i in executor.step(self.main, self.fetch).emitted.lowered.instructions)
+        return sum(i.kernels for i in executor.step(self.main, self.fetch).emitted.lowered.calls)
 
 
 def images(*dims: int, seed: int = 0) -> Any:
@@ -168,7 +168,7 @@ def test_normalized_rows_are_a_part_of_a_series(without: dict[str, Any]) -> None
 
     net = Net(block, images(2, 7, 12), ["batch", 7, 12])
     executor = net.same()
-    most = max(i.joins for i in executor.step(net.main, net.fetch).emitted.lowered.instructions)
+    most = max(i.kernels for i in executor.step(net.main, net.fetch).emitted.lowered.calls)
     assert most == (5 if library() is not None else 1)  # two products, a sum, a normalization and what has four dims
     net.same(images(0, 7, 12), executor)
 
@@ -391,7 +391,7 @@ BETWEEN: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", BETWEEN)
 def test_what_stands_between_convolutions_is_part_of_their_one_call(name: str) -> None:
     net = Net(lambda x: layer.conv2d(BETWEEN[name](layer.conv2d(x, 6, 1)), 4, 3), images(2, 3, 8, 6))
-    calls = len(net.same().step(net.main, net.fetch).emitted.lowered.instructions)
+    calls = len(net.same().step(net.main, net.fetch).emitted.lowered.calls)
     assert (calls == 1) == (library() is not None)
 
 

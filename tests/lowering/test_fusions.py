@@ -283,7 +283,7 @@ def test_a_product_that_is_said_to_have_no_dims_gets_no_bias():
         out = layer.fc(layer.data("x", shape=["batch", 5]), 4)
     made = program.global_block.ops[0].outputs["Out"][0]
     program.var(made)._spec = tensor(fs.FP32)  # pyright: ignore[reportPrivateUsage]
-    assert len(fuse(lower(program.global_block, [out.name])).instructions) == 2
+    assert len(fuse(lower(program.global_block, [out.name])).calls) == 2
 
 
 def test_gradient_ops_that_say_other_than_their_ops_are_left_alone():

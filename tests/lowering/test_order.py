@@ -109,7 +109,7 @@ def test_what_is_stored_in_the_scope_waits_for_who_reads_what_was_there() -> Non
     main, _, loss = built(lambda: _adamax(3))
     lowered = lower(main.global_block, [loss.name])
     fusion.fuse(lowered)
-    places = {(i.op.type, i.op.inputs[slot][0]): at for at, i in enumerate(lowered.instructions) for slot in ("Beta1Pow", "X") if i.op.inputs.get(slot)}
+    places = {(i.op.type, i.op.inputs[slot][0]): at for at, i in enumerate(lowered.calls) for slot in ("Beta1Pow", "X") if i.op.inputs.get(slot)}
     powers = [name for kind, name in places if kind == "adamax"]
     assert len(powers) == 6
     assert all(places["adamax", name] < places["scale", name] for name in powers)

@@ -10,10 +10,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering import lower
 from foreshape.lowering.fusion import apply_all
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value
 
 RNG = np.random.RandomState(0)
 FEED = {"x": RNG.standard_normal((4, 3, 3)).astype("f"), "rows": RNG.standard_normal((4, 5)).astype("f"), "label": RNG.randint(0, 3, (4, 1)),
@@ -168,16 +169,16 @@ def test_a_view_of_a_parameter_stays_what_it_was(check: Any) -> None:
 # --- the question itself
 
 
-def graph(describe: Callable[[], Any]) -> tuple[Graph, list[Instruction]]:
+def graph(describe: Callable[[], Any]) -> tuple[Graph, list[KernelCall]]:
     program = fs.Program()
     with fs.program_guard(program, fs.Program()):
         out = describe()
     lowered = lower(program.global_block, [out.name])
-    return Graph(lowered), lowered.instructions
+    return Graph(lowered), lowered.calls
 
 
-def standing_for(i: Instruction, reads: list[Any], makes: list[Any]) -> Instruction:
-    return fused(i, "{0}", reads, makes)
+def standing_for(i: KernelCall, reads: list[Any], makes: list[Any]) -> KernelCall:
+    return fused(i, FusedKernel("", "{0}"), reads, makes)
 
 
 def a_chain() -> Any:

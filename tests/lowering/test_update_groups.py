@@ -14,7 +14,7 @@ from foreshape import layer, optimizer
 def calls(program: fs.Program, fetch: list[Any]) -> list[int]:
     """How many parameters each call of an update changes."""
     step = fs.Executor().step(program, fetch)
-    found = [i for i in step.emitted.lowered.instructions if i.op.type in ("adam", "momentum")]
+    found = [i for i in step.emitted.lowered.calls if i.op.type in ("adam", "momentum")]
     return [len(i.arguments[0]) if isinstance(i.arguments[0], list) else 1 for i in found]
 
 

@@ -84,7 +84,7 @@ ONE = 1 / (1 + np.exp(-X))
 def taken(fetch: list[Any]) -> list[str]:
     """The types of the ops that write into the memory of an argument."""
     live = run(small(fetch, {"x": X}), steps=1)
-    return [i.op.type for i in live.emitted.lowered.instructions if i.into is not None]
+    return [i.op.type for i in live.emitted.lowered.calls if i.into is not None]
 
 
 def weight(name: str = "w", rows: Sequence[int] = ()) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import SchemaError
-from foreshape.lowering.instruction import Instruction
+from foreshape.lowering.instruction import KernelCall, region_of
 from foreshape.optimizer import Group, Optimizer
 from foreshape.passes import accumulate, lower_precision, scale_loss
 
@@ -82,7 +82,7 @@ def test_nothing_moves_between_updates_and_no_block_is_run() -> None:
     net = Described(optimizer.Adam(0.1))
     executor = fs.Executor()
     _, scope = net.scopes(executor)
-    region = next(i.region for i in executor.step(net.gathered, [net.loss]).emitted.lowered.instructions if i.region is not None)
+    region = next(r for i in executor.step(net.gathered, [net.loss]).emitted.lowered.calls if (r := region_of(i)) is not None)
     runs = 0
     inner = region.function
 
@@ -110,10 +110,11 @@ def test_an_update_in_a_block_changes_the_scopes_own_tensors(precision: str) -> 
     net = Described(optimizer.Adam(0.1), precision)
     step = fs.Executor().step(net.gathered, [net.loss])
 
-    def all_of(found: list[Instruction]) -> list[Instruction]:
-        return [x for i in found for x in ([i, *all_of(i.region.lowered.instructions)] if i.region is not None else [i])]
+    def all_of(found: list[KernelCall]) -> list[KernelCall]:
+        inner = [(i, region_of(i)) for i in found]
+        return [x for i, r in inner for x in ([i, *all_of(r.lowered.calls)] if r is not None else [i])]
 
-    instructions = all_of(step.emitted.lowered.instructions)
+    instructions = all_of(step.emitted.lowered.calls)
     assert sum("Moment1" in i.op.inputs for i in instructions) > 0
     assert not any(i.copies for i in instructions)
     # what is stored is numbers alone: powers of beta, the count

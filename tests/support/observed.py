@@ -11,7 +11,7 @@ from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
 from foreshape.engine.freed import place_of, tensors_in
 from foreshape.lowering.call_memory import number
-from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.instruction import KernelCall, Lowered, Value, region_of
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of
 from foreshape.values.offsets import Offsets
@@ -66,7 +66,7 @@ class Observed:
     def _learn(self, frames: list[Frame]) -> None:
         """Find the values of symbols that stand alone as a dim."""
         frame = frames[-1]
-        for value in frame.lowered.instructions[frame.at].writes():
+        for value in frame.lowered.calls[frame.at].writes():
             one, spec = frame.values.get(repr(value)), value.spec
             if isinstance(one, torch.Tensor) and spec is not None and spec.dims is not None:
                 for size, dim in zip(one.shape, spec.dims, strict=True):
@@ -78,7 +78,7 @@ class Observed:
                 self._rounds.append((outer, outer.at, [0]))
             rounds = next(n for f, at, n in self._rounds if f is outer and at == outer.at)
             rounds[0] += 1
-            self._atleast(rounds_of(outer.lowered.instructions[outer.at].op), rounds[0])
+            self._atleast(rounds_of(outer.lowered.calls[outer.at].op), rounds[0])
 
     def _atleast(self, size: Any, seen: int) -> None:
         for name in symbols_of(size) if is_symbol(size) else ():
@@ -91,7 +91,7 @@ def places(value: Any) -> dict[int, int]:
 
 
 def values_of(lowered: Lowered) -> list[Value]:
-    return [*lowered.feeds, *(v for i in lowered.instructions for v in (*i.reads(), *i.writes(), *(c for c, _ in i.copies)))]
+    return [*lowered.feeds, *(v for i in lowered.calls for v in (*i.reads(), *i.writes(), *(c for c, _ in i.copies)))]
 
 
 def observe(of: Replayed, **how: Any) -> Observed:
@@ -109,7 +109,7 @@ class Place(NamedTuple):
     """A block that is being run, as it is planned: which instruction, its position, and the records."""
 
     live: Liveness
-    instruction: Instruction
+    instruction: KernelCall
     lowered: Lowered
 
 
@@ -118,12 +118,13 @@ def planned_places(seen: Observed, moment: Moment) -> list[Place]:
     live, lowered = seen.ran.live, seen.ran.emitted.lowered
     out: list[Place] = []
     for depth, at in enumerate(moment.at):
-        i = lowered.instructions[at]
+        i = lowered.calls[at]
         out.append(Place(live, i, lowered))
         if depth + 1 < len(moment.at):
             inner = next(r.inner for r in live.records if r.inner is not None and r.op is i.op)
-            assert inner is not None and i.region is not None
-            live, lowered = inner, i.region.lowered
+            region = region_of(i)
+            assert inner is not None and region is not None
+            live, lowered = inner, region.lowered
     return out
 
 

@@ -14,7 +14,7 @@ from foreshape.cost.predict import seconds_of
 from foreshape.cost.probes import Probe, mixed, probes
 from foreshape.cost.runner import clock_for, offsets, timed_calls
 from foreshape.kernels.pages import full
-from foreshape.lowering import Instruction, fuse, lower
+from foreshape.lowering import KernelCall, fuse, lower
 from foreshape.memory.liveness import find_liveness
 from foreshape.program import Program
 from foreshape.values.torch_proxy import torch
@@ -77,7 +77,7 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
     find_liveness(lowered)  # which tells results to take over the memory of operands
     sizes = Sizes(probe.symbols)
 
-    def wanted(i: Instruction) -> bool:
+    def wanted(i: KernelCall) -> bool:
         sizes.make_rows(i)
         call = call_of(i, sizes)
         known = kinds.get(call.kind, {}).get(call.at, ())

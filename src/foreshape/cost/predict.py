@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foreshape.cost.calibration import Calibration, Kernels
 from foreshape.cost.calls import Call, calls_of
-from foreshape.lowering import Instruction, Lowered
+from foreshape.lowering import KernelCall, Lowered
 from foreshape.lowering.threads import threads_for
 
 _OTHER = ("elementwise_add", "elementwise_mul")
@@ -22,7 +22,7 @@ _SIDES = 3
 class Timed:
     """A kernel call with the seconds that it is predicted to take."""
 
-    instruction: Instruction
+    instruction: KernelCall
     call: Call
     seconds: float
     measured: bool

@@ -7,8 +7,8 @@ from time import perf_counter, thread_time
 from types import CodeType, FunctionType
 from typing import Any
 
-from foreshape.lowering import Instruction, Lowered, Value
-from foreshape.lowering.instruction import Argument, values_of
+from foreshape.lowering import KernelCall, Lowered, Value
+from foreshape.lowering.instruction import Argument, OpCall, values_of
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Lazy, torch
 
@@ -23,8 +23,8 @@ hold none of the rows then. Ids are skewed, so that a larger cache has many of t
 
 
 def timed_calls(
-    lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[Instruction], bool], far: Callable[[Instruction], bool] = lambda i: False
-) -> Iterator[tuple[Instruction, float]]:
+    lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
+) -> Iterator[tuple[KernelCall, float]]:
     """Run a block, and for each instruction that is wanted give the seconds that a call takes in a row of equal ones.
 
     One that uses up what another has kept for it, as the gradient of a recurrent network does, is measured after all that come before it have
@@ -37,7 +37,7 @@ def timed_calls(
     values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
     values.update((name, make(*(values[repr(p)] for p in of))) for name, of, make in lowered.derived)
     exec("\n".join(lowered.prologue), {}, values)
-    before: list[tuple[Instruction, FunctionType]] = []
+    before: list[tuple[KernelCall, FunctionType]] = []
     kept: set[str] = set()
 
     def again(call: FunctionType, swept: Any) -> None:
@@ -48,7 +48,7 @@ def timed_calls(
             _keep(values, one, function())
         call.__globals__.update(values)
 
-    for i in lowered.instructions:
+    for i in lowered.calls:
         values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)
         call = _function(i, values)
         made = call()
@@ -58,11 +58,11 @@ def timed_calls(
             yield i, _alone(call, lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call)
         _keep(values, i, made)
         before.append((i, call))
-        if i.expression is None and i.op.operator is not None and i.op.operator.retains():
+        if isinstance(i, OpCall) and i.op.operator is not None and i.op.operator.retains():
             kept.update(repr(v) for v in values_of(i.results))
 
 
-def _keep(values: dict[str, Any], i: Instruction, made: Any) -> None:
+def _keep(values: dict[str, Any], i: KernelCall, made: Any) -> None:
     """Take what a call gave."""
     for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
         if at not in i.in_place:
@@ -77,31 +77,17 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
             _put(values, one, made)
 
 
-def _function(i: Instruction, values: Mapping[str, Any]) -> FunctionType:
+def _function(i: KernelCall, values: Mapping[str, Any]) -> FunctionType:
     """A call as the step makes it, without arguments."""
-    names = {name: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()}
-    if i.expression is not None:
-        text = (i.expression if i.into is None else i.in_place_expression).format(*map(_text, i.arguments), **{n: n for n in i.constants})
-        names["into"] = values.get(repr(i.into))
-    else:
-        names["kernel"] = i.kernel
-        parts = [_text(a) for a in i.arguments]
-        if i.kernel_requested:
-            names["requested"] = tuple(bool(values_of([r])) for r in i.results)
-            parts.append("requested=requested")
-        if i.offsets is not None:
-            parts.append(f"offsets=[{', '.join(map(_text, i.offsets))}]")
-        if i.before is not None:
-            parts.append(f"before={_text(i.before)}")
-        text = f"kernel({', '.join(parts)})"
+    names: dict[str, Any] = {}
+
+    def name(n: str, value: Any) -> str:
+        names[n] = value.get() if isinstance(value, Lazy) else value
+        return n
+
+    text = i.code(name, tuple(bool(values_of([r])) for r in i.results))
     module = compile(f"def call():\n    return {text}\n", "<measured call>", "exec")
     return FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), {**values, **names})
-
-
-def _text(argument: Argument) -> str:
-    if isinstance(argument, list):
-        return f"[{', '.join('None' if v is None else repr(v) for v in argument)}]"
-    return "None" if argument is None else repr(argument)
 
 
 def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:

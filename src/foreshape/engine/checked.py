@@ -16,7 +16,7 @@ from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.instruction import KernelCall, Lowered, Value, region_of
 from foreshape.lowering.regions import running
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
@@ -80,7 +80,7 @@ class Checked:
                 for value in lowered.feeds:
                     self._look(value, frame.values, None)
             exec(text.prologue, names, frame.values)
-            for at, i in enumerate(lowered.instructions):
+            for at, i in enumerate(lowered.calls):
                 frame.at = at
                 self._step(i, text, frame, names, freed)
             return [frame.values.get(repr(v)) for v in lowered.returns()]
@@ -88,7 +88,7 @@ class Checked:
             self.frames.pop()
             self.symbols.leave()
 
-    def _step(self, i: Instruction, text: _Text, frame: Frame, names: dict[str, Any], freed: Freed | None) -> None:
+    def _step(self, i: KernelCall, text: _Text, frame: Frame, names: dict[str, Any], freed: Freed | None) -> None:
         values = frame.values
         before = operands_before(i, values) if self.look else None
         exec(text.codes[frame.at], names, values)
@@ -107,7 +107,7 @@ class Checked:
         if freed is not None:
             freed.drop(dead)
 
-    def _look(self, value: Value, values: Mapping[str, Any], i: Instruction | None, meant: Callable[[str, Any], bool] | None = None) -> None:
+    def _look(self, value: Value, values: Mapping[str, Any], i: KernelCall | None, meant: Callable[[str, Any], bool] | None = None) -> None:
         tensor = values[repr(value)]
         if not isinstance(tensor, (torch.Tensor, Rows)):
             return
@@ -118,7 +118,7 @@ class Checked:
         where = f", at {site.short()}" if site is not None else ""
         if spec is not None and spec.dims is not None and not isinstance(tensor, Rows):
             seen = list(tensor.shape)
-            want = self.symbols.wanted(value.name, spec.dims, seen, i is None or i.region is not None)
+            want = self.symbols.wanted(value.name, spec.dims, seen, i is None or region_of(i) is not None)
             if len(want) != len(seen) or any(w is not None and w != s for w, s in zip(want, seen, strict=True)):
                 raise ExecutionError(f"{what} must be {spec.text()}, which is {want} now; the kernel made {seen}{where}")
         if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:
@@ -143,8 +143,8 @@ class _Text:
         self.parameters = writer.parameters()
         self.prologue = "\n".join(lowered.prologue)
         self.codes: list[CodeType] = []
-        self.dead = [writer.dead(at) for at in range(len(lowered.instructions))]
-        for at, i in enumerate(lowered.instructions):
+        self.dead = [writer.dead(at) for at in range(len(lowered.calls))]
+        for at, i in enumerate(lowered.calls):
             lines = writer.lines(at)
             self.codes.append(with_ops(compile("\n".join(lines), STEP_FILE, "exec"), dict.fromkeys(range(1, len(lines) + 1), i.op)))
         self.constants = writer.constants

@@ -17,7 +17,7 @@ from foreshape.engine.executor import Executor
 from foreshape.engine.profile_shown import Call, Profile
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
-from foreshape.lowering.instruction import Instruction, Lowered
+from foreshape.lowering.instruction import FusedCall, KernelCall, Lowered, parts_of
 from foreshape.lowering.regions import running
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_absent
@@ -133,7 +133,7 @@ class _Clock:
         code, defaults, before = function.__code__, function.__defaults__ or (), running.checked
         emitted, times = self._emitted(lowered)
         held = len(defaults) - len(lowered.derived)
-        series = {i.packed: at for at, i in enumerate(lowered.instructions) if i.parts}
+        series = {i.kernel.packed: at for at, i in enumerate(lowered.calls) if isinstance(i, FusedCall) and i.parts}
         made = zip(lowered.derived, defaults[held:], strict=True)
         clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
         names = function.__globals__
@@ -205,15 +205,15 @@ class _Clock:
 
 def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> Call:
     at, part = key
-    i = times.lowered.instructions[at]
+    i = times.lowered.calls[at]
     seconds, count = median(run.get(key, 0.0) for run in times.runs), times.counts.get(key, 0)
-    if i.parts and part is None:
+    if parts_of(i) and part is None:
         told = any(k[0] == at and k[1] is not None for k in times.seconds)
-        words = f"the call of {len(i.parts)} kernels" if told else _types([op for p in i.parts for op in p])
+        words = f"the call of {len(parts_of(i))} kernels" if told else _types([op for p in parts_of(i) for op in p])
         return Call(words, "", "", seconds, count, None, "", _line(i.op))
     if part == -1:
         return Call("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
-    op = i.op if part is None else i.parts[part][0]
+    op = i.op if part is None else parts_of(i)[part][0]
     result = _result(i, op if part is not None else None)
     words = _types([one for one, _ in stands] or [op])
     name, dims = ("", "") if result is None else (result.name, _dims(result, values))
@@ -229,7 +229,7 @@ def _line(op: Op) -> str:
     return op.call_site.short() if op.call_site is not None else ""
 
 
-def _result(i: Instruction, of: Op | None) -> Variable | None:
+def _result(i: KernelCall, of: Op | None) -> Variable | None:
     """The variable that a call makes first; of an op that is a part of it, or that changes what it is given."""
     if of is None:
         found = next((v for v in i.writes() if v.variable is not None), None)
@@ -269,8 +269,8 @@ def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
     is within the one that it goes into."""
     makers: dict[tuple[int, str], _Key] = {}
     own: dict[int, _Key] = {}
-    for at, i in enumerate(lowered.instructions):
-        for part, op in [(None, i.op)] if not i.parts else [(n, op) for n, ops in enumerate(i.parts) for op in ops]:
+    for at, i in enumerate(lowered.calls):
+        for part, op in [(None, i.op)] if not parts_of(i) else [(n, op) for n, ops in enumerate(parts_of(i)) for op in ops]:
             own.setdefault(id(op), (at, part))
             for name in (v.name for v in i.writes()) if part is None and i.results else op.output_names():
                 makers.setdefault((id(op), name), (at, part))

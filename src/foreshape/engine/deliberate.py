@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.lowering.instruction import Instruction
+from foreshape.lowering.instruction import KernelCall, region_of
 from foreshape.ops.tensor.random import current
 from foreshape.program import Op
 from foreshape.values.torch_proxy import torch
@@ -18,9 +18,9 @@ _PUT = (-1.0, -1025.0)
 """What is put in the place of -inf, one after the other, to see whether a result follows it."""
 
 
-def operands_before(i: Instruction, values: Mapping[str, Any]) -> dict[str, Any] | None:
+def operands_before(i: KernelCall, values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Copies of what an instruction reads, where some of it is -inf; None where nothing is."""
-    if i.region is not None:  # its own instructions are looked at one by one
+    if region_of(i) is not None:  # its own instructions are looked at one by one
         return None
     read = {repr(v): values[repr(v)] for v in i.reads() if repr(v) in values} | {repr(s): values[repr(s)] for _, s in i.copies if repr(s) in values}
     if not any(_has_infinity(t) for t in read.values()):
@@ -28,7 +28,7 @@ def operands_before(i: Instruction, values: Mapping[str, Any]) -> dict[str, Any]
     return {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in read.items()}
 
 
-def is_meant(i: Instruction, name: str, result: Tensor, before: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
+def is_meant(i: KernelCall, name: str, result: Tensor, before: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
     """Whether the infinities of a result are -inf that the program means.
 
     Args:
@@ -38,7 +38,7 @@ def is_meant(i: Instruction, name: str, result: Tensor, before: Mapping[str, Any
     """
     if bool((torch.isnan(result) | (result == math.inf)).any()):
         return False
-    if i.region is not None:
+    if region_of(i) is not None:
         return True
     if before is None:
         return writes_infinity(i.op)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
 from foreshape.engine.held import Held, compare_held, compare_spec
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value, region_of, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Lazy, torch
@@ -51,8 +51,8 @@ class Emitted:
 
     def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
         self.lowered, self.source, self.constants = lowered, source, constants
-        read = {v for i in lowered.instructions for v in i.reads()}
-        self.read_again = {place.name for i in lowered.instructions for place, _ in i.stores if place in read}
+        read = {v for i in lowered.calls for v in i.reads()}
+        self.read_again = {place.name for i in lowered.calls for place, _ in i.stores if place in read}
         """The persistables that are read after they were written: their open dims must be what they were."""
         module = compile(source, STEP_FILE, "exec")
         self.code = with_ops(next(c for c in module.co_consts if isinstance(c, CodeType)), lines)
@@ -83,7 +83,7 @@ class Emitted:
         held = compare_held(self.lowered.persistables, values)
         namespace = dict(self.constants)
         weak = WeakMethod(scope.store)  # the step does not keep its scope alive
-        specs = {place.name: place.variable.spec for i in self.lowered.instructions for place, _ in i.stores if place.variable is not None}
+        specs = {place.name: place.variable.spec for i in self.lowered.calls for place, _ in i.stores if place.variable is not None}
         shapes = {p.name: tuple(value.shape) for p, value in zip(self.lowered.persistables, values, strict=True) if p.name in self.read_again}
 
         def store(name: str, value: Any, owned: bool = True) -> Any:
@@ -132,9 +132,10 @@ def emit(lowered: Lowered, clocked: bool = False) -> Emitted:
     out = [f"def step({', '.join(text.parameters())}):", *(f"    {line}" for line in lowered.prologue)]
     if clocked:
         out.append("    last = now()")
-    for at, i in enumerate(lowered.instructions):
-        if i.region is not None and not clocked:
-            i.region.function = emit(i.region.lowered).bind_region()
+    for at, i in enumerate(lowered.calls):
+        region = region_of(i)
+        if region is not None and not clocked:
+            region.function = emit(region.lowered).bind_region()
         for line in text.lines(at):
             out.append(f"    {line}")
             lines[len(out)] = i.op
@@ -168,11 +169,11 @@ class Writer:
 
     def lines(self, at: int) -> list[str]:
         """The statements of an instruction."""
-        i = self.lowered.instructions[at]
+        i = self.lowered.calls[at]
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         targets = self._targets(i)
         out.append((", ".join(targets) + " = " if targets else "") + self._call(i, at))
-        gone = ["_"] if "_" in targets and not i.kernel_requested else []
+        gone = ["_"] if "_" in targets and not _wants_to_know(i) else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
                 names = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
@@ -185,16 +186,16 @@ class Writer:
 
     def dead(self, at: int) -> list[Value]:
         """The values that nothing needs after an instruction."""
-        i = self.lowered.instructions[at]
+        i = self.lowered.calls[at]
         used = [v for v in [*i.reads(), *(v for _, v in i.copies)] if self._last.get(id(v)) == at]
         used += [v for v in [*(v for _, v in i.stores), *(i.writes() if self.every else ())] if id(v) not in self._last]
         return [v for v in dict.fromkeys(used) if id(v) not in self._kept]
 
-    def _is_wanted(self, i: Instruction, v: Value | None) -> bool:
+    def _is_wanted(self, i: KernelCall, v: Value | None) -> bool:
         """Whether a result is given its name."""
         return v is not None and (self.every or id(v) in self._last or id(v) in self._kept or any(v is stored for _, stored in i.stores))
 
-    def _targets(self, i: Instruction) -> list[str]:
+    def _targets(self, i: KernelCall) -> list[str]:
         names: list[str] = []
         for at, r in enumerate(i.results):
             if isinstance(r, list):
@@ -205,33 +206,22 @@ class Writer:
                 names.append(repr(r))
         return [] if all(n == "_" for n in names) else names
 
-    def _call(self, i: Instruction, at: int) -> str:
-        if i.expression is not None:
-            named = {name: f"{name}{at}" for name in i.constants}
-            self.constants.update({named[name]: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()})
-            text = i.expression if i.into is None else i.in_place_expression
-            return text.format(*(_text(a) for a in i.arguments), **named)
-        self.constants[f"k{at}"] = i.kernel
-        arguments = [_text(a) for a in i.arguments]
-        if i.kernel_requested:
-            self.constants[f"w{at}"] = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results)
-            arguments.append(f"requested=w{at}")
-        if i.offsets is not None:
-            arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
-        if i.before is not None:
-            arguments.append(f"before={_text(i.before)}")
-        if i.into is not None:
-            arguments.append(f"into={i.into}")
-        return f"k{at}({', '.join(arguments)})"
+    def _call(self, i: KernelCall, at: int) -> str:
+        def name(n: str, value: Any) -> str:
+            self.constants[f"{n}{at}"] = value.get() if isinstance(value, Lazy) else value
+            return f"{n}{at}"
 
-    def _is_asked(self, i: Instruction, v: Value) -> bool:
+        asked = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results) if _wants_to_know(i) else ()
+        return i.code(name, asked)
+
+    def _is_asked(self, i: KernelCall, v: Value) -> bool:
         """Whether a kernel is asked to make a result."""
         return v.persistable or self._is_wanted(i, v)
 
 
 def _last_uses(lowered: Lowered) -> dict[int, int]:
     last: dict[int, int] = {}
-    for at, i in enumerate(lowered.instructions):
+    for at, i in enumerate(lowered.calls):
         for value in i.reads():
             last[id(value)] = at
         for _, source in i.copies:
@@ -239,13 +229,12 @@ def _last_uses(lowered: Lowered) -> dict[int, int]:
     return last
 
 
-def _text(argument: Argument) -> str:
-    if isinstance(argument, list):
-        return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
-    return "None" if argument is None else repr(argument)
+def _wants_to_know(i: KernelCall) -> bool:
+    """Return whether a kernel takes which results are asked for."""
+    return isinstance(i, OpCall) and i.kernel_requested
 
 
-def _is_fresh(i: Instruction, value: Value) -> bool:
+def _is_fresh(i: KernelCall, value: Value) -> bool:
     """Whether a result has memory of its own."""
     operator = i.op.operator
     if operator is None:

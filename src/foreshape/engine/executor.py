@@ -84,7 +84,7 @@ class Step:
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
         self.frozen = lowered.frozen = frozen
-        self.plain = replace(lowered, instructions=list(lowered.instructions))
+        self.plain = replace(lowered, calls=list(lowered.calls))
         if fused:
             fuse(lowered)
         if finite:
@@ -112,7 +112,7 @@ class Step:
     ) -> ShapePlan:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
         values = {**self.feeder.check_shapes(given, held), **longest}
-        if limit is not None and self.plain.instructions:
+        if limit is not None and self.plain.calls:
             self._refuse_past(limit, values, exact)
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.engine.feed import Feeder
 from foreshape.errors import ForeshapeError
-from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.instruction import FusedCall, KernelCall, Lowered, Value
 from foreshape.program import Role
 from foreshape.values.rows import Rows
 
@@ -32,7 +33,7 @@ def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
 
     Where one of them is there only after that, the loss that is minimised is looked at in its place. Where there are no updates, nothing changes.
     """
-    calls = lowered.instructions
+    calls = lowered.calls
     first = _first_update(lowered, names)
     if first is None:
         return
@@ -49,12 +50,12 @@ def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
     if early:
         fresh = 1 + max(v.index for i in calls for v in (*i.reads(), *i.writes(), *early))
         copies = [Value(f"{v.name}@KEPT", fresh + at, made=v.spec) for at, v in enumerate(early)]
-        keep = Instruction(calls[0].op, _copies, [[*early]], [copies], expression="{copies}({0})", constants={"copies": _copies})
+        keep = FusedCall(calls[0].op, [[*early]], [copies], kernel=FusedKernel("{op} copies", "{copies}({0})", {"copies": _copies}))
         keep.position = calls[0].position
         calls.insert(0, keep)
     numbers = [f"{{{2 + at}}}" for at in range(len(values))]
     text = f"{' and '.join(f'{{isfinite}}({n}.item())' for n in numbers)} or {{stop}}({{0}}, {{1}}, {', '.join(numbers)})"
-    look = Instruction(update.op, _stop, [copies, [*early], *values], [], expression=text, constants={"isfinite": isfinite, "stop": _stop})
+    look = FusedCall(update.op, [copies, [*early], *values], [], kernel=FusedKernel("{op} isfinite stop", text, {"isfinite": isfinite, "stop": _stop}))
     look.position = update.position
     calls.insert(calls.index(update), look)
 
@@ -73,7 +74,7 @@ def _first_update(lowered: Lowered, names: Sequence[str]) -> int | None:
     That is the first update; or the first one after all of them are made, where what is changed before is little and can be put back, such as
     the count of a group of batches.
     """
-    calls = lowered.instructions
+    calls = lowered.calls
     updates = [at for at, i in enumerate(calls) if _updates(i)]
     wanted = {v for name in names for v in lowered.fetches if v.name == name and not v.feed}
     made = [at for at, i in enumerate(calls) if wanted.intersection(i.writes())]
@@ -84,7 +85,7 @@ def _first_update(lowered: Lowered, names: Sequence[str]) -> int | None:
     return later if sum(map(_bytes, between)) <= MOST else updates[0]
 
 
-def _updates(i: Instruction) -> bool:
+def _updates(i: KernelCall) -> bool:
     return bool(i.op.role & Role.OPTIMIZE) or (bool(i.op.role & Role.BACKWARD) and any(v.persistable for v in i.changes()))
 
 

@@ -5,11 +5,13 @@ torch's own kernel leaves out what a mask does to a whole row, and makes the wei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, maximum, minimum, product, reaches
 from foreshape.kernels import flash, onednn
+from foreshape.kernels.fused import Effects, FusedKernel, Order, Sizes, Work, call_text
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
@@ -183,3 +185,42 @@ def _pieces(end: int, k: Tensor) -> list[slice]:
 def _in_rows(x: Tensor) -> Tensor:
     """``x`` with the elements of each row side by side, and rows apart, which the kernels take for granted."""
     return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.contiguous()
+
+
+# --- the calls
+
+
+def axes_by_time(rank: int, turned: bool) -> tuple[Order, Order]:
+    """Return the order of the axes in memory of what is made: the heads of a time side by side, as a product of rows gives it; and that of d_k."""
+    last = rank - 1
+    by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)
+    return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time
+
+
+def forward_call(of: Attention, rank: int, masked: bool, keeps_sums: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the attention of q, k, v and a mask, with the logarithms of the sums of each row where the gradient wants them."""
+    by_time, k_order = axes_by_time(rank, of.turned)
+    effects = Effects(axis_order=_operand_order(rank, k_order), result_order={0: by_time})
+    text = call_text("attention", 4 if masked else 3) + ("" if keeps_sums else "[0]")
+    return FusedKernel("attention", text, {"attention": of.forward}, effects=effects, workspace=workspace, work=work_of_attention)
+
+
+def gradient_call(of: Attention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the gradients of q, k and v, of q, k, v, the result, its sums, the gradient of the result, and a mask."""
+    by_time, k_order = axes_by_time(rank, of.turned)
+    effects = Effects(axis_order={**_operand_order(rank, k_order), 5: by_time}, result_order={0: by_time, 1: k_order, 2: by_time})
+    text = call_text("gradient", 7 if masked else 6)
+    return FusedKernel("attention gradient", text, {"gradient": of.backward}, effects=effects, workspace=workspace, work=work_of_attention)
+
+
+def _operand_order(rank: int, k_order: Order) -> dict[int, Order]:
+    return {0: (rank - 1,), 1: k_order[-1:], 2: (rank - 1,)}
+
+
+def work_of_attention(operands: Sizes, results: Sizes) -> Work | None:
+    """Return the work of an attention: heads of all examples, time, time, width."""
+    q, k = operands[0], operands[1]
+    if q is None or k is None or len(q) < 3 or len(k) < 3:
+        return None
+    at = (prod(q[:-2]), q[-2], max(k[-2], k[-1]) if len(k) == len(q) else q[-2], q[-1])
+    return Work(at, prod(at) * 2)

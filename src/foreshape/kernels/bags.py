@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError
+from foreshape.kernels.fused import Effects, FusedKernel, call_text
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.torch_private import private
@@ -83,3 +84,15 @@ class Bag:
             return (lengths if self.how == "AVERAGE" else lengths.sqrt()).reciprocal().to(like.dtype).unsqueeze(1)
 
         return where.kept(("bag", self.how, like.dtype), make)
+
+    # --- its calls
+
+    def pooled(self, ragged: bool) -> FusedKernel:
+        """Return the bags, of the table, the ids and, where these are ragged, their offsets."""
+        return FusedKernel("{op} bag", call_text("bag", 3 if ragged else 2), {"bag": self.forward})
+
+    def gradient(self, ragged: bool, sparse: bool) -> FusedKernel:
+        """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets. Of sparse rows the values are the bags', which are
+        there."""
+        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''}){'' if sparse else '.to_dense()'}"
+        return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import exp
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size, product
+from foreshape.kernels.fused import FusedKernel
+from foreshape.spec import Spec
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -41,3 +44,37 @@ def gradient_of_classes(p: Tensor, label: Tensor, d: Tensor, ignored: int) -> Te
 def gradient_of_distribution(p: Tensor, label: Tensor, d: Tensor) -> Tensor:
     """Return the gradient of x through -sum(label log(p)) along the last axis: d (p sum(label) - label)."""
     return torch.mul(p, label.sum(-1, keepdim=True)).sub_(label).mul_(d)
+
+
+# --- the calls
+
+
+_NUMBER, _SWITCH = 8, 1
+
+
+def of_logarithm(p: Spec, axis: int) -> FusedKernel:
+    """Return `gradient_of_logarithm`, of p and d."""
+    constants = {"gradient": gradient_of_logarithm, "axis": axis}
+    return FusedKernel("{op} axis gradient", "{gradient}({0}, {1}, {axis})", constants, workspace=lambda: _rows(p, axis))
+
+
+def of_classes(p: Spec, ignored: int) -> FusedKernel:
+    """Return `gradient_of_classes`, of p, labels and d."""
+    constants = {"gradient": gradient_of_classes, "ignored": ignored}
+    return FusedKernel("{op} gradient ignored", "{gradient}({0}, {1}, {2}, {ignored})", constants, workspace=lambda: _picking(p))
+
+
+def of_distribution(p: Spec) -> FusedKernel:
+    """Return `gradient_of_distribution`, of p, labels and d."""
+    return FusedKernel("{op} gradient", "{gradient}({0}, {1}, {2})", {"gradient": gradient_of_distribution}, workspace=lambda: _rows(p, -1))
+
+
+def _rows(p: Spec, axis: int) -> Size:
+    """Return the bytes of one number for each row."""
+    at = axis % p.rank
+    return product([d for k, d in enumerate(p.known_dims) if k != at]) * p.known_dtype.itemsize
+
+
+def _picking(p: Spec) -> Size:
+    """Return the bytes of the class numbers, of those that count, of which these are, and of the gradient of each twice."""
+    return product(p.known_dims[:-1]) * (2 * _NUMBER + _SWITCH) + 2 * _rows(p, -1)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
+from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.spec import INT64, Spec
 from foreshape.values.torch_private import private_into
-from foreshape.values.torch_proxy import aten, torch
+from foreshape.values.torch_proxy import Lazy, aten, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,3 +60,18 @@ class ClassLoss:
                 return torch.zeros_like(logs)
         d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
         return private_into.log_softmax_gradient(d_logs, logs, 1, logs.dtype, into=d_logs)
+
+    # --- its calls
+
+    @staticmethod
+    def logarithms() -> FusedKernel:
+        """Return the logarithms of the probabilities of logits ``[rows, classes]``."""
+        return FusedKernel("{op} log_softmax", "{log_softmax}({0}, 1)", {"log_softmax": Lazy(lambda: torch.log_softmax)}, effects=Effects(contiguous=(0,)))
+
+    def mean(self, label: Spec) -> FusedKernel:
+        """Return the mean loss and the number of rows that count, of logarithms and labels."""
+        return FusedKernel("{op} loss", "{loss}({0}, {1})", {"loss": self.forward}, workspace=lambda: workspace(label))
+
+    def gradient(self, label: Spec) -> FusedKernel:
+        """Return the gradient of the logits, of logarithms, labels, the gradient of the mean, and the number of rows that count."""
+        return FusedKernel("{op} gradient", "{gradient}({0}, {1}, {2}, {3})", {"gradient": self.backward}, workspace=lambda: workspace(label))

@@ -5,10 +5,13 @@ What is kept between the passes is a byte for each weight, which says whether it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum, product
+from foreshape.kernels.attention import axes_by_time, work_of_attention
+from foreshape.kernels.dropping import drawing_bytes
+from foreshape.kernels.fused import Effects, FusedKernel, call_text
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
@@ -115,3 +118,27 @@ def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> 
     copied = (2 * rows[0] + 2 * rows[1]) * _BYTES
     hidden = time * keys * _BYTES if later else 0
     return weights + copied + hidden, 3 * weights + 2 * copied + hidden
+
+
+# --- the calls
+
+
+def drawing_call(of: DroppedAttention, draw: Callable[..., Tensor], weights: Sequence[Size]) -> FusedKernel:
+    """Return the numbers that say which weights, of these dims, are kept; of q and k."""
+    constants = {"draw": draw, "shape": of.shape}
+    return FusedKernel("{op} draw shape", "{draw}({shape}({0}, {1}), {0}.device)", constants, workspace=lambda: drawing_bytes(product(weights)))
+
+
+def forward_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the attention of q, k, v, the weights that are kept, and a mask."""
+    effects = Effects(result_order={0: axes_by_time(rank, of.turned)[0]})
+    text = call_text("attention", 5 if masked else 4)
+    return FusedKernel("attention", text, {"attention": of.forward}, effects=effects, workspace=workspace, work=work_of_attention)
+
+
+def gradient_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the gradients of q, k and v, of q, k, v, the weights that are kept, the gradient of the result, and a mask."""
+    by_time, k_order = axes_by_time(rank, of.turned)
+    effects = Effects(result_order={0: by_time, 1: k_order, 2: by_time})
+    text = call_text("gradient", 6 if masked else 5)
+    return FusedKernel("attention gradient", text, {"gradient": of.backward}, effects=effects, workspace=workspace, work=work_of_attention)

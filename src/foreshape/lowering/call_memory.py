@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from foreshape.dims import Dim, Size, equal, evaluate, explain_symbols, product, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.lowering.instruction import Instruction, Value, values_of
+from foreshape.lowering.instruction import FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import PLACEHOLDER
 from foreshape.program.op import EMPTY
@@ -47,14 +47,14 @@ def _evaluated(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer
         return otherwise, f"{type(error).__name__}: {error}"
 
 
-def rule_bytes(i: Instruction, rule: Callable[[], Size]) -> Size:
+def rule_bytes(i: KernelCall, rule: Callable[[], Size]) -> Size:
     """The bytes that a rule says; 0 where it fails, and then the instruction notes why."""
     found, why = _evaluated(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
     i.unknown = i.unknown or why
     return found
 
 
-def _of_this_op(size: Size, i: Instruction) -> Size:
+def _of_this_op(size: Size, i: KernelCall) -> Size:
     """A size with the symbols of its op for what only the run tells of its results. Refuses one that is too long to be kept."""
     if not isinstance(size, Dim):
         return size
@@ -76,7 +76,7 @@ def _bytes_of(found: object) -> Size:
     raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {found!r}")
 
 
-def workspace_of(operator: Operator, i: Instruction, requested: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
+def workspace_of(operator: Operator, i: KernelCall, requested: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
     """What a kernel takes while it runs. ``strided`` are the values that need not lie in a row, ``rows`` the bytes of sparse rows."""
     cls = type(operator)
     if cls.workspace is Operator.workspace:
@@ -93,15 +93,18 @@ def workspace_of(operator: Operator, i: Instruction, requested: Sequence[bool], 
     return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), **named))
 
 
-def workspace_in_rows(i: Instruction, requested: Sequence[bool] | None = None) -> Size:
+def workspace_in_rows(i: KernelCall, requested: Sequence[bool] | None = None) -> Size:
     """What a call takes while it runs, where all that it is given lies in a row and nothing of it is sparse rows."""
     operator = i.op.operator
-    if i.expression is not None or operator is None or operator.sub_blocks or not i.results:
+    if isinstance(i, FusedCall):
+        return i.workspace
+    assert isinstance(i, OpCall)
+    if operator is None or operator.sub_blocks or not i.results:
         return i.workspace
     return workspace_of(operator, i, requested or [True] * len(operator.schema.results), (), {})
 
 
-def retained_of(operator: Operator, i: Instruction, requested: Sequence[bool]) -> Mapping[str, Size]:
+def retained_of(operator: Operator, i: KernelCall, requested: Sequence[bool]) -> Mapping[str, Size]:
     """The bytes that results retain beside what they are described to be: result slot -> bytes."""
     if not operator.retains():
         return {}
@@ -116,7 +119,7 @@ def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence
     return _evaluated(lambda: {slot: _bytes_of(size) for slot, size in operator.retained(specs, requested).items()}, nothing)
 
 
-def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
+def _operand_specs(operator: Operator, i: KernelCall) -> list[object]:
     """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
     specs: list[object] = []
     for _, given in zip(operator.schema.operands, i.arguments, strict=False):
@@ -129,7 +132,7 @@ def same_size(a: Size, b: Size) -> bool:
     return a == b if isinstance(a, int) or isinstance(b, int) else a is b
 
 
-def carried_by_rounds(i: Instruction, made: Sequence[Value]) -> Size:
+def carried_by_rounds(i: KernelCall, made: Sequence[Value]) -> Size:
     """The bytes that an op which runs a block holds between rounds beside its results: what a round hands on to the next, and of time
     steps what each of them gave, of which the results are made at the end."""
     results = i.results[0] if isinstance(i.results[0], list) else []
@@ -151,12 +154,12 @@ def _dense(value: Value) -> Size:
     return 0 if spec is None else dense_bytes(value, spec)
 
 
-def ids_size(i: Instruction) -> Size:
+def ids_size(i: KernelCall) -> Size:
     """The bytes of the ids that an instruction is given."""
     return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
 
 
-def rows_size(i: Instruction | None, spec: Spec, rows: Mapping[Value, Size]) -> Size:
+def rows_size(i: KernelCall | None, spec: Spec, rows: Mapping[Value, Size]) -> Size:
     """At most how many bytes sparse rows have that an instruction makes: a row for each id and each row that it is given."""
     if i is None or spec.dims is None or spec.dtype is None:
         return 0
@@ -168,7 +171,7 @@ def rows_size(i: Instruction | None, spec: Spec, rows: Mapping[Value, Size]) -> 
         elif of is not None and are_ids(of) and of.dims is not None:
             total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
     operator = i.op.operator
-    if operator is None or type(operator).rows_bytes is Operator.rows_bytes or i.expression is not None:
+    if operator is None or type(operator).rows_bytes is Operator.rows_bytes or isinstance(i, FusedCall):
         return total
     rule: Callable[..., Size] = operator.rows_bytes
     return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), rows=total))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
+from foreshape.kernels.fused import NO_KERNEL, Effects, FusedKernel
+from foreshape.operator.computations import Computation
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
 
@@ -50,69 +52,115 @@ class Value:
 Argument = Value | list["Value | None"] | None
 
 
-@data_class(eq=False)
-class Instruction:
-    """One kernel call: its arguments by operand, its results by result slot, and which of them somebody reads.
+def _no_kernel(*given: Any) -> Any:
+    raise NotImplementedError
 
-    ``copies``: values that the kernel changes in place and that must be copied first; ``stores``: persistable results that
-    the kernel does not write in place.
+
+@data_class(eq=False)
+class KernelCall:
+    """One kernel call of a step, in the place of an op.
+
+    Attributes:
+        op: the one that errors in it are told of.
+        arguments: by operand; a list where an operand is one.
+        results: by result slot, None where nobody reads it.
+        copies: (copy, source) of values that it changes in place and that are copied first.
+        stores: (place in the scope, value) of results that are stored there and are not written in place.
+        in_place: the result slots that it writes into their operands.
+        position: the op's place in the order in which the ops of the block run.
+        unknown: why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.call_memory`.
+        copied: the bytes of its copies of arguments that do not lie as it takes them, once `foreshape.memory.liveness` was asked.
+        into: the argument whose memory the result takes over, since nothing needs that any more.
     """
 
     op: Op
-    kernel: Callable[..., Any]
     arguments: list[Argument]
     results: list[Argument]
-    kernel_requested: bool = False
     copies: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     in_place: frozenset[int] = frozenset()
-    """The result slots that the kernel writes into their operands."""
-    expression: str | None = None
-    """Python text that is emitted instead of a call of ``kernel``: ``{0}``, ``{1}`` are the arguments, ``{name}`` a constant."""
-    constants: dict[str, Any] = field(default_factory=dict[str, Any])
-    tag: str = ""
-    """What a rewrite made it, for the rewrites that come after: ``product``, ``weight gradient``."""
-    offsets: list[Argument] | None = None
-    """The offsets of the arguments, by operand, where the kernel asks for them."""
-    before: list[Value | None] | None = None
-    """What the variables of accumulating results held before."""
-    region: Region | None = None
-    """The block that it runs."""
     position: int = 0
-    """Which op's place it has in the order in which the block's ops run."""
-    shares: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Of a rewritten one: results in the memory of an argument, views among them: number of the result -> number of the argument."""
-    may_share: tuple[int, int] | None = None
-    """Of a rewritten one: (result, argument) where ``in_place_expression`` would put the result into the argument's memory."""
-    in_place_expression: str = ""
-    workspace: Size = 0
-    """Of a rewritten one: the bytes that it needs while it runs."""
     unknown: str = ""
-    """Why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.call_memory`."""
-    in_rows: tuple[int, ...] = ()
-    """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
-    in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """Of a rewritten one: arguments that it copies where their axes, or the innermost of them, do not lie in this order in memory; in no known order,
-    as what is broadcast, where this is empty."""
-    gaps: Mapping[int, Size] = field(default_factory=dict[int, Size])
-    """Of a rewritten one: the bytes of its copies of arguments among these that lie in order, with gaps between their rows; without an entry it
-    copies them whole."""
-    lies: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
     copied: Size = 0
-    """The bytes of its copies of arguments that do not lie as it takes them, where `foreshape.memory.liveness` was asked."""
-    joins: int = 1
-    """How many kernels run in it."""
-    parts: tuple[tuple[Op, ...], ...] = ()
-    """Of a series: the last op of each of its steps, and those whose work that does too."""
-    packed: str = ""
-    """Of a rewritten one: the name of what computes all of it, which is made of persistables when the step is bound."""
     into: Value | None = None
-    """The argument whose memory the result takes over, since nothing needs that any more."""
-    updates: Sequence[Value] = ()
-    """Of several updates in one call, which has no results: the values that it changes in place."""
 
     def reads(self) -> list[Value]:
+        """Return the values of its arguments, and all else that it is given."""
+        return values_of(self.arguments)
+
+    def uses(self) -> list[Value]:
+        """Return all values that it looks at: those that it reads, and those that are copied for it first."""
+        read = self.reads()
+        return read + [source for _, source in self.copies] if self.copies else read
+
+    def writes(self) -> list[Value]:
+        """Return the values that it makes."""
+        return values_of(self.results)
+
+    def changes(self) -> list[Value]:
+        """Return the values that it changes in place, and those of the scope that it stores."""
+        if not (self.in_place or self.stores):
+            return []
+        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores]
+
+    @property
+    def updates(self) -> Sequence[Value]:
+        """The values that it changes in place and that are no results of it."""
+        return ()
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels run in it."""
+        return 1
+
+    def memory(self) -> Iterator[tuple[Value, Value | None]]:
+        """Yield each value that it makes with the one in whose memory that may lie, as declared; None where it has its own."""
+        for copy, _ in self.copies:
+            yield copy, None
+        for at, out in enumerate(self.results):
+            for number, value in enumerate(out if isinstance(out, list) else (out,)):
+                if value is not None:
+                    yield value, self._source(at, number, value)
+
+    def _source(self, at: int, number: int, value: Value) -> Value | None:
+        raise NotImplementedError
+
+    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+        """Return the Python expression of the call.
+
+        Args:
+            name: takes a constant and what it would be called, and returns its name in the text.
+            asked: which results are asked for, of a kernel that wants to know.
+        """
+        raise NotImplementedError
+
+
+@data_class(eq=False)
+class OpCall(KernelCall):
+    """A call of the kernel of an operator; its effects are what the operator declares.
+
+    Attributes:
+        kernel: takes the arguments, and what else is here.
+        kernel_requested: whether it takes the results that are asked for.
+        offsets: the offsets of the arguments, by operand, where the kernel asks for them.
+        before: the values that the variables of accumulating results had before.
+        region: the block that it runs.
+        updated: of several updates in one call, which has no results, the values that it changes in place.
+        contiguous: of such a call, the arguments that it copies unless they are contiguous.
+        workspace: of such a call, the bytes that it takes while it runs.
+    """
+
+    kernel: Callable[..., Any] = _no_kernel
+    kernel_requested: bool = False
+    offsets: list[Argument] | None = None
+    before: list[Value | None] | None = None
+    region: Region | None = None
+    updated: Sequence[Value] = ()
+    contiguous: tuple[int, ...] = ()
+    workspace: Size = 0
+
+    def reads(self) -> list[Value]:
+        """Return the values of its arguments, and all else that it is given."""
         out = values_of(self.arguments)
         if self.offsets is not None:
             out += values_of(self.offsets)
@@ -120,41 +168,93 @@ class Instruction:
             out += values_of([self.before])
         return out
 
-    def uses(self) -> list[Value]:
-        """All values that it looks at: what it reads, and what is copied for it first."""
-        read = self.reads()
-        return read + [source for _, source in self.copies] if self.copies else read
-
-    def writes(self) -> list[Value]:
-        return values_of(self.results)
-
     def changes(self) -> list[Value]:
-        """The values that it changes in place, and those of the scope that it stores."""
-        if not (self.in_place or self.stores or self.updates):
-            return []
-        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores] + [*self.updates]
+        """Return the values that it changes in place, and those of the scope that it stores."""
+        own = KernelCall.changes(self)
+        return [*own, *self.updated] if self.updated else own
 
-    def memory(self) -> Iterator[tuple[Value, Value | None]]:
-        """Each value that it makes with the one in whose memory that may lie, as declared; None where it has its own."""
+    @property
+    def updates(self) -> Sequence[Value]:
+        """The values that it changes in place and that are no results of it."""
+        return self.updated
+
+    def _source(self, at: int, number: int, value: Value) -> Value | None:
         operator = self.op.operator
-        for copy, _ in self.copies:
-            yield copy, None
-        for at, out in enumerate(self.results):
-            slot: str | None = None
-            if self.expression is None and operator is not None and at < len(operator.schema.results):
-                declared = operator.schema.results[at]
-                slot = declared.updates or declared.view_of
-            for number, value in enumerate(out if isinstance(out, list) else (out,)):
-                if value is None:
-                    continue
-                if self.expression is not None:
-                    given = self.arguments[self.shares[at]] if at in self.shares else value if at in self.in_place else None
-                    yield value, given if isinstance(given, Value) else None
-                else:
-                    yield value, None if operator is None or slot is None else argument_of(self, operator, slot, number)
+        if operator is None or at >= len(operator.schema.results):
+            return None
+        declared = operator.schema.results[at]
+        return argument_of(self, operator, declared.updates or declared.view_of, number)
+
+    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+        """Return the Python expression of the call."""
+        arguments = [text_of(a) for a in self.arguments]
+        if self.kernel_requested:
+            arguments.append(f"requested={name('w', asked)}")
+        if self.offsets is not None:
+            arguments.append(f"offsets=[{', '.join(text_of(a) for a in self.offsets)}]")
+        if self.before is not None:
+            arguments.append(f"before={text_of(self.before)}")
+        if self.into is not None:
+            arguments.append(f"into={self.into}")
+        return f"{name('k', self.kernel)}({', '.join(arguments)})"
 
 
-def argument_of(i: Instruction, operator: Operator, slot: str | None, number: int) -> Value | None:
+@data_class(eq=False)
+class FusedCall(KernelCall):
+    """A call of a kernel that stands for one or more ops.
+
+    Attributes:
+        kernel: its text, effects, kind and work.
+        computes: for the rewrites that come after.
+        workspace: the bytes that it takes while it runs.
+        parts: of a series, the last op of each of its steps, and those whose work that does too.
+    """
+
+    kernel: FusedKernel = NO_KERNEL
+    computes: Computation | None = None
+    workspace: Size = 0
+    parts: tuple[tuple[Op, ...], ...] = ()
+
+    @property
+    def effects(self) -> Effects:
+        """Its effects on memory, but for its workspace."""
+        return self.kernel.effects
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels run in it."""
+        return sum(map(len, self.parts)) or 1
+
+    def _source(self, at: int, number: int, value: Value) -> Value | None:
+        views = self.effects.views
+        given = self.arguments[views[at]] if at in views else value if at in self.in_place else None
+        return given if isinstance(given, Value) else None
+
+    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+        """Return the Python expression of the call."""
+        kernel = self.kernel
+        text = kernel.text if self.into is None else kernel.text_in_place
+        return text.format(*map(text_of, self.arguments), **{n: name(n, value) for n, value in kernel.constants.items()})
+
+
+def region_of(i: KernelCall) -> Region | None:
+    """Return the block that a call runs."""
+    return i.region if isinstance(i, OpCall) else None
+
+
+def parts_of(i: KernelCall) -> tuple[tuple[Op, ...], ...]:
+    """Return the ops of the steps of a series; nothing of another call."""
+    return i.parts if isinstance(i, FusedCall) else ()
+
+
+def text_of(argument: Argument) -> str:
+    """Return an argument as a step writes it."""
+    if isinstance(argument, list):
+        return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
+    return "None" if argument is None else repr(argument)
+
+
+def argument_of(i: KernelCall, operator: Operator, slot: str | None, number: int) -> Value | None:
     """What stands in an operand slot; of a list the element that belongs to a result, or the only one."""
     if slot is None:
         return None
@@ -177,12 +277,12 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
 
 @data_class()
 class Lowered:
-    """A pruned block as instructions, with the values that come in and go out."""
+    """A pruned block as kernel calls, with the values that come in and go out."""
 
     block: Block
     ops: list[Op]
     """The ops of the block in the order in which they run; those that this step does not need are among them."""
-    instructions: list[Instruction]
+    calls: list[KernelCall]
     feeds: list[Value]
     persistables: list[Value]
     fetches: list[Value]

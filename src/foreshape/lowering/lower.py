@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.infer.loop_state import joined_sources
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.fields import DENSE_OR_ROWS
@@ -51,7 +51,7 @@ class Lowering:
         """The name that specs have for some offsets -> the value that holds them now."""
         self.feeds: list[Value] = []
         self.persistables: list[Value] = []
-        self.instructions: list[Instruction] = []
+        self.calls: list[KernelCall] = []
         self._count = 0
         self._ops: list[Op] = []
         self._op: Op | None = None
@@ -72,14 +72,14 @@ class Lowering:
         at = {id(op): position for position, op in enumerate(self.block.ops)}
         try:
             for op in self._ops:
-                made = len(self.instructions)
+                made = len(self.calls)
                 try:
                     self._lower(op)
                 except ForeshapeError:
                     raise
                 except Exception as error:  # the last resort
                     raise ExecutionError(f"{op.type} cannot be prepared: {type(error).__name__}: {error}\n    {op}{line_of(op.site, op.type)}") from error
-                for i in self.instructions[made:]:
+                for i in self.calls[made:]:
                     i.position = at[id(op)]
         except _NotKnown:
             if self.region:
@@ -87,17 +87,18 @@ class Lowering:
             raise ExecutionError(f"the program cannot run: {unknown_words(unknown_types(with_inner(self._ops)))}") from None
         fetched = [self.read(n) for n in fetches]
         self._finish_collectives(fetched)
-        fetched = with_own_memory(self.instructions, fetched, lambda: self.new("").index)
+        fetched = with_own_memory(self.calls, fetched, lambda: self.new("").index)
         self.current.update(zip(fetches, fetched, strict=True))
-        return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, fetched)
+        return Lowered(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
         """Let collectives that only start wait themselves, where anything reads their result that does not wait for it: other frameworks'
         programs wait once for all, and a value that is still under way would be a wrong answer."""
-        starting = [i for i in self.instructions if i.op.operator is not None and i.op.operator.collective and i.op.attrs.get("use_calc_stream") is False]
+        plain = [(i, i.op.operator) for i in self.calls if isinstance(i, OpCall)]
+        starting = [i for i, of in plain if of is not None and of.collective and i.op.attrs.get("use_calc_stream") is False]
         for i in starting:
             operator, made = i.op.operator, {id(v) for v in i.writes()}
-            readers = [r for r in self.instructions if r is not i and any(id(v) in made for v in r.reads())]
+            readers = [r for r in self.calls if r is not i and any(id(v) in made for v in r.reads())]
             awaited = bool(readers) and all(r.op.operator is not None and r.op.operator.awaits for r in readers)
             if operator is not None and (not awaited or any(id(v) in made for v in fetched)):
                 values = {n: getattr(operator, n) for n in operator.schema.attributes}
@@ -132,7 +133,7 @@ class Lowering:
         if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:
             made = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
             make = partial(_empty_array, variable.spec)
-            self.instructions.append(Instruction(self._op, make, [], [made], expression="{make}()", constants={"make": make}))
+            self.calls.append(FusedCall(self._op, [], [made], kernel=FusedKernel("{op} make", "{make}()", {"make": make})))
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
@@ -170,7 +171,7 @@ class Lowering:
         value.lod = next((v for v in found if v.levels == levels), None)
         if value.lod is None:
             value.lod = self.new(value.name, levels=levels)
-            self.instructions.append(Instruction(op, methodcaller("outer", levels), [found[0]], [value.lod], expression=f"{{0}}.outer({levels})"))
+            self.calls.append(FusedCall(op, [found[0]], [value.lod], kernel=FusedKernel("{op} outer", f"{{0}}.outer({levels})")))
 
     # --- ops
 
@@ -188,7 +189,8 @@ class Lowering:
             return
         schema = operator.schema
         kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
-        made = Instruction(op, kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
+        made = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel)
+        made.kernel_requested = type(operator).kernel_requested
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
             kept = next((v for v in values_of(made.arguments) if v.persistable and v.lod is None and _lod(v) is not None), None)
@@ -207,7 +209,7 @@ class Lowering:
             self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
         check = size_checks(self.block.program).instruction(op, operator, made)
-        self.instructions += [check, made] if check is not None else [made]
+        self.calls += [check, made] if check is not None else [made]
 
     def require(self, op: Op, given: Sequence[Value | None]) -> None:
         """Check in every run that what an op reads was made: what no block has made would be an operand that is absent."""
@@ -215,7 +217,7 @@ class Lowering:
             if value is not None and value.may_lack and value not in self._required:
                 self._required.add(value)
                 check = partial(_require_value, op.type, value.name)
-                self.instructions.append(Instruction(op, check, [value], [], expression="{check}({0})", constants={"check": check}))
+                self.calls.append(FusedCall(op, [value], [], kernel=FusedKernel("step check", "{check}({0})", {"check": check})))
 
     def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
         """Check in every run that operands whose rows go together one by one are grouped into the same sequences."""
@@ -229,7 +231,7 @@ class Lowering:
             elif value.lod is not first.lod and (pair := (first.lod, value.lod)) not in self._compared:
                 self._compared.add(pair)
                 check = partial(_require_same, first.name, value.name)
-                self.instructions.append(Instruction(op, check, [first.lod, value.lod], [], expression="{check}({0}, {1})", constants={"check": check}))
+                self.calls.append(FusedCall(op, [first.lod, value.lod], [], kernel=FusedKernel("step check", "{check}({0}, {1})", {"check": check})))
 
     def _rows(self, value: Value) -> Size | None:
         dims = value.spec.dims if value.spec is not None else None
@@ -257,7 +259,7 @@ class Lowering:
             return [None if n == EMPTY or not n else self.read(n) for n in names or ()]
         return None if not names or names[0] == EMPTY or not names[0] else self.read(names[0])
 
-    def _results(self, op: Op, made: Instruction, schema: Schema) -> None:
+    def _results(self, op: Op, made: KernelCall, schema: Schema) -> None:
         in_place: set[int] = set()
         for at, result in enumerate(schema.results):
             names = op.outputs.get(result.name) or ()
@@ -290,7 +292,7 @@ class Lowering:
             made.results.append(outs if result.many else outs[0] if outs else None)
         made.in_place = frozenset(in_place)
 
-    def write(self, made: Instruction, name: str, value: Value) -> None:
+    def write(self, made: KernelCall, name: str, value: Value) -> None:
         """Let a name have a new value, which is stored where the variable lives in the scope."""
         variable = value.variable
         if variable is not None and variable.persistable and not value.persistable and not self.region:
@@ -302,7 +304,7 @@ class Lowering:
         else:
             self.current[name] = value
 
-    def _protect(self, i: Instruction, schema: Schema, operand: str) -> None:
+    def _protect(self, i: KernelCall, schema: Schema, operand: str) -> None:
         """Let the kernel change a copy of an operand that it updates, where the op names no result for that."""
         at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
         given = i.arguments[at]

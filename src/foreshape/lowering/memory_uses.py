@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import FusedCall, KernelCall, Value
 from foreshape.operator.operator import Operator
 
 Place = str | Value
@@ -17,11 +17,11 @@ class MemoryUses:
 
     __slots__ = ("_changers", "_users", "views")
 
-    def __init__(self, instructions: Iterable[Instruction]) -> None:
+    def __init__(self, instructions: Iterable[KernelCall]) -> None:
         self.views: dict[Value, Value] = {}
         """Each value that lies in the memory of another, and that one."""
-        self._changers: dict[Place, dict[Instruction, None]] = {}
-        self._users: dict[Place, dict[Instruction, None]] = {}
+        self._changers: dict[Place, dict[KernelCall, None]] = {}
+        self._users: dict[Place, dict[KernelCall, None]] = {}
         for i in instructions:
             self._enter(i)
         for i in instructions:
@@ -31,41 +31,41 @@ class MemoryUses:
         """The place that a value lies in."""
         return place_of(value, self.views)
 
-    def changers(self, place: Place) -> Iterable[Instruction]:
+    def changers(self, place: Place) -> Iterable[KernelCall]:
         """The instructions that change a place."""
         return self._changers.get(place, ())
 
-    def users(self, place: Place) -> Iterable[Instruction]:
+    def users(self, place: Place) -> Iterable[KernelCall]:
         """The instructions that read a place or change it."""
         return self._users.get(place, ())
 
-    def changed_by(self, i: Instruction) -> set[Place]:
+    def changed_by(self, i: KernelCall) -> set[Place]:
         """The places that an instruction changes."""
         return {self.place(v) for v in i.changes()}
 
-    def add(self, i: Instruction) -> None:
+    def add(self, i: KernelCall) -> None:
         """Take in an instruction."""
         self._enter(i)
         self._use(i)
 
-    def drop(self, i: Instruction) -> None:
+    def drop(self, i: KernelCall) -> None:
         """Forget an instruction."""
         for place in self._touched(i):
             self._users.get(place, {}).pop(i, None)
             self._changers.get(place, {}).pop(i, None)
 
-    def _enter(self, i: Instruction) -> None:
+    def _enter(self, i: KernelCall) -> None:
         made = views_made(i)
         if made:
             self.views.update(made)
         for value in i.changes():
             self._changers.setdefault(place_of(value, self.views), {})[i] = None
 
-    def _use(self, i: Instruction) -> None:
+    def _use(self, i: KernelCall) -> None:
         for place in self._touched(i):
             self._users.setdefault(place, {})[i] = None
 
-    def _touched(self, i: Instruction) -> Iterator[Place]:
+    def _touched(self, i: KernelCall) -> Iterator[Place]:
         views, changers = self.views, self._changers
         for value in i.uses() + i.changes():
             if value.persistable or value in views or value.in_scope or value in changers:
@@ -81,9 +81,9 @@ def place_of(value: Value, views: dict[Value, Value]) -> Place:
     return value.name if value.persistable else value
 
 
-def views_made(i: Instruction) -> Iterable[tuple[Value, Value]]:
+def views_made(i: KernelCall) -> Iterable[tuple[Value, Value]]:
     """The results of an instruction that lie in the memory of an argument, and that."""
-    if i.shares if i.expression is not None else i.op.operator is not None and _has_views(type(i.op.operator)):
+    if i.effects.views if isinstance(i, FusedCall) else i.op.operator is not None and _has_views(type(i.op.operator)):
         return [(value, source) for value, source in i.memory() if source is not None and source is not value]
     return ()
 

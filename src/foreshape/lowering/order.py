@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.call_memory import retained_of, workspace_in_rows
-from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
+from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
@@ -25,13 +25,18 @@ TRIED = (1, 64)
 WORTHWHILE = 0.999
 """The peak that another order must keep below, as a part of that of the program's own."""
 
-Place = list[Instruction]
+Place = list[KernelCall]
+
+
+def _is_held(i: KernelCall) -> bool:
+    """Return whether the order around a call stays, since it runs a block, adds to an array, or waits for other ranks."""
+    return isinstance(i.op.operator, Collective) or (isinstance(i, OpCall) and (i.region is not None or i.before is not None))
 
 
 def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
     """The places in the order in which they are to run; positions and `Lowered.ops` go with them."""
     used = [place for place in places if place]
-    if len(used) < 3 or any(i.region is not None or i.before is not None or isinstance(i.op.operator, Collective) for place in used for i in place):
+    if len(used) < 3 or any(_is_held(i) for place in used for i in place):
         return places
     graph = _Graph(lowered, used)
     own = list(range(len(used)))
@@ -119,8 +124,8 @@ class _Graph:
             needs: Size = 0
             for i in place:
                 retained: dict[Value, Size] = {}
-                if i.expression is not None or not i.results:
-                    needs = needs + i.workspace
+                if not isinstance(i, OpCall) or not i.results:
+                    needs = needs + workspace_in_rows(i)
                 else:
                     wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
                     needs, retained = needs + workspace_in_rows(i, wanted), _retained(i, wanted)
@@ -237,13 +242,13 @@ def _is_update(place: Place) -> bool:
     return all(i.op.role & Role.OPTIMIZE for i in place)
 
 
-def _is_chained(i: Instruction) -> bool:
+def _is_chained(i: KernelCall) -> bool:
     """Whether an instruction's place among others of its kind is part of what it does."""
     operator = i.op.operator
     return operator is None or operator.random or operator.side_effects or operator.collective or not (values_of(i.results) or i.stores)
 
 
-def _retained(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
+def _retained(i: KernelCall, wanted: Sequence[bool]) -> dict[Value, Size]:
     """What results keep alive besides."""
     operator = i.op.operator
     if operator is None or not operator.retains():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import methodcaller
 
-from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.lowering.memory_uses import Place, place_of, views_made
 from foreshape.spec import LOD_TENSOR
 
 
-def with_own_memory(instructions: list[Instruction], fetches: Sequence[Value], new: Callable[[], int]) -> list[Value]:
+def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], new: Callable[[], int]) -> list[Value]:
     """Copy a view of what an instruction changes, such as a reshaped parameter, where it is needed behind that.
 
     Args:
@@ -32,14 +32,14 @@ def with_own_memory(instructions: list[Instruction], fetches: Sequence[Value], n
         return list(fetches)
     last = {v: at for at, i in enumerate(instructions) for v in i.uses()} | dict.fromkeys(fetches, len(instructions))
     views, alive, copied = {}, dict[Place, list[Value]](), dict[Value, Value]()
-    out: list[Instruction] = []
+    out: list[KernelCall] = []
     for at, i in enumerate(instructions):
         mine = i.changes()
         for place in {place_of(v, views) for v in mine}:
             for v in alive.pop(place, ()):
                 if last.get(v, -1) >= at and v not in mine:
                     copied[v] = replace(v, index=new())
-                    out.append(Instruction(i.op, methodcaller("clone"), [v], [copied[v]], expression="{0}.clone()", position=i.position))
+                    out.append(FusedCall(i.op, [v], [copied[v]], position=i.position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
         if copied:
             _read(i, copied)
         out.append(i)
@@ -51,7 +51,7 @@ def with_own_memory(instructions: list[Instruction], fetches: Sequence[Value], n
     return [copied.get(v, v) for v in fetches]
 
 
-def _read(i: Instruction, copied: dict[Value, Value]) -> None:
+def _read(i: KernelCall, copied: dict[Value, Value]) -> None:
     """Let an instruction read copies."""
 
     def instead(given: Argument) -> Argument:
@@ -60,5 +60,5 @@ def _read(i: Instruction, copied: dict[Value, Value]) -> None:
     if any(v in copied for v in values_of(i.arguments)):
         i.arguments = [instead(a) for a in i.arguments]
     i.copies = [(copy, copied.get(source, source)) for copy, source in i.copies]
-    if i.before is not None:
+    if isinstance(i, OpCall) and i.before is not None:
         i.before = [v and copied.get(v, v) for v in i.before]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, names_in, saved_names, setting, sub_block
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.instruction import Argument, OpCall, Value
 from foreshape.lowering.regions import Region, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value
 from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op
@@ -134,7 +134,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     begin: list[Value | None] = [low.read(n) for n in initial]
     given: list[Value | None] = [low.read(n) for n in sequences]
     low.require(op, [*begin, *given])
-    made = Instruction(op, kernel, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], region=region)
+    made = OpCall(op, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
     results: list[Value | None] = []
     for name in outputs:
         value = low.new(name, low.block.find(name))
@@ -142,7 +142,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
         low.write(made, name, value)
         results.append(value)
     made.results = [results, scopes_value(low, op, "step_scopes")]
-    low.instructions.append(made)
+    low.calls.append(made)
 
 
 def _empty_dims(op: Op, name: str) -> Callable[[Tensor], Tensor]:
@@ -217,7 +217,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     parameters: list[Value | None] = [low.read(n) for n, _ in wanted_parameters]
     arriving: list[Value | None] = [low.read(g) for _, g in out_grads]
     arguments: list[Argument] = [arriving, given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
-    made = Instruction(op, kernel, arguments, [], region=region)
+    made = OpCall(op, arguments, [], kernel=kernel, region=region)
     out: list[Value | None] = []
     for name in [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]:
         value = low.new(name, low.block.find(name))
@@ -225,7 +225,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
         low.write(made, name, value)
         out.append(value)
     made.results = [out, None]
-    low.instructions.append(made)
+    low.calls.append(made)
 
 
 FORMS: dict[str, Callable[[Any, Op], None]] = {"recurrent": _lower_recurrent, "recurrent_grad": _lower_recurrent_grad}

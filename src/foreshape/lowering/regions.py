@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.lowering.fusion import fuse as rewrite
-from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value
 from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op
@@ -65,7 +65,7 @@ class Region:
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
         self.captured = low.feeds[len(came) :]
         """What else the block reads from outside, as its own values."""
-        read = {id(v) for i in made.instructions for v in _looked_at(i)} | {id(v) for v in kept}
+        read = {id(v) for i in made.calls for v in _looked_at(i)} | {id(v) for v in kept}
         self.used = {n for n, v in came.items() if id(v) in read}
         """The entries whose values the block, or the op that runs it, looks at."""
         self.ragged_results = [at for at, v in enumerate(made.fetches) if v.lod is not None]
@@ -86,9 +86,9 @@ class Region:
         return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])
 
 
-def _looked_at(i: Instruction) -> list[Value]:
+def _looked_at(i: KernelCall) -> list[Value]:
     """What an instruction reads, without what it only gives on: what a block carries that it runs and that does not look at it either."""
-    inner = i.region
+    inner = i.region if isinstance(i, OpCall) else None
     if inner is None or inner.entries != inner.results:
         return i.reads()
     return [v for v in i.reads() if v.name in inner.used or v.name not in inner.entries]
@@ -151,7 +151,7 @@ def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:
 
 
 def new_results(
-    low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None], without: Collection[int] = ()
+    low: Lowering, op: Op, made: KernelCall, names: Sequence[str], given: Sequence[Value | None], without: Collection[int] = ()
 ) -> tuple[list[Value | None], list[Value | None]]:
     """New values for what an op's block writes outside, with offsets of their own where they are ragged; None for those of ``without``."""
     out: list[Value | None] = []
@@ -248,9 +248,9 @@ def _lower_while(low: Lowering, op: Op) -> None:
                 rounds.append(saved)
         return values, offsets, rounds
 
-    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
+    made = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
     made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "StepScopes")]
-    low.instructions.append(made)
+    low.calls.append(made)
 
 
 def _lower_while_grad(low: Lowering, op: Op) -> None:
@@ -311,7 +311,7 @@ def _run_backward(
         values = with_ranks(values, first_ranks)
         return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
-    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], region=region)
+    made = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], kernel=kernel, region=region)
     names = [*state_names, *sums]
     results: list[Value | None] = []
     for name in names:
@@ -323,7 +323,7 @@ def _run_backward(
         low.write(made, grads[name], value)
         results.append(value)
     made.results = [results, None]
-    low.instructions.append(made)
+    low.calls.append(made)
 
 
 def is_rows(low: Lowering, gradient: str) -> bool:
@@ -361,11 +361,11 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
     region.used.update(names_in(op, "Cond"))
     low.require(op, conditions)
-    made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
+    made = OpCall(op, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
     out, out_offsets = new_results(low, op, made, names, state, in_place)
     made.results = [out, out_offsets, scopes_value(low, op, "Scope"), [state[at] for at in in_place]]
     made.in_place = frozenset({3})
-    low.instructions.append(made)
+    low.calls.append(made)
 
 
 def _is_the_scopes(low: Lowering, name: str) -> bool:

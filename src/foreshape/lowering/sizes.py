@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 from foreshape.dims import symbols_of
 from foreshape.errors import GuardError
 from foreshape.infer.rules import Answer, Key, Slot, ask
-from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Value, values_of
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
@@ -50,7 +51,7 @@ class SizeChecks:
         self._chosen = chosen_blocks(program)
         self._open: dict[Spec, bool] = {}
 
-    def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
+    def instruction(self, op: Op, operator: Operator, made: KernelCall) -> KernelCall | None:
         """The check of an op's operands, where there is something to check."""
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
@@ -70,7 +71,7 @@ class SizeChecks:
         check = SizeCheck(op, operator, [_specs(a) for a in made.arguments])
         count = len(there)
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
-        return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
+        return FusedCall(op, [*there, *offsets], [], kernel=FusedKernel("step check", text, {"check": check}))
 
     def _is_open(self, value: Value) -> bool:
         spec = value.spec
@@ -81,7 +82,7 @@ class SizeChecks:
             found = self._open[spec] = not _symbols(spec) <= self._decided
         return found
 
-    def _demands(self, operator: Operator, made: Instruction, chosen: bool) -> bool:
+    def _demands(self, operator: Operator, made: KernelCall, chosen: bool) -> bool:
         """Whether the rule leaves something open that depends on what only the run tells; in a block that is ``chosen`` at run, anything."""
         try:
             found = ask(operator, tuple(_specs(a) for a in made.arguments))

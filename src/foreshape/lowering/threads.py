@@ -7,7 +7,7 @@ from math import prod
 
 from foreshape.dims import Size, evaluate
 from foreshape.errors import ShapeError
-from foreshape.lowering.instruction import Instruction, Lowered
+from foreshape.lowering.instruction import KernelCall, Lowered
 from foreshape.program.work import multiplications
 
 SMALL_STEP = 4_000_000
@@ -23,12 +23,12 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
     if most == 1:
         return 1
     if ops.frozen:  # which products there are is asked of all before the first is counted
-        multiplied = [multiplications(i.op) for i in ops.instructions]
+        multiplied = [multiplications(i.op) for i in ops.calls]
         enough = max(SMALL_STEP, SMALL_KERNEL * sum(m is not None for m in multiplied))
     else:
         multiplied, enough = None, SMALL_STEP
     total = 0
-    for at, i in enumerate(ops.instructions):
+    for at, i in enumerate(ops.calls):
         total += _work(i, multiplied[at] if multiplied is not None else multiplications(i.op), values)
         if total >= enough:
             return most
@@ -37,15 +37,15 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
 
 def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
     """The work of a whole step."""
-    return sum(work_of(i, values) for i in ops.instructions)
+    return sum(work_of(i, values) for i in ops.calls)
 
 
-def work_of(i: Instruction, values: Mapping[str, int]) -> int:
+def work_of(i: KernelCall, values: Mapping[str, int]) -> int:
     """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
     return _work(i, multiplications(i.op), values)
 
 
-def _work(i: Instruction, multiplied: Size | None, values: Mapping[str, int]) -> int:
+def _work(i: KernelCall, multiplied: Size | None, values: Mapping[str, int]) -> int:
     if multiplied is not None:
         return _number((multiplied,), values)
     return sum(_number(v.spec.dims, values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from foreshape.dims import Size
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import FusedCall, KernelCall, Value
 from foreshape.operator.computations import Joining, Parting, Slicing, Stacking, Transposition, Unstacking
 from foreshape.operator.fields import Layout
 
@@ -24,7 +24,7 @@ class Layouts:
         self.gapped: set[Value] = set()
         """Those of a known order that are parts of something larger."""
 
-    def view(self, i: Instruction, source: Value, value: Value, layout: Layout) -> None:
+    def view(self, i: KernelCall, source: Value, value: Value, layout: Layout) -> None:
         """Take in a view."""
         if layout == "reshaped" or (layout == "same" and source not in self.strided):
             return
@@ -39,26 +39,27 @@ class Layouts:
             self.strided[value] = lies
         self._lies(value, lies)
 
-    def rewritten(self, i: Instruction) -> None:
-        """Take in what a rewritten instruction makes."""
-        for number, order in i.lies.items():
+    def rewritten(self, i: FusedCall) -> None:
+        """Take in the results of a fused call."""
+        for number, order in i.effects.result_order.items():
             value = i.results[number]
             if isinstance(value, Value):
                 self._lies(value, order)
 
-    def copied(self, i: Instruction, nbytes: Callable[[Value], Size]) -> Size:
-        """The bytes of the copies that a rewritten instruction makes of its arguments, as they lie."""
+    def copied(self, i: FusedCall, nbytes: Callable[[Value], Size]) -> Size:
+        """Return the bytes of the copies that a fused call makes of its arguments, as they lie."""
         total: Size = 0
-        for number in dict.fromkeys((*i.in_rows, *i.in_order)):
+        contiguous, axis_order, gaps = i.effects.contiguous, i.effects.axis_order, i.effects.gap_bytes
+        for number in dict.fromkeys((*contiguous, *axis_order)):
             value = i.arguments[number]
-            if not isinstance(value, Value) or (number in i.in_rows and value not in self.strided):
+            if not isinstance(value, Value) or (number in contiguous and value not in self.strided):
                 continue
             order = self.order(value)
-            wanted = i.in_order.get(number, tuple(range(len(order or ()))))
+            wanted = axis_order.get(number, tuple(range(len(order or ()))))
             if order is None or order[len(order) - len(wanted) :] != wanted:
                 total = total + nbytes(value)
             elif value in self.gapped:
-                total = total + (i.gaps[number] if number in i.gaps else nbytes(value))
+                total = total + (gaps[number] if number in gaps else nbytes(value))
         return total
 
     def order(self, value: Value) -> Order | None:
@@ -73,7 +74,7 @@ class Layouts:
             self.strided[value] = order
 
 
-def _axes(i: Instruction, rank: int) -> Sequence[int] | None:
+def _axes(i: KernelCall, rank: int) -> Sequence[int] | None:
     """Which axis of its operand, of so many, each axis of a transposed view or of a part is; None of other views."""
     operator = i.op.operator
     made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
@@ -86,7 +87,7 @@ def _axes(i: Instruction, rank: int) -> Sequence[int] | None:
     return None if cut is None else [a for a in range(rank) if a not in {g % rank for g in cut[1]}]
 
 
-def _cut(i: Instruction) -> tuple[Sequence[int], Sequence[int]] | None:
+def _cut(i: KernelCall) -> tuple[Sequence[int], Sequence[int]] | None:
     """The axes along which a view is a part of its operand, with gaps between its rows but along the outermost one, and those that it has no more; None
     of other views."""
     operator = i.op.operator
@@ -101,7 +102,7 @@ def _cut(i: Instruction) -> tuple[Sequence[int], Sequence[int]] | None:
     return None if part is None else ((part.axis,), ())
 
 
-def _is_whole(i: Instruction, order: Order) -> bool:
+def _is_whole(i: KernelCall, order: Order) -> bool:
     """Whether a view has no gaps but those of its operand, which lies in this order: it is no part, or one along the outermost axis."""
     cut = _cut(i)
     return cut is None or (not i.op.input("AxisTensor") and all(a % len(order) == order[0] for a in cut[0]))

@@ -10,7 +10,7 @@ from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
@@ -29,7 +29,7 @@ class _Reuse:
     """A result that could take over the memory of an argument."""
 
     at: int
-    instruction: Instruction
+    instruction: KernelCall
     argument: Value
     held: Record
     record: Record
@@ -48,10 +48,10 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
     walk = _Walk(lowered, rows, reuse, within)
     for value in lowered.persistables:
         walk.read(value, 0, 0)
-    for at, i in enumerate(lowered.instructions):
+    for at, i in enumerate(lowered.calls):
         walk.instruction(at, i)
     block = lowered.block
-    end, last = max(len(block.ops) - 1, 0), len(lowered.instructions)
+    end, last = max(len(block.ops) - 1, 0), len(lowered.calls)
     for value in lowered.fetches:
         record = walk.read(value, end, last)
         if record is not None:
@@ -71,7 +71,7 @@ class _Walk:
         self.lowered, self.block, self.within, self.reuse_allowed = lowered, lowered.block, within, reuse
         self.rows = rows
         """The bytes of sparse rows."""
-        self.used = {v for i in lowered.instructions for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
+        self.used = {v for i in lowered.calls for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
         self.current: dict[Value, Record | None] = {}
         self.arrays: dict[str, Record] = {}
         self.layouts = Layouts()
@@ -115,21 +115,21 @@ class _Walk:
             parameter = value.variable is not None and value.variable.is_parameter
             self.held.append(Record(value.name, size, 0, 0, value.variable, None, PARAMETERS if parameter else STATE, True, names=[value.name]))
 
-    def _size(self, value: Value, i: Instruction | None) -> Size:
+    def _size(self, value: Value, i: KernelCall | None) -> Size:
         """The bytes of a value; of sparse rows, which are as many as the instruction was given ids or rows, an upper bound."""
         spec = value.spec
         if spec is None:
             return 0
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = rows_size(i, spec, self.rows)
-            if i is not None and i.tag == "bag gradient":  # the values are the bags', which are there
+            if isinstance(i, FusedCall) and i.effects.rows_of is not None:  # the values are the bags', which are there
                 return ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
             self.unknown.append(Unknown(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
 
-    def _new(self, i: Instruction, at: int, value: Value, size: Size) -> Record:
+    def _new(self, i: KernelCall, at: int, value: Value, size: Size) -> Record:
         what = GRADIENTS if _is_parameter_gradient(self.block, value.name) else TEMPORARIES
         record = Record(value.name, size, i.position, i.position, value.variable, i.op, what, names=[value.name], until=at)
         self.records.append(record)
@@ -143,7 +143,7 @@ class _Walk:
 
     # --- instructions
 
-    def instruction(self, at: int, i: Instruction) -> None:
+    def instruction(self, at: int, i: KernelCall) -> None:
         """Take in one kernel call: what it reads lives to here, what it writes from here."""
         position = i.position
         for copy, source in i.copies:
@@ -153,12 +153,10 @@ class _Walk:
         for value in given:
             if value in self.rows and i.op.operator is not None and i.op.operator.merges_rows:
                 self._workspace(at, i, self.rows[value])  # what they are merged into
-        if i.region is not None:
-            self._region(at, i, given)
-        elif i.expression is not None:
+        if isinstance(i, FusedCall):
             self._rewritten(at, i, given)
-        else:
-            self._plain(at, i, given)
+        elif isinstance(i, OpCall):
+            (self._plain if i.region is None else self._region)(at, i, given)
         if i.unknown:
             self.unknown.append(Unknown(i.op, i.unknown))
         for place, value in i.stores:
@@ -168,11 +166,12 @@ class _Walk:
             self._hold(place, self._size(place, i))
             self.current[place] = None
 
-    def _rewritten(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
+    def _rewritten(self, at: int, i: FusedCall, given: dict[Value, Record | None]) -> None:
+        views, takes_over = i.effects.views, i.effects.takes_over
         for number, result in enumerate(i.results):
             if not isinstance(result, Value) or result in self.current:
                 continue
-            source = i.arguments[i.shares[number]] if number in i.shares else None
+            source = i.arguments[views[number]] if number in views else None
             if isinstance(source, Value):
                 self._lives_in(result, given.get(source))
                 continue
@@ -180,16 +179,16 @@ class _Walk:
                 self.current[result] = None
                 continue
             record = self._new(i, at, result, self._size(result, i) if result.spec is not None else NUMBER_BYTES)
-            record.fixed = i.tag == "constant"
+            record.fixed = i.effects.outlives
             if is_rows(result):
                 holds(record, given)
-            if i.may_share is not None and i.may_share[0] == number:
-                self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
+            if takes_over is not None and takes_over[0] == number:
+                self._offer(at, i, i.arguments[takes_over[1]], result, given, record)
         i.copied = self.layouts.copied(i, lambda value: self._size(value, i))
         self.layouts.rewritten(i)
         self._workspace(at, i, i.workspace + i.copied)
 
-    def _plain(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
+    def _plain(self, at: int, i: OpCall, given: dict[Value, Record | None]) -> None:
         operator = i.op.operator
         assert operator is not None
         wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
@@ -208,12 +207,12 @@ class _Walk:
             self._workspace(at, i, needs)
             return
         i.copied = 0  # several updates in one call
-        for value in values_of([i.arguments[number] for number in i.in_rows]):
+        for value in values_of([i.arguments[number] for number in i.contiguous]):
             i.copied = i.copied + (self._size(value, i) if value in self.strided else 0)
         self._workspace(at, i, i.workspace + i.copied)
 
     def _result(
-        self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: list[bool],
+        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: list[bool],
     ) -> None:  # fmt: skip
         if value.levels:
             self.current[value] = None
@@ -244,7 +243,7 @@ class _Walk:
         if taken is not None and type(operator).kernel_into:
             self._offer(at, i, taken, value, given, record)
 
-    def _other_rows(self, at: int, i: Instruction, value: Value, given: dict[Value, Record | None]) -> None:
+    def _other_rows(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
         """Sparse rows that take others in their place: what the scope holds of them is at most what they are then."""
         spec = value.spec
         assert spec is not None
@@ -268,7 +267,7 @@ class _Walk:
             return type(operator).forward_class is None
         return type(operator).forward_class is None or same_size(product(a.dims), product(b.dims))
 
-    def _offer(self, at: int, i: Instruction, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
+    def _offer(self, at: int, i: KernelCall, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
         """Note that a result could take over the memory of an argument, where that alone lives there and is as large."""
         if not isinstance(argument, Value):
             return
@@ -283,7 +282,7 @@ class _Walk:
         if alone and same_size(held.size, dense_bytes(argument, a)):
             self._reuse.append(_Reuse(at, i, argument, held, record))
 
-    def _array(self, at: int, i: Instruction, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
+    def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
         """An array holds what is written to it without a copy; each write gives the whole array a new value."""
         record = self.arrays.get(value.name)
         if record is None:
@@ -301,7 +300,7 @@ class _Walk:
             record.size = record.size + tensor_bytes(self.block, name)
         needed_at(record, i.position, at)
 
-    def _array_of(self, at: int, i: Instruction, value: Value, given: dict[Value, Record | None]) -> None:
+    def _array_of(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
         """An array that is made at once: of the elements of other arrays, and of parts of tensors, which it copies."""
         record = self._new(i, at, value, 0)
         for source, held in given.items():
@@ -313,7 +312,7 @@ class _Walk:
         holds(record, given)
         needed_at(record, i.position, at)
 
-    def _workspace(self, at: int, i: Instruction, size: Size) -> None:
+    def _workspace(self, at: int, i: KernelCall, size: Size) -> None:
         """Note what a call takes while it runs; of several calls in one place only one runs at a time."""
         if isinstance(size, int) and not size:
             return
@@ -325,7 +324,7 @@ class _Walk:
         self._workspaces[at] = self._workspaces.get(at, 0) + size
         record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
-    def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
+    def _region(self, at: int, i: OpCall, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
         region, op, position = i.region, i.op, i.position
         assert region is not None
@@ -358,7 +357,7 @@ class _Walk:
                 self.strided[value] = None
             given = {**given, value: self.current.get(value)}
 
-    def _came(self, i: Instruction, value: Value) -> Size:
+    def _came(self, i: OpCall, value: Value) -> Size:
         """The bytes of what comes into a round in the place of a result of its rounds, which may be a part of that: views keep all of it alive."""
         region, first = i.region, i.results[0]
         assert region is not None

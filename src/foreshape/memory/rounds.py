@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.dims import Size, product, symbol
 from foreshape.infer.loop_state import names_in, saved_names, sub_block
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value, region_of
 from foreshape.memory.records import Liveness
 from foreshape.operator.fields import Result
 from foreshape.program import Block, Op
@@ -77,9 +77,9 @@ def added_to_array(op: Op, name: str) -> Size:
     return total if isinstance(total, int) and not total else total * rounds_of(op)
 
 
-def is_of_block(i: Instruction, value: Value, inner: Liveness) -> bool:
+def is_of_block(i: KernelCall, value: Value, inner: Liveness) -> bool:
     """Whether a result of a condition is memory that its block takes, and hands on."""
-    region, operator, first = i.region, i.op.operator, i.results[0]
+    region, operator, first = region_of(i), i.op.operator, i.results[0]
     if region is None or operator is None or not operator.region.startswith("conditional") or not isinstance(first, list) or value not in first:
         return False
     at = first.index(value)

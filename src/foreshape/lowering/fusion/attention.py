@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foreshape.data_class import data_class, field
-from foreshape.dims import Size, equal, product
+from foreshape.dims import Size, equal
+from foreshape.kernels import attention, dropped_attention
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
-from foreshape.kernels.dropping import drawing_bytes
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of, undoes
+from foreshape.lowering.instruction import Argument, KernelCall, Value
 from foreshape.operator.computations import Dropping, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.spec import FP32, UINT8, tensor
 
@@ -55,20 +55,20 @@ class _Found:
     scale: float
     turned: bool
     """Whether k comes with its last two axes swapped."""
-    scores: Instruction
-    mix: Instruction
+    scores: KernelCall
+    mix: KernelCall
     """The product of weights and values."""
-    gone: list[Instruction]
+    gone: list[KernelCall]
     """The ops before that."""
-    backward: list[Instruction] = field(default_factory=list[Instruction])
+    backward: list[KernelCall] = field(default_factory=list[KernelCall])
     """From the gradient of the product on."""
-    drop: Instruction | None = None
+    drop: KernelCall | None = None
     """What drops some of the weights."""
     d_q: Argument = None
     d_k: Argument = None
 
 
-def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
+def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
     weights = softmax.results[0]
     spec = spec_of(weights)
     if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
@@ -100,13 +100,13 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     return found
 
 
-def _scale(i: Instruction) -> float | None:
+def _scale(i: KernelCall) -> float | None:
     """What an op multiplies its operand by, where it does no more."""
     found = computes(i, Scaling)
     return None if found is None else found.by
 
 
-def _adds_mask(graph: Graph, i: Instruction) -> bool:
+def _adds_mask(graph: Graph, i: KernelCall) -> bool:
     """Whether an op adds something that is broadcast to the first operand, axis by axis from the last."""
     total = computes(i, Sum)
     if total is None:
@@ -149,12 +149,11 @@ def _later(graph: Graph, mask: Argument, scores: tuple[Size, ...] | None) -> flo
     return filled if _same(scores[-2:], of_mask[-2:]) else None
 
 
-def _filled(graph: Graph, triangle: Instruction) -> float | None:
+def _filled(graph: Graph, triangle: KernelCall) -> float | None:
     """What all elements are of which a triangle is taken; made in each run, or once."""
     made = graph.maker(triangle.arguments[0])
-    operator = made.op.operator if made is not None and (made.expression is None or made.tag == "constant") else None
-    found = operator.computes() if operator is not None else None
-    return found.number if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
+    found = computes(made, Filled) or fused_as(made, Filled)
+    return None if found is None else found.number
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
@@ -170,7 +169,7 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, of: Softmax, scale: float | None) -> bool:
+def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax, scale: float | None) -> bool:
     """Find the gradient ops. False where there are some that are not the usual ones."""
     weights = softmax.results[0]
     mixed = weights if found.drop is None else found.drop.results[0]
@@ -226,7 +225,7 @@ def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
 
 def _rewrite(graph: Graph, found: _Found) -> bool:
     """Let the kernels stand for it. False where that cannot be."""
-    new: dict[Instruction, Sequence[Instruction]] = dict.fromkeys((*found.gone, *found.backward), ())
+    new: dict[KernelCall, Sequence[KernelCall]] = dict.fromkeys((*found.gone, *found.backward), ())
     new.update(_undropped(graph, found) if found.drop is None else _dropped(graph, found, found.drop))
     if not graph.replace(new):
         return False
@@ -235,27 +234,23 @@ def _rewrite(graph: Graph, found: _Found) -> bool:
     return True
 
 
-def _undropped(graph: Graph, found: _Found) -> dict[Instruction, list[Instruction]]:
+def _undropped(graph: Graph, found: _Found) -> dict[KernelCall, list[KernelCall]]:
     q, k, v, mix = found.q, found.k, found.v, found.mix
     masks = [] if found.mask is None else [found.mask]
     kernel, dims = Attention(found.scale, found.turned, found.later), dims_of(q)
     assert dims is not None
     rank = len(dims)
-    last = rank - 1
-    by_time, k_lies = _lies(rank, found.turned)
-    in_order = {0: (last,), 1: k_lies[-1:], 2: (last,)}
     out = mix.results[0]
     given: list[Argument] = [q, k, v, *masks]
     heads = dims[:-2] if rank == 4 else (dims[0], 1)
     sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *heads, dims[-2])) if found.backward else None
-    results, one = ([out, sums], "") if sums is not None else ([out], "[0]")
-    text = _call("attention", len(given)) + one
+    results: list[Argument] = [out] if sums is None else [out, sums]
 
     def needs() -> Size:
         of = _memory(found)
         return of.forward + (of.sums if sums is None else 0)
 
-    new = {mix: [fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward)]}
+    new: dict[KernelCall, list[KernelCall]] = {mix: [fused(mix, attention.forward_call(kernel, rank, bool(masks), sums is not None, needs), given, results)]}
     if not found.backward:
         return new
     first = found.backward[0]
@@ -269,37 +264,24 @@ def _undropped(graph: Graph, found: _Found) -> dict[Instruction, list[Instructio
         return total
 
     given = [q, k, v, out, sums, first.arguments[2], *masks]
-    text = _call("gradient", len(given))
-    in_order = {**in_order, 5: by_time}
-    lies = {0: by_time, 1: k_lies, 2: by_time}
-    new[first] = [fused(first, text, given, results, workspace=backward_needs, in_order=in_order, lies=lies, gradient=kernel.backward)]
+    new[first] = [fused(first, attention.gradient_call(kernel, rank, bool(masks), backward_needs), given, results)]
     return new
 
 
-def _lies(rank: int, turned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The order of the axes in memory of what is made: the heads of a time side by side, as a product of rows gives it; and that of d_k."""
-    last = rank - 1
-    by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)
-    return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time
-
-
-def _dropped(graph: Graph, found: _Found, drop: Instruction) -> dict[Instruction, list[Instruction]]:
+def _dropped(graph: Graph, found: _Found, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
     """The numbers are drawn where the weights were dropped, so that they are the same, and the rest is one call each way."""
     q, k, v, mix = found.q, found.k, found.v, found.mix
     computed, dims, of_v = computes(drop, Dropping), dims_of(q), dims_of(v)
     assert computed is not None and dims is not None and of_v is not None
     kernel = DroppedAttention(found.scale, found.turned, computed.by, found.later)
-    by_time, k_lies = _lies(len(dims), found.turned)
     kept = drop.results[1] if len(drop.results) > 1 else None
     kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
     masks = [] if found.mask is None else [found.mask]
-    draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape,
-                 workspace=lambda: drawing_bytes(product((*dims[:-1], of_v[-2]))))  # fmt: skip
+    draw = fused(drop, dropped_attention.drawing_call(kernel, computed.draw, (*dims[:-1], of_v[-2])), [q, k], [kept])
     given: list[Argument] = [q, k, v, kept, *masks]
     needs = dropped_bytes(dims, of_v, found.later != 0.0)
-    text = _call("attention", len(given))
-    mixed = fused(mix, text, given, [mix.results[0]], workspace=lambda: needs[0], lies={0: by_time}, attention=kernel.forward)
-    new = {drop: [draw], mix: [mixed]}
+    mixed = fused(mix, dropped_attention.forward_call(kernel, len(dims), bool(masks), lambda: needs[0]), given, [mix.results[0]])
+    new: dict[KernelCall, list[KernelCall]] = {drop: [draw], mix: [mixed]}
     if not found.backward:
         return new
     first = found.backward[0]
@@ -310,14 +292,8 @@ def _dropped(graph: Graph, found: _Found, drop: Instruction) -> dict[Instruction
         return sum((bytes_of(dims_of(x) or ()) for x in dropped), start=needs[1])
 
     given = [q, k, v, kept, first.arguments[2], *masks]
-    text = _call("gradient", len(given))
-    lies = {0: by_time, 1: k_lies, 2: by_time}
-    new[first] = [fused(first, text, given, results, workspace=backward_needs, lies=lies, gradient=kernel.backward)]
+    new[first] = [fused(first, dropped_attention.gradient_call(kernel, len(dims), bool(masks), backward_needs), given, results)]
     return new
-
-
-def _call(name: str, arguments: int) -> str:
-    return f"{{{name}}}({', '.join(f'{{{n}}}' for n in range(arguments))})"
 
 
 def _memory(found: _Found) -> AttentionMemory:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, Value
 from foreshape.operator.computations import Lookup, Pooled, Reduction, SequencePooling
 from foreshape.spec import SELECTED_ROWS, Spec
-
-_GRADIENT = "bag gradient"
 
 
 def apply(graph: Graph) -> int:
@@ -26,15 +24,16 @@ def apply(graph: Graph) -> int:
 def shared_values(lowered: Lowered) -> dict[str, Spec]:
     """The names of sparse rows that share their values, and what these are: a value for each bag."""
     out: dict[str, Spec] = {}
-    for i in lowered.instructions:
-        rows, d_bag = i.results[0] if i.results else None, i.arguments[1] if i.tag == _GRADIENT else None
+    for i in lowered.calls:
+        of = i.effects.rows_of if isinstance(i, FusedCall) else None
+        rows, d_bag = i.results[0] if i.results else None, None if of is None else i.arguments[of]
         if isinstance(rows, Value) and isinstance(d_bag, Value) and rows.spec is not None and rows.spec.kind is SELECTED_ROWS:
             assert d_bag.spec is not None
             out[rows.name] = d_bag.spec
     return out
 
 
-def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: Lookup) -> bool:
     table, ids = i.arguments
     out = i.results[0]
     if not isinstance(out, Value) or graph.is_fixed(out):
@@ -49,19 +48,16 @@ def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
         return False
     bag = Bag(how, of.padding, i.op.type)
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
-    given = ", {{{at}}}" if offsets else ""
-    text = f"{{bag}}({{0}}, {{1}}{given.format(at=2)})"
-    new: dict[Instruction, Sequence[Instruction]] = {i: [fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward)], pool: ()}
+    pooled = fused(i, bag.pooled(bool(offsets)), [table, ids, *offsets], [pool.results[0]])
+    new: dict[KernelCall, Sequence[KernelCall]] = {i: [pooled], pool: ()}
     if grad is not None:
         d_bag = back[0].arguments[-1]
-        dense = "" if of.sparse else ".to_dense()"
-        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
-        new[grad] = [fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], _GRADIENT, rows=bag.backward)]
+        new[grad] = [fused(grad, bag.gradient(bool(offsets), of.sparse), [ids, d_bag, table, *offsets], [grad.results[0]])]
         new[back[0]] = ()
     return graph.replace(new)
 
 
-def _pooling(pool: Instruction, out: Value) -> Pooled | None:
+def _pooling(pool: KernelCall, out: Value) -> Pooled | None:
     """How an op pools the rows of each example of a lookup's result; None where it does something else."""
     rank = len(dims_of(out) or ())
     sequences = computes(pool, SequencePooling)
@@ -73,7 +69,7 @@ def _pooling(pool: Instruction, out: Value) -> Pooled | None:
     return reduction.how if reduction.axes in ((1,), (-2,)) and not reduction.keeps else None
 
 
-def _lookup_gradient(graph: Graph, back: Instruction, pool: Instruction, i: Instruction) -> Instruction | None:
+def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall, i: KernelCall) -> KernelCall | None:
     """The gradient op of the lookup, where it alone reads what the pooling's gradient gives."""
     for kind in (SequencePooling, Reduction):
         if undoes(back, kind) != computes(pool, kind):

@@ -7,9 +7,9 @@ Unless: somebody reads the gradient of x
 
 from __future__ import annotations
 
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.operator.computations import Sum
-from foreshape.values.torch_proxy import Lazy, torch
+from foreshape.operator.computations import ChannelSum, Sum
 
 
 def apply(graph: Graph) -> int:
@@ -25,7 +25,7 @@ def apply(graph: Graph) -> int:
         if not 0 <= axis < len(wide) or wide[axis] != narrow[0]:
             continue
         over = tuple(k for k in range(len(wide)) if k != axis)
-        text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
-        tag = "channel bias gradient" if axis == 1 and len(wide) == 4 else ""
-        count += graph.replace({i: [fused(i, text, [d_out], [i.results[1]], tag, sum=Lazy(lambda: torch.sum))]})
+        of_channels = axis == 1 and len(wide) == 4
+        kernel = elementwise.bias_gradient(over, of_channels)
+        count += graph.replace({i: [fused(i, kernel, [d_out], [i.results[1]], ChannelSum() if of_channels else None)]})
     return count

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.dims import Size
 from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.instruction import Argument, KernelCall, Value
 from foreshape.operator.computations import ClassLoss, Reduction
-from foreshape.values.torch_proxy import Lazy, torch
 
 _MEAN = Reduction("AVERAGE")
 
@@ -23,11 +21,12 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(ClassLoss))
 
 
-def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: ClassLoss) -> bool:
     logits, label = i.arguments
     softmax, loss = i.results
     dims = dims_of(logits)
-    if dims is None or len(dims) != 2 or of.axis not in (-1, 1):
+    of_label = spec_of(label)
+    if of_label is None or dims is None or len(dims) != 2 or of.axis not in (-1, 1):
         return False
     readers = graph.readers(loss)
     if not 1 <= len(readers) <= 2:
@@ -42,19 +41,18 @@ def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
     loss_of = class_loss.ClassLoss(of.ignored)
     assert isinstance(logits, Value)
     logs, weight = Value("log_probabilities", graph.fresh(), variable=logits.variable), Value("total_weight", graph.fresh())
-    first = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Lazy(lambda: torch.log_softmax))
-    mean_of = fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward)
-    new: dict[Instruction, Sequence[Instruction]] = {i: [first, mean_of], mean: ()}
+    first = fused(i, loss_of.logarithms(), [logits], [logs])
+    mean_of = fused(mean, loss_of.mean(of_label), [logs, label], [mean.results[0], weight])
+    new: dict[KernelCall, Sequence[KernelCall]] = {i: [first, mean_of], mean: ()}
     if found is not None:
         start, mean_grad, grad = found
         arguments: list[Argument] = [logs, label, start, weight]
-        text = "{gradient}({0}, {1}, {2}, {3})"
-        new[grad] = [fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _needs(label), gradient=loss_of.backward)]
+        new[grad] = [fused(grad, loss_of.gradient(of_label), arguments, [grad.results[0]])]
         new[mean_grad] = ()
     return graph.replace(new)
 
 
-def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: ClassLoss) -> tuple[Value, Instruction, Instruction] | None:
+def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: ClassLoss) -> tuple[Value, KernelCall, KernelCall] | None:
     """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
     if undoes(mean_grad, Reduction) != _MEAN:
         return None
@@ -64,8 +62,3 @@ def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: Class
     if not isinstance(start, Value) or grad is None or undoes(grad, ClassLoss) != of or grad.arguments[1] is not softmax:
         return None
     return start, mean_grad, grad
-
-
-def _needs(label: Argument) -> Size:
-    spec = spec_of(label)
-    return 0 if spec is None else class_loss.workspace(spec)

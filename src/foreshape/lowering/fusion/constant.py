@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from foreshape.errors import ExecutionError
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import OpCall, Value
 from foreshape.operator.computations import Constant, Filled
 from foreshape.values.torch_proxy import Lazy, torch
 
@@ -21,7 +22,7 @@ MAX_ELEMENTS = 1024
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i in [i for kind in (Constant, Filled) for i, _ in graph.computing(kind) if not any(i.arguments)]:
+    for i, of in [(i, of) for kind in (Constant, Filled) for i, of in graph.computing(kind) if not any(i.arguments)]:
         out, dims = i.results[0], dims_of(i.results[0])
         if dims is None or not isinstance(out, Value) or graph.is_fixed(out):
             continue
@@ -30,11 +31,11 @@ def apply(graph: Graph) -> int:
             elements *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        count += graph.replace({i: [fused(i, "{value}", [], [out], "constant", value=Lazy(partial(_made, i)))]})
+        count += graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_made, i))), [], [out], of)]})
     return count
 
 
-def _made(i: Instruction) -> Any:
+def _made(i: OpCall) -> Any:
     """The constant. Raises `ExecutionError` where its op's attributes describe none."""
     try:
         with torch.inference_mode():

@@ -7,19 +7,17 @@ Unless: something else reads y, which then gets no bias
 
 from __future__ import annotations
 
-from foreshape.kernels import pointwise
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
-from foreshape.lowering.fusion.images import are_images, has_windows_of_one, settings, workspace
-from foreshape.lowering.instruction import Argument, Instruction
+from foreshape.lowering.fusion.images import are_images, convolution_of
+from foreshape.lowering.instruction import Argument, KernelCall
 from foreshape.operator.computations import ImageConvolution, Sum
-from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(ImageConvolution) if are_images(i))
 
 
-def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: ImageConvolution) -> bool:
     out = i.results[0]
     add = graph.only_reader(out)
     if add is not None and _adds_channel_bias(add, out) and graph.replace({i: (), add: [_forward(i, of, add, add.arguments[1])]}):
@@ -27,15 +25,13 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> bool:
     return graph.replace({i: [_forward(i, of, i, None)]})
 
 
-def _forward(i: Instruction, of: ImageConvolution, like: Instruction, bias: Argument) -> Instruction:
-    """The convolution, with a bias or without, in the place of another instruction."""
+def _forward(i: KernelCall, of: ImageConvolution, like: KernelCall, bias: Argument) -> KernelCall:
+    """Return the convolution, with a bias or without, in the place of another call."""
     out, arguments = like.results[0], [*i.arguments[:2], *([] if bias is None else [bias])]
-    text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {settings(of)}, {of.groups})"
-    conv = pointwise.convolve if has_windows_of_one(i) or of.is_spread else Lazy(lambda: torch.conv2d)
-    return fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=conv)
+    return fused(like, convolution_of(i, of, i.results[0]).forward(bias is not None), arguments, [out])
 
 
-def _adds_channel_bias(add: Instruction, out: Argument) -> bool:
+def _adds_channel_bias(add: KernelCall, out: Argument) -> bool:
     total = computes(add, Sum)
     if total is None or total.axis != 1 or add.arguments[0] is not out:
         return False

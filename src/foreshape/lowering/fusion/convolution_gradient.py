@@ -7,12 +7,10 @@ Unless: d_b is read before the others are made, or stored; then it stays alone
 
 from __future__ import annotations
 
-from foreshape.kernels import pointwise
-from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.fusion.images import are_images, has_windows_of_one, settings, workspace
-from foreshape.lowering.instruction import Argument, Instruction
-from foreshape.operator.computations import ImageConvolution
-from foreshape.values.torch_proxy import Lazy, aten
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused, fused_as
+from foreshape.lowering.fusion.images import are_images, convolution_of
+from foreshape.lowering.instruction import Argument, KernelCall
+from foreshape.operator.computations import ChannelSum, ImageConvolution
 
 
 def apply(graph: Graph) -> int:
@@ -20,23 +18,20 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in found)
 
 
-def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: ImageConvolution) -> bool:
     d = i.arguments[-1]
     wide = dims_of(d)
-    bias = next((s for s in graph.readers(d) if s.tag == "channel bias gradient" and not s.stores), None)
+    bias = next((s for s in graph.readers(d) if fused_as(s, ChannelSum) is not None and not s.stores), None)
     size = wide[1] if wide is not None and len(wide) == 4 else None
     if bias is not None and isinstance(size, int) and graph.replace({i: [_backward(graph, i, of, bias.results[0], size)], bias: ()}):
         return True
     return graph.replace({i: [_backward(graph, i, of, None, None)]})
 
 
-def _backward(graph: Graph, i: Instruction, of: ImageConvolution, d_bias: Argument, channels: int | None) -> Instruction:
+def _backward(graph: Graph, i: KernelCall, of: ImageConvolution, d_bias: Argument, channels: int | None) -> KernelCall:
     """All gradients in one kernel, that of the bias among them where there are so many channels of it."""
     x, w, *_, d = i.arguments
     d_x, d_w, *_ = i.results
     requested = [not graph.unused(d_x), not graph.unused(d_w), channels is not None]
-    sizes = None if channels is None else [channels]
-    text = f"{{back}}({{2}}, {{0}}, {{1}}, {sizes}, {settings(of)}, False, [0, 0], {of.groups}, {requested})"
     results = [d_x if requested[0] else None, d_w if requested[1] else None, d_bias]
-    back = pointwise.gradients if has_windows_of_one(i) or of.is_spread else Lazy(lambda: aten.convolution_backward)
-    return fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, requested), in_rows=(0, 2), back=back)
+    return fused(i, convolution_of(i, of, d).gradients(requested, channels), [x, w, d], results)

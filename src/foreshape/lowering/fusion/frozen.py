@@ -9,7 +9,7 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.instruction import Argument, KernelCall, Value
 from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Reshape, Scaling, Sum
 from foreshape.spec import FP32
 
@@ -22,9 +22,9 @@ class Chain:
     anything is computed, each with the values that it takes; see `foreshape.kernels.frozen.folded`.
     """
 
-    last: Instruction
+    last: KernelCall
     out: Argument
-    gone: list[Instruction] = field(default_factory=list[Instruction])
+    gone: list[KernelCall] = field(default_factory=list[KernelCall])
     steps: list[tuple[Fold, tuple[Value, ...]]] = field(default_factory=list["tuple[Fold, tuple[Value, ...]]"])
     other: Argument = None
     following: Following = NOTHING
@@ -52,11 +52,11 @@ class Chain:
             scale, shift = (scale * number, shift * number) if how == "multiply" else (scale, shift + number)
         return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
-    def taken(self, made: Instruction) -> dict[Instruction, Sequence[Instruction]]:
+    def taken(self, made: KernelCall) -> dict[KernelCall, Sequence[KernelCall]]:
         """What `Graph.replace` takes to let one instruction stand for the chain."""
         return {**dict.fromkeys(self.gone, ()), self.last: [made]}
 
-    def take(self, reader: Instruction) -> None:
+    def take(self, reader: KernelCall) -> None:
         """Let the kernel do what an instruction does."""
         self.gone.append(self.last)
         self.last, self.out = reader, reader.results[0]
@@ -67,7 +67,7 @@ def is_frozen_fp32(graph: Graph, value: Argument) -> bool:
     return graph.is_frozen(value) and spec is not None and spec.dtype is FP32
 
 
-def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
+def follow(graph: Graph, i: KernelCall, axis: int, residuals: bool) -> Chain:
     """What follows an instruction, whose result has its channels at ``axis``.
 
     Args:
@@ -76,7 +76,7 @@ def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
     return _followed(graph, Chain(i, i.results[0]), axis, residuals)
 
 
-def follow_normalization(graph: Graph, i: Instruction) -> Chain | None:
+def follow_normalization(graph: Graph, i: KernelCall) -> Chain | None:
     """The same of a normalization by fixed statistics of images, which is the first thing that is done; None where its numbers may change."""
     chain = Chain(i, i.arguments[0])
     if not graph.makes_one(i) or not _is_folded(graph, chain, i, 1):
@@ -102,13 +102,13 @@ def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
     return chain
 
 
-def _reader(graph: Graph, chain: Chain) -> Instruction | None:
+def _reader(graph: Graph, chain: Chain) -> KernelCall | None:
     """The one instruction that reads a chain's result, where nobody needs more than one result of that."""
     reader = graph.only_reader(chain.out)
     return reader if reader is not None and graph.makes_one(reader) else None
 
 
-def _is_behind(graph: Graph, chain: Chain, reader: Instruction) -> bool:
+def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
     """Whether the reader adds one number to each element, or multiplies each with one."""
     scaling = computes(reader, Scaling)
     if scaling is not None:
@@ -121,7 +121,7 @@ def _is_behind(graph: Graph, chain: Chain, reader: Instruction) -> bool:
     return True
 
 
-def by_number(graph: Graph, i: Instruction) -> tuple[Fold, Argument, Value] | None:
+def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | None:
     """Of a sum or a product of fp32 numbers with one that is frozen: which of them it is, what else it is of, and the number."""
     total = computes(i, Sum)
     if total is None and computes(i, Product) is None:
@@ -136,7 +136,7 @@ def by_number(graph: Graph, i: Instruction) -> tuple[Fold, Argument, Value] | No
     return None
 
 
-def activation(i: Instruction) -> Following | None:
+def activation(i: KernelCall) -> Following | None:
     """The activation that an instruction computes."""
     if computes(i, Rectifier) is not None:
         return RELU
@@ -144,7 +144,7 @@ def activation(i: Instruction) -> Following | None:
     return None if found is None else Following(found.name, found.numbers, found.form)
 
 
-def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bool:
+def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> bool:
     """Whether what the reader does can be done to the weight and the bias."""
     number = by_number(graph, reader)
     if number is not None and number[1] is chain.out:
@@ -190,7 +190,7 @@ def _is_by_channel(of: Argument, by: Argument, at: int, axis: int) -> bool:
     return len(padded) == len(wide) and all(n == 1 or (k == axis and n == wide[axis]) for k, n in enumerate(padded))
 
 
-def _residual(graph: Graph, chain: Chain, reader: Instruction) -> Argument:
+def _residual(graph: Graph, chain: Chain, reader: KernelCall) -> Argument:
     """The other operand of a sum of two tensors of one shape."""
     if computes(reader, Sum) is None or reader.arguments[0] is reader.arguments[1]:
         return None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from operator import methodcaller
 
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.frozen import by_number
 from foreshape.lowering.fusion.graph import Graph, fused
 from foreshape.operator.computations import Product
-from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
@@ -24,8 +24,6 @@ def apply(graph: Graph) -> int:
             continue
         x, a, b = times[1], times[2], plus[2]
         by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("view", ()))
-        text = f"{{add}}({shift}, {{0}}, alpha={by})"
-        in_place = f"{{add}}({shift}, {{0}}, alpha={by}, out={{0}})"
-        made = fused(add, text, [x], [add.results[0]], may_share=(0, 0), in_place=in_place, add=Lazy(lambda: torch.add))
+        made = fused(add, elementwise.affine(by, shift), [x], [add.results[0]])
         count += graph.replace({i: (), add: [made]})
     return count

@@ -15,27 +15,25 @@ from functools import partial
 from typing import Any
 
 from foreshape.dims import Size, product
-from foreshape.kernels import onednn
+from foreshape.kernels import onednn, packed
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
 from foreshape.kernels.joined_groups import join, joined
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.instruction import Argument, KernelCall, Value
 from foreshape.operator.computations import FixedNormalization, ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution
 from foreshape.spec import FP32
 from foreshape.values.torch_proxy import torch
 
 Dims = Sequence[Size]
 
-LAST = (0, 2, 3, 1)
-
 
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    found: list[tuple[Instruction, _Windows]] = [*graph.computing(ImageConvolution)]
+    found: list[tuple[KernelCall, _Windows]] = [*graph.computing(ImageConvolution)]
     found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
     found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
     found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
@@ -47,7 +45,7 @@ def apply(graph: Graph) -> int:
 _Windows = ImageConvolution | PaddedImageConvolution | ImageTransposedConvolution
 
 
-def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
+def _padded(graph: Graph, i: KernelCall, of: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
     """The same, as one whose paddings are alike at both ends where that is known."""
     images, window = graph.dims(i.arguments[0]), dims_of(i.arguments[1])
     assert images is not None and window is not None
@@ -56,7 +54,7 @@ def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageCo
     return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else of
 
 
-def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
     x, w = i.arguments[:2]
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
@@ -65,7 +63,7 @@ def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> bool:
     return _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
 
 
-def _normalized(graph: Graph, i: Instruction) -> bool:
+def _normalized(graph: Graph, i: KernelCall) -> bool:
     """A normalization of images by itself is a convolution of each channel with one number."""
     x, channels, spec = i.arguments[0], dims_of(i.arguments[1]), spec_of(i.arguments[0])
     if spec is None or spec.dtype is not FP32 or len(dims_of(x) or ()) != 4 or channels is None or not isinstance(channels[0], int):
@@ -83,10 +81,7 @@ def _normalized(graph: Graph, i: Instruction) -> bool:
 def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> bool:
     """Let a packed kernel stand for a chain."""
     arguments = [x] if chain.other is None else [x, chain.other]
-    text = f"{name}({{0}})" if chain.other is None else f"{name}.add({{0}}, {{1}})"
-    order = dict.fromkeys(range(len(arguments)), LAST)
-    made = fused(chain.last, text, arguments, [chain.out], "product", workspace=workspace, in_order=order, lies={0: LAST})
-    made.packed = name
+    made = fused(chain.last, packed.convolution(name, chain.other is not None, workspace), arguments, [chain.out])
     return graph.replace(chain.taken(made))
 
 
@@ -118,7 +113,7 @@ def _pads(of: PaddedImageConvolution, window: Sequence[int], image: Sequence[int
     return [int(before) for before, _ in pads], [int(behind) for _, behind in pads]
 
 
-def _workspace(i: Instruction, of: _Windows, chain: Chain) -> Size:
+def _workspace(i: KernelCall, of: _Windows, chain: Chain) -> Size:
     return _workspace_of(dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out), of)
 
 

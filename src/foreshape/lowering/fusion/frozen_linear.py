@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.kernels import products
+from foreshape.kernels import packed, products
 from foreshape.kernels.frozen import folded, linear
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value
 
 SMALL = 1 << 10
 """Matrices of fewer elements stay with the plain kernel, where oneDNN's own library is not there."""
@@ -27,7 +27,7 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i in products_of_rows(graph)) if graph.lowered.frozen else 0
 
 
-def _rewrite(graph: Graph, i: Instruction) -> bool:
+def _rewrite(graph: Graph, i: KernelCall) -> bool:
     x, w = i.arguments
     dims = dims_of(w)
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
@@ -38,8 +38,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
     name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
-    made = fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,))
-    made.packed = name
+    made = fused(chain.last, packed.linear(name, needs), [x], [chain.out])
     return graph.replace(chain.taken(made))
 
 

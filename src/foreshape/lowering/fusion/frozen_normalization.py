@@ -11,11 +11,12 @@ from __future__ import annotations
 from functools import partial
 
 from foreshape.dims import Size, product
+from foreshape.kernels import packed
 from foreshape.kernels.normalized_rows import STATISTICS, normalized_rows
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value
 from foreshape.operator.computations import RowNormalization
 from foreshape.spec import FP32
 
@@ -26,7 +27,7 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(RowNormalization))
 
 
-def _rewrite(graph: Graph, i: Instruction, of: RowNormalization) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: RowNormalization) -> bool:
     x, *by = i.arguments
     spec = spec_of(x)
     if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None):
@@ -37,6 +38,5 @@ def _rewrite(graph: Graph, i: Instruction, of: RowNormalization) -> bool:
     dims, begin = spec.known_dims, of.begin
     rows: Size = product(dims[:begin])
     name = graph.pack("normalization", given, 0, partial(normalized_rows, begin, of.epsilon, *(isinstance(v, Value) for v in by)))
-    made = fused(i, f"{name}({{0}})", [x], [i.results[0]], "normalization", workspace=lambda: rows * STATISTICS, in_rows=(0,))
-    made.packed = name
+    made = fused(i, packed.normalization(name, lambda: rows * STATISTICS), [x], [i.results[0]])
     return graph.replace({i: [made]})

@@ -16,16 +16,15 @@ from typing import Any
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
-from foreshape.kernels import frozen
+from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_library import DIMS, library
 from foreshape.kernels.series import ALIGNMENT, Series, Step
 from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.frozen import activation
-from foreshape.lowering.fusion.frozen_convolution import LAST
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
-from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.operator.computations import (
     ChannelShuffling,
     Enlargement,
@@ -34,6 +33,7 @@ from foreshape.operator.computations import (
     MatrixProduct,
     Parting,
     Product,
+    Rectifier,
     Reshape,
     Scaling,
     Slicing,
@@ -50,11 +50,11 @@ _TRIED = 64
 class _Stage:
     """An instruction as a part of a series.
 
-    ``stage``: what it computes of ``sources``; None for what is made of persistables (`Instruction.packed`). ``number``: which of the instruction's
+    ``stage``: what it computes of ``sources``; None for what is made of persistables (`KernelCall.packed`). ``number``: which of the instruction's
     results it makes, where each of several has a stage.
     """
 
-    of: Instruction
+    of: KernelCall
     sources: list[Value]
     stage: Any = None
     before: list[_Stage] = field(default_factory=list["_Stage"])
@@ -83,15 +83,20 @@ def apply(graph: Graph) -> int:
     return count + _join(graph, run)
 
 
-def _stages(graph: Graph, i: Instruction, made: set[Value]) -> list[_Stage]:
+def _packed(s: _Stage) -> str:
+    """Return the name of the packed kernel that a stage is; empty where it is made of no persistables."""
+    return s.of.kernel.packed if isinstance(s.of, FusedCall) else ""
+
+
+def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
     """An instruction as parts of a series, where some values lie as its kernels want them; none where it is none."""
-    if i.copies or i.stores or i.offsets is not None or not i.results or not all(graph.unused(r) for r in i.results[1:]):
+    if i.copies or i.stores or (isinstance(i, OpCall) and i.offsets is not None) or not i.results or not all(graph.unused(r) for r in i.results[1:]):
         return []
     values = values_of(i.arguments)
     if not all(map(_is_plain, (*values, *values_of(i.results[:1])))):
         return []
-    if i.packed:  # rows of four dims lie otherwise than images do
-        return [] if i.in_rows and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
+    if isinstance(i, FusedCall) and i.kernel.packed:  # rows of four dims lie otherwise than images do
+        return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
     if made.isdisjoint(values):
         return []
     parting = computes(i, Parting)
@@ -101,7 +106,7 @@ def _stages(graph: Graph, i: Instruction, made: set[Value]) -> list[_Stage]:
     return [] if found is None else [found]
 
 
-def _parts(graph: Graph, i: Instruction, values: list[Value], axis: int) -> list[_Stage]:
+def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[_Stage]:
     """What cuts a tensor into parts, where it is known how large they are."""
     parts = i.results[0]
     if not isinstance(parts, list) or None in parts:
@@ -125,9 +130,9 @@ def _is_plain(value: Argument) -> bool:
     return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and value.lod is None
 
 
-def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
+def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     """A stage that is not made of persistables."""
-    following = RELU if i.tag == "rectifier" else activation(i)
+    following = RELU if fused_as(i, Rectifier) is not None else activation(i)
     if following is not None:
         return _Stage(i, values, Each(frozen.in_library(following)[0]))
     scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
@@ -141,9 +146,7 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     slicing = computes(i, Slicing)
     if slicing is not None and not slicing.dropped:
         return _Stage(i, values, Part(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
-    if i.tag == "shuffle":
-        return _Stage(i, values, Shuffled(i.constants["groups"]))
-    shuffling = computes(i, ChannelShuffling)
+    shuffling = computes(i, ChannelShuffling) or fused_as(i, ChannelShuffling)
     if shuffling is not None and rank == 4:
         return _Stage(i, values, Shuffled(shuffling.groups))
     enlarged, joining = computes(i, Enlargement), computes(i, Joining)
@@ -159,7 +162,7 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     return None
 
 
-def _pair(graph: Graph, i: Instruction, values: list[Value], kind: str) -> _Stage | None:
+def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage | None:
     """A sum or product of tensors of one shape, or of two dims or more of which the second, or the first, has dims of 1."""
     if len(values) != 2:
         return None
@@ -229,17 +232,10 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
     total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
     name, last = _pack(graph, run, inside, outside), everything[-1].of
-    inner = {s.of.packed for s in run if s.of.packed}
-    order = {at: LAST if _rank(v) == 4 else () for at, v in enumerate(outside)}
-    lies = {at: LAST for at, v in enumerate(out) if _rank(v) == 4}
-    given = ", ".join(f"{{{at}}}" for at in range(len(outside)))
-    rows = tuple(at for at, v in enumerate(outside) if _rank(v) != 4)
-    order = {at: o for at, o in order.items() if o}
-    made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
+    inner = {_packed(s) for s in run} - {""}
+    made = fused(last, packed.series(name, [*map(_rank, outside)], [*map(_rank, out)], lambda: total), [*outside], [*out])
     made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
-    made.joins = len(everything)
     made.parts = tuple((s.of.op, *(of.of.op for of in s.before)) for s in run)
-    made.packed = name
     if not graph.replace({**dict.fromkeys((s.of for s in everything), ()), last: [made]}):
         return False
     graph.lowered.derived[:] = [entry for entry in graph.lowered.derived if entry[0] not in inner]
@@ -298,8 +294,8 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
     all_values: list[Value] = []
     for s in run:
         sources = tuple(numbers[v] for v in s.sources)
-        if s.of.packed:
-            values, make = derived[s.of.packed]
+        if made_of := _packed(s):
+            values, make = derived[made_of]
             makers.append((len(values), make, None, None, sources, s.slot))
             all_values += values
         else:
@@ -324,18 +320,25 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
 
 def _by_kernels(s: _Stage) -> Callable[..., Any]:
     """What a stage computes, by the kernels of its operators."""
-    calls = [(of.of, of.number) for of in (*s.before, s)]
+    calls = [(of.of, of.number, _function(of.of)) for of in (*s.before, s)]
 
     def run(*given: Any) -> Any:
         known = dict(zip(s.sources, given, strict=True))
         out: Any = None
-        for i, number in calls:
+        for i, number, call in calls:
             arguments = [[known[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else known[a] for a in i.arguments]
-            wanted = {"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}
-            out = i.kernel(*arguments, **wanted)
+            out = call(*arguments)
             out = out[0] if len(i.results) > 1 else out
             out = out[number] if isinstance(i.results[0], list) else out
             known[values_of(i.results)[number]] = out
         return out
 
     return run
+
+
+def _function(i: KernelCall) -> Callable[..., Any]:
+    """Return a call as a function of its arguments, which makes its first result."""
+    if isinstance(i, FusedCall):
+        return i.kernel.function(len(i.arguments))
+    assert isinstance(i, OpCall)
+    return partial(i.kernel, requested=tuple(at == 0 for at in range(len(i.results)))) if i.kernel_requested else i.kernel

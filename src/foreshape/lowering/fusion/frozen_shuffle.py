@@ -8,13 +8,11 @@ Unless: something else reads y or z
 
 from __future__ import annotations
 
-from functools import partial
-
 from foreshape.dims import equal
-from foreshape.kernels.shuffling import shuffled
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, computes, fused
-from foreshape.lowering.instruction import Instruction
-from foreshape.operator.computations import Reshape, Transposition
+from foreshape.lowering.instruction import KernelCall
+from foreshape.operator.computations import ChannelShuffling, Reshape, Transposition
 
 _SWAPPED = (0, 2, 1, 3, 4)
 
@@ -23,7 +21,7 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(Transposition)) if graph.lowered.frozen else 0
 
 
-def _rewrite(graph: Graph, i: Instruction, of: Transposition) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: Transposition) -> bool:
     first, last = graph.maker(i.arguments[0]), graph.only_reader(i.results[0])
     if computes(first, Reshape) is None or computes(last, Reshape) is None or first is None or last is None:
         return False
@@ -38,6 +36,5 @@ def _rewrite(graph: Graph, i: Instruction, of: Transposition) -> bool:
     groups, channels = apart[1], x[1]
     if not kept or not isinstance(groups, int) or groups < 1 or not isinstance(channels, int) or channels % groups:
         return False
-    made = fused(last, "{shuffled}({0}, {groups})", [first.arguments[0]], [last.results[0]], "shuffle", shuffled=shuffled, groups=groups)
-    made.kernel = partial(shuffled, groups=groups)
+    made = fused(last, elementwise.channel_shuffle(groups), [first.arguments[0]], [last.results[0]], ChannelShuffling(groups))
     return graph.replace({first: (), i: (), last: [made]})

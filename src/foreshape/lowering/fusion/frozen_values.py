@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from foreshape.errors import ExecutionError, ForeshapeError
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import FusedCall, KernelCall, OpCall, Value
 from foreshape.values.torch_proxy import torch
 
 MOST = 64 << 20
@@ -42,14 +43,14 @@ def apply(graph: Graph) -> int:
     wanted = tuple(map(repr, kept))
     name = graph.pack("constants", inputs, MOST - room, partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted))
     places = {value: at for at, value in enumerate(kept)}
-    new: dict[Instruction, Sequence[Instruction]] = {}
+    new: dict[KernelCall, Sequence[KernelCall]] = {}
     for i in calls.values():
         value = made[id(i)]
-        new[i] = [fused(i, f"{name}[{places[value]}]", [], [value], "constant")] if value in places else []
+        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value])] if value in places else []
     return len(calls) if graph.replace(new) else 0
 
 
-def _kept(graph: Graph, calls: dict[int, Instruction], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:
+def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:
     """What others read of what is made once, how many bytes are left then, and what there is no room for."""
     kept: list[Value] = []
     room = MOST
@@ -75,9 +76,9 @@ def _bytes(value: Value) -> int:
     return size
 
 
-def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, Instruction], dict[int, Value]]:
+def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, Value]]:
     """The instructions that compute of persistables and constants alone, in their order, and the one thing that each makes."""
-    calls: dict[int, Instruction] = {}
+    calls: dict[int, KernelCall] = {}
     made: dict[int, Value] = {}
     known: set[Value] = set()
     room = MEANWHILE
@@ -91,12 +92,14 @@ def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, Instruction], dic
     return calls, made
 
 
-def _only_result(graph: Graph, i: Instruction) -> Value | None:
+def _only_result(graph: Graph, i: KernelCall) -> Value | None:
     """What an instruction makes, where that is one dense tensor of known dims and nothing else happens."""
     operator = i.op.operator
-    if operator is None or operator.random or operator.side_effects or (i.expression is not None and i.tag != "constant"):
+    if operator is None or operator.random or operator.side_effects or (isinstance(i, FusedCall) and not i.effects.outlives):
         return None
-    if i.copies or i.stores or i.offsets is not None or i.before is not None or i.region is not None or i.in_place or i.changes():
+    if isinstance(i, OpCall) and (i.offsets is not None or i.before is not None or i.region is not None):
+        return None
+    if i.copies or i.stores or i.in_place or i.changes():
         return None
     if not i.results or not all(graph.unused(r) for r in i.results[1:]):
         return None
@@ -108,7 +111,7 @@ def _only_result(graph: Graph, i: Instruction) -> Value | None:
     return value if known else None
 
 
-def _made(calls: Sequence[Instruction], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
+def _made(calls: Sequence[KernelCall], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
     """What is kept, each in a row."""
     known = dict(zip(names, given, strict=True))
     for i in calls:
@@ -123,9 +126,10 @@ def _made(calls: Sequence[Instruction], names: Sequence[str], wanted: Sequence[s
     return [known[name].contiguous() for name in wanted]
 
 
-def _computed(i: Instruction, known: dict[str, Any]) -> Any:
-    if i.expression is not None:
-        return i.constants["value"].get()
+def _computed(i: KernelCall, known: dict[str, Any]) -> Any:
+    if isinstance(i, FusedCall):  # a constant
+        return i.kernel.function(0)()
     arguments = [[None if v is None else known[repr(v)] for v in a] if isinstance(a, list) else None if a is None else known[repr(a)] for a in i.arguments]
+    assert isinstance(i, OpCall)
     out = i.kernel(*arguments, **({"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}))
     return out[0] if len(i.results) > 1 else out

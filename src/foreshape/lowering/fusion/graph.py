@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from foreshape.dims import Size
+from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.call_memory import rule_bytes
 from foreshape.lowering.fusion.soundness import is_sound
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
 from foreshape.operator.computations import Computation, FixedNormalization
@@ -41,27 +42,27 @@ class Graph:
         self.lowered = lowered
         self._derived: dict[tuple[str, int], str] = {}
         self._waiting: list[_Derived] = []
-        self._makers: dict[Value, Instruction] = {}
-        self._readers: dict[Value, dict[Instruction, None]] = {}
+        self._makers: dict[Value, KernelCall] = {}
+        self._readers: dict[Value, dict[KernelCall, None]] = {}
         self._unsorted: set[Value] = set()
         self._fixed: set[Value] = set(lowered.returns())
         self._written: set[str] = set()
-        self._updated = {v.name for i in lowered.instructions for v in _changed_by(i)} if lowered.frozen else set[str]()
+        self._updated = {v.name for i in lowered.calls for v in _changed_by(i)} if lowered.frozen else set[str]()
         self._memory: MemoryUses | None = None
         self._fresh = self._packed = 0
-        self._followers: dict[Instruction, Instruction] = {}
-        self.places: list[list[Instruction]] = []
-        for i in lowered.instructions:
+        self._followers: dict[KernelCall, OpCall] = {}
+        self.places: list[list[KernelCall]] = []
+        for i in lowered.calls:
             if not self.places or self.places[-1][0].position != i.position:
                 self.places.append([])
             self.places[-1].append(i)
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
-        self._computing: dict[type[Computation], list[tuple[Instruction, Any]]] = {}
-        self._undoing: dict[type[Computation], list[tuple[Instruction, Any]]] = {}
+        self._computing: dict[type[Computation], list[tuple[OpCall, Any]]] = {}
+        self._undoing: dict[type[Computation], list[tuple[OpCall, Any]]] = {}
         asked: dict[Operator, tuple[Computation | None, Computation | None]] = {}
-        for i in lowered.instructions:
+        for i in lowered.calls:
             operator = i.op.operator
-            if operator is not None and i.expression is None:
+            if operator is not None and isinstance(i, OpCall):
                 said = asked.get(operator)
                 if said is None:
                     said = asked[operator] = (operator.computes(), _undone(operator))
@@ -77,10 +78,10 @@ class Graph:
             for place, value in i.stores:
                 self._fixed |= {place, value}
                 self._written.add(place.name)
-        self._changed = {v.name for i in lowered.instructions for v in i.changes()}
+        self._changed = {v.name for i in lowered.calls for v in i.changes()}
         """The names of what is changed in its place or stored."""
 
-    def _add(self, i: Instruction) -> None:
+    def _add(self, i: KernelCall) -> None:
         for value in i.writes():
             self._makers.setdefault(value, i)
         at = self._places[id(i)]
@@ -92,7 +93,7 @@ class Graph:
         if self._memory is not None:
             self._memory.add(i)
 
-    def _drop(self, i: Instruction) -> None:
+    def _drop(self, i: KernelCall) -> None:
         for value in i.writes():
             if self._makers.get(value) is i:
                 del self._makers[value]
@@ -103,7 +104,7 @@ class Graph:
 
     def finish(self) -> None:
         """Put the instructions that there are now into the step."""
-        self.lowered.instructions[:] = [i for place in self.places for i in place]
+        self.lowered.calls[:] = [i for place in self.places for i in place]
 
     def reorder(self) -> None:
         """Let the calls run in an order that needs less memory, where there is one."""
@@ -111,16 +112,16 @@ class Graph:
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
         self._unsorted = set(self._readers)
 
-    def computing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
+    def computing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
         """The instructions that compute this, of those that no rewrite has taken yet, in order, with what exactly they compute."""
         return self._left(self._computing.get(kind, ()))
 
-    def undoing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
+    def undoing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
         """The gradient ops of such instructions."""
         return self._left(self._undoing.get(kind, ()))
 
-    def _left(self, pairs: Iterable[tuple[Instruction, Any]]) -> list[tuple[Instruction, Any]]:
-        found: list[tuple[Instruction, Any]] = []
+    def _left(self, pairs: Iterable[tuple[OpCall, Any]]) -> list[tuple[OpCall, Any]]:
+        found: list[tuple[OpCall, Any]] = []
         for i, of in pairs:
             while i in self._followers:
                 i = self._followers[i]
@@ -128,9 +129,9 @@ class Graph:
                 found.append((i, of))
         return found
 
-    def plain(self) -> list[Instruction]:
+    def plain(self) -> list[OpCall]:
         """All instructions that no rewrite has taken, in order."""
-        return [i for place in self.places for i in place if i.expression is None]
+        return [i for place in self.places for i in place if isinstance(i, OpCall)]
 
     @property
     def changes_memory(self) -> bool:
@@ -144,14 +145,14 @@ class Graph:
             self._memory = MemoryUses([i for place in self.places for i in place])
         return self._memory
 
-    def is_left(self, i: Instruction) -> bool:
+    def is_left(self, i: KernelCall) -> bool:
         """Whether no rewrite has taken an instruction out."""
         return id(i) in self._places
 
-    def maker(self, value: Argument) -> Instruction | None:
+    def maker(self, value: Argument) -> KernelCall | None:
         return self._makers.get(value) if isinstance(value, Value) else None
 
-    def readers(self, value: Argument) -> list[Instruction]:
+    def readers(self, value: Argument) -> list[KernelCall]:
         """The instructions that read a value, in the order of their places."""
         if not isinstance(value, Value):
             return []
@@ -161,7 +162,7 @@ class Graph:
             found = self._readers[value] = dict.fromkeys(sorted(found, key=self.position))
         return list(found)
 
-    def only_reader(self, value: Argument) -> Instruction | None:
+    def only_reader(self, value: Argument) -> KernelCall | None:
         """The one instruction that reads a value that nothing else needs; it may read it more than once."""
         readers = self._readers.get(value, ()) if isinstance(value, Value) else ()
         return next(iter(readers)) if len(readers) == 1 and not self.is_fixed(value) else None
@@ -174,20 +175,20 @@ class Graph:
         """Whether nobody needs a value."""
         return value is None or (not (isinstance(value, Value) and self._readers.get(value)) and not self.is_fixed(value))
 
-    def makes_one(self, i: Instruction) -> bool:
+    def makes_one(self, i: KernelCall) -> bool:
         """Whether nobody needs more of an instruction than its first result, and what it updates in place stays as it is."""
         return all(self.unused(r) for at, r in enumerate(i.results) if at and at not in i.in_place)
 
-    def position(self, i: Instruction) -> int:
+    def position(self, i: KernelCall) -> int:
         """The number of an instruction's place."""
         return self._places[id(i)]
 
-    def order(self, i: Instruction) -> tuple[int, ...]:
+    def order(self, i: KernelCall) -> tuple[int, ...]:
         """What instructions sort by in the order in which they run."""
         at = self._places[id(i)]
         return at, next(k for k, x in enumerate(self.places[at]) if x is i)
 
-    def replace(self, taken: Mapping[Instruction, Sequence[Instruction]], instead: Mapping[Value, Value] | None = None) -> bool:
+    def replace(self, taken: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value] | None = None) -> bool:
         """Let others stand in the places of some instructions; False, with nothing changed, where the step would not compute the same then.
 
         All that a rewrite takes out or puts in goes through here, and `is_sound` is asked: whether anything else needs what nobody makes any more, and
@@ -216,7 +217,7 @@ class Graph:
                     i.stores = [(place, value) for place, value in stores if value in made]
             if new and new[0] is not t:
                 new[0].copies = new[0].copies or list(t.copies)
-                if new[0].expression is None and len(taken) == 1:
+                if isinstance(new[0], OpCall) and len(taken) == 1:
                     self._followers[t] = new[0]  # the same op, with other arguments or results
             self._drop(t)
             at = self._places.pop(id(t))
@@ -250,13 +251,14 @@ class Graph:
             i.arguments = [instead(a) for a in i.arguments]
             i.results = [instead(r) if at in i.in_place else r for at, r in enumerate(i.results)]
             i.copies = [(copy, same if source is old else source) for copy, source in i.copies]
-            i.offsets = None if i.offsets is None else [instead(a) for a in i.offsets]
+            if isinstance(i, OpCall) and i.offsets is not None:
+                i.offsets = [instead(a) for a in i.offsets]
             self._add(i)
         if old in self._fixed:
             self._fixed.add(same)
             self.lowered.fetches = [same if v is old else v for v in self.lowered.fetches]
 
-    def read_dims(self, i: Instruction, argument: int, like: Value) -> None:
+    def read_dims(self, i: KernelCall, argument: int, like: Value) -> None:
         """Let an instruction that reads only the dims of an argument have another in its place, which it reads already and which has these dims."""
         assert any(v is like for v in i.reads())
         self._drop(i)
@@ -297,32 +299,22 @@ class Graph:
         return isinstance(value, Value) and value.persistable and value.name not in self._written
 
 
-def _changed_by(i: Instruction) -> list[Value]:
+def _changed_by(i: KernelCall) -> list[Value]:
     """The values of the scope that an instruction makes others: a normalization by fixed statistics updates them to what they are."""
     return i.changes() if computes(i, FixedNormalization) is None else [place for place, _ in i.stores]
 
 
-def fused(
-    like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", *, shares: Mapping[int, int] | None = None,
-    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Callable[[], Size] | None = None, in_rows: tuple[int, ...] = (),
-    in_order: Mapping[int, tuple[int, ...]] | None = None, gaps: Mapping[int, Size] | None = None, lies: Mapping[int, tuple[int, ...]] | None = None,
-    **constants: Any,
-) -> Instruction:  # fmt: skip
-    """An instruction that stands for one or more others; errors in it are told of ``like``'s op.
-
-    Args:
-        shares: results that lie in the memory of an argument.
-        may_share: (result, argument) where ``in_place`` is an expression that writes the result into the argument's memory.
-        workspace: a rule that gives the bytes that it needs while it runs.
-        in_rows: the arguments that it copies where they do not lie in a row.
-        in_order, lies: of arguments and of results, the order in which their axes lie in memory; see `Instruction`.
-        gaps: the bytes of the copies of arguments among these that have gaps between their rows.
-    """
-    made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
-    made.shares, made.may_share, made.in_place_expression, made.in_rows = shares or {}, may_share, in_place, in_rows
-    made.workspace = 0 if workspace is None else rule_bytes(made, workspace)
-    made.in_order, made.gaps, made.lies = in_order or {}, gaps or {}, lies or {}
+def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:
+    """Return a call of a kernel that stands for one or more others; errors in it are told of ``like``'s op."""
+    made = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
+    made.in_place = kernel.effects.in_place
+    made.workspace = 0 if kernel.workspace is None else rule_bytes(made, kernel.workspace)
     return made
+
+
+def fused_as(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
+    """Return what a rewrite has made a call compute, where it is of this kind."""
+    return i.computes if isinstance(i, FusedCall) and isinstance(i.computes, kind) else None
 
 
 def spec_of(value: Argument) -> Spec | None:
@@ -338,17 +330,17 @@ def dims_of(value: Argument) -> tuple[Size, ...] | None:
     return spec.dims if spec is not None else None
 
 
-def computes(i: Instruction | None, kind: type[_Computation]) -> _Computation | None:
+def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """What an instruction computes, where it is of this kind and no rewrite has taken it; None otherwise."""
-    if i is None or i.expression is not None or i.op.operator is None:
+    if not isinstance(i, OpCall) or i.op.operator is None:
         return None
     found = i.op.operator.computes()
     return found if isinstance(found, kind) and not any(i.arguments[found.operands :]) else None
 
 
-def undoes(i: Instruction | None, kind: type[_Computation]) -> _Computation | None:
+def undoes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """What an instruction is the usual gradient op of, where it is of this kind and no rewrite has taken it; None otherwise."""
-    if i is None or i.expression is not None or i.op.operator is None:
+    if not isinstance(i, OpCall) or i.op.operator is None:
         return None
     found = _undone(i.op.operator)
     return found if isinstance(found, kind) else None

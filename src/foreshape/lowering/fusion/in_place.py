@@ -7,8 +7,9 @@ Unless: something else reads new, or a is fetched; or x is of other dims
 
 from __future__ import annotations
 
+from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value
 from foreshape.operator.computations import Constant, Filled, Sum
 
 
@@ -27,18 +28,17 @@ def apply(graph: Graph) -> int:
         if isinstance(computed, Constant):
             if computed.number is None:
                 continue
-            made = fused(i, "{0}.fill_({number})", [place], [place], number=computed.number)
+            made = fused(i, elementwise.fill_in_place(computed.number), [place], [place])
         else:
             x, y = i.arguments[:2]
             if x is not place or dims_of(y) != dims:
                 continue
-            made = fused(i, "{0}.add_({1})", [place, y], [place])
-        made.in_place = frozenset({0})
+            made = fused(i, elementwise.add_in_place(), [place, y], [place])
         count += graph.replace({i: [made]}, {out: place, **{stored: place for stored, _ in i.stores}})
     return count
 
 
-def _place(graph: Graph, i: Instruction, out: Value, held: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
+def _place(graph: Graph, i: KernelCall, out: Value, held: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
     """What the scope holds in whose place a result goes; None where that is fetched besides, or the result goes nowhere."""
     if i.stores:
         stored, _ = i.stores[0]

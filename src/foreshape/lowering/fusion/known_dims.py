@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.lowering.fusion.graph import Graph, dims_of
-from foreshape.lowering.instruction import Argument, Instruction, values_of
+from foreshape.lowering.instruction import Argument, KernelCall, values_of
 from foreshape.operator.computations import Reshape
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(Reshape))
 
 
-def _rewrite(graph: Graph, i: Instruction) -> bool:
+def _rewrite(graph: Graph, i: KernelCall) -> bool:
     x, *sizes = i.arguments
     dims, wanted = dims_of(x), dims_of(i.results[0])
     if not values_of(sizes) or dims is None or wanted is None or not all(graph.unused(r) for r in i.results[1:]):

@@ -8,7 +8,7 @@ After: ``d_x, d_y = gradient(d_out, y, d_out)``
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, Value
 from foreshape.operator.computations import Product
 
 
@@ -17,7 +17,7 @@ def apply(graph: Graph) -> int:
     return products + sum(_rewrite(graph, i) for i in graph.plain())
 
 
-def _rewrite_product(graph: Graph, i: Instruction) -> int:
+def _rewrite_product(graph: Graph, i: KernelCall) -> int:
     count, d_out = 0, i.arguments[2]
     for at in (0, 1):
         of = i.arguments[at]
@@ -29,7 +29,7 @@ def _rewrite_product(graph: Graph, i: Instruction) -> int:
     return count
 
 
-def _rewrite(graph: Graph, i: Instruction) -> int:
+def _rewrite(graph: Graph, i: KernelCall) -> int:
     operator = i.op.operator
     forward = type(operator).forward_class if operator is not None else None
     if operator is None or forward is None or not forward.gradient_reads_dims:

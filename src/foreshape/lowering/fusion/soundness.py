@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, OpCall, Value
 from foreshape.lowering.memory_uses import Place
 
 if TYPE_CHECKING:
     from foreshape.lowering.fusion.graph import Graph
 
-Taken = Mapping[Instruction, Sequence[Instruction]]
-"""Instruction -> those that are to stand in its place."""
+Taken = Mapping[KernelCall, Sequence[KernelCall]]
+"""KernelCall -> those that are to stand in its place."""
 
 
 def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool:
@@ -30,10 +30,12 @@ def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool
     return change.drops_nothing_needed() and change.keeps_order() and change.keeps_memory() and change.reads_the_same()
 
 
-def _must_stay(i: Instruction) -> bool:
+def _must_stay(i: KernelCall) -> bool:
     """Whether the place of an instruction is a part of what it does."""
     operator = i.op.operator
-    return bool(i.copies) or i.region is not None or (i.expression is None and (operator is None or operator.acts() or operator.random or operator.collective))
+    if i.copies or (isinstance(i, OpCall) and i.region is not None):
+        return True
+    return isinstance(i, OpCall) and (operator is None or operator.acts() or operator.random or operator.collective)
 
 
 class _Change:
@@ -42,14 +44,14 @@ class _Change:
     def __init__(self, graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> None:
         self.graph, self.taken, self.instead = graph, taken, instead
         self.new = [(i, t) for t, made in taken.items() for i in made]
-        self.makers: dict[Value, Instruction] = {}
+        self.makers: dict[Value, KernelCall] = {}
         for i, _ in self.new:
             for v in (*i.writes(), *i.updates):
                 self.makers.setdefault(v, i)
         self.stores = [pair for t in taken for pair in t.stores]
-        self._orders: dict[Instruction, tuple[int, ...]] = {}
+        self._orders: dict[KernelCall, tuple[int, ...]] = {}
 
-    def order(self, i: Instruction) -> tuple[int, ...]:
+    def order(self, i: KernelCall) -> tuple[int, ...]:
         """What an instruction of the step, taken or not, or a new one sorts by."""
         found = self._orders.get(i)
         if found is None:
@@ -122,7 +124,7 @@ class _Change:
                 return False
         return True
 
-    def _reads_in_time(self, v: Value, place: Place, t: Instruction) -> bool:
+    def _reads_in_time(self, v: Value, place: Place, t: KernelCall) -> bool:
         """Whether a value is in the place of an instruction what it is where those read it that are taken."""
         readers = [r for r in self.graph.readers(v) if r in self.taken]
         changers = self.graph.memory.changers(place)
@@ -132,7 +134,7 @@ class _Change:
                 return False
         return bool(readers)
 
-    def _may_change(self, place: Place, i: Instruction, t: Instruction) -> bool:
+    def _may_change(self, place: Place, i: KernelCall, t: KernelCall) -> bool:
         """Whether a place can be changed where ``i`` is to stand, in the place of ``t``."""
         memory = self.graph.memory
         before = [c for c in memory.changers(place) if c in self.taken]

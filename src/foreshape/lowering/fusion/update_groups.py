@@ -11,7 +11,7 @@ from __future__ import annotations
 from foreshape.dims import no_less
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import Instruction, Value
+from foreshape.lowering.instruction import KernelCall, OpCall, Value
 from foreshape.spec import LOD_TENSOR
 
 GROUPS, LEAST = 16, 1 << 18
@@ -20,7 +20,7 @@ GROUPS, LEAST = 16, 1 << 18
 
 def apply(graph: Graph) -> int:
     count = 0
-    runs: dict[int, list[Instruction]] = {}
+    runs: dict[int, list[KernelCall]] = {}
     for i in graph.plain():
         operator = i.op.operator
         if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
@@ -33,22 +33,22 @@ def apply(graph: Graph) -> int:
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], in_rows=(1,))  # pyright: ignore
-        made.updates = [v for i in run for v in i.writes()]
+        made = OpCall(last.op, list(arguments), [], kernel=last.op.operator.group_kernel, contiguous=(1,))  # pyright: ignore
+        made.updated = [v for i in run for v in i.writes()]
         made.workspace = no_less(*(workspace_in_rows(i) for i in run))
         made.unknown = next((i.unknown for i in run if i.unknown), "")
         count += graph.replace({**dict.fromkeys(run, ()), last: [made]})
     return count
 
 
-def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
+def _parts(graph: Graph, run: list[KernelCall]) -> list[list[KernelCall]]:
     """Updates in groups whose gradients are a small part of all: they wait for one another, and hold memory meanwhile.
 
     Those that follow one another at once are in one group, since their gradients are all there.
     """
     sizes = [max((n for v in i.writes() if isinstance(n := v.variable.spec.nbytes if v.variable is not None else 0, int)), default=0) for i in run]
     most = max(sum(sizes) // GROUPS, LEAST)
-    parts: list[list[Instruction]] = []
+    parts: list[list[KernelCall]] = []
     waiting = 0
     for i, size in zip(run, sizes, strict=True):
         follows = bool(parts) and graph.position(i) == graph.position(parts[-1][-1]) + 1
@@ -60,5 +60,5 @@ def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
     return parts
 
 
-def _is_dense(i: Instruction) -> bool:
+def _is_dense(i: KernelCall) -> bool:
     return all(v.variable is not None and v.variable.spec.kind is LOD_TENSOR for v in i.reads())

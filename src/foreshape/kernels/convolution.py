@@ -1,0 +1,88 @@
+"""Convolutions of images ``[images, channels, height, width]`` with filters, with a bias in one kernel, and their gradients in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from foreshape.dims import Size
+from foreshape.kernels import onednn, pointwise
+from foreshape.kernels.fused import Effects, FusedKernel, Sizes, Work
+from foreshape.spec import Spec
+from foreshape.values.torch_proxy import Lazy, aten, torch
+
+_MANY = 5
+"""Filters of at least so many places in a row are one kind of convolution."""
+_STRIDED = 2
+"""A convolution whose images have more than so many times the places of its results goes in strides."""
+
+
+class Convolution:
+    """A convolution of images ``x`` with filters ``w`` to ``y``, given as specs.
+
+    Args:
+        by_window: whether its strides and dilations may be ones that torch computes otherwise; see `foreshape.kernels.pointwise`.
+    """
+
+    __slots__ = ("by_window", "dilations", "groups", "paddings", "strides", "w", "x", "y")
+
+    def __init__(
+        self, x: Spec, w: Spec, y: Spec, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, by_window: bool
+    ) -> None:
+        self.x, self.w, self.y, self.groups = x, w, y, groups
+        self.strides, self.paddings, self.dilations = list(strides), list(paddings), list(dilations)
+        self.by_window = by_window or tuple(w.known_dims[2:]) == (1, 1)
+
+    def forward(self, bias: bool) -> FusedKernel:
+        """Return the convolution, with a bias as the third operand."""
+        conv = pointwise.convolve if self.by_window else Lazy(lambda: torch.conv2d)
+        text = f"{{conv}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, {self._settings()}, {self.groups})"
+        return FusedKernel("product conv", text, {"conv": conv}, effects=Effects(contiguous=(0,)), workspace=lambda: self._workspace(None), work=_forward_work)
+
+    def gradients(self, requested: Sequence[bool], channels: int | None) -> FusedKernel:
+        """Return the gradients of images, filters and bias, of the operands x, w and d, each where it is requested.
+
+        Args:
+            channels: of the bias; None where its gradient is not requested.
+        """
+        back = pointwise.gradients if self.by_window else Lazy(lambda: aten.convolution_backward)
+        sizes = None if channels is None else [channels]
+        text = f"{{back}}({{2}}, {{0}}, {{1}}, {sizes}, {self._settings()}, False, [0, 0], {self.groups}, {list(requested)})"
+        work = _filter_gradient_work if not requested[0] else _gradient_work
+        return FusedKernel("{op} back", text, {"back": back}, effects=Effects(contiguous=(0, 2)), workspace=lambda: self._workspace(requested), work=work)
+
+    def _settings(self) -> str:
+        return f"{self.strides}, {self.paddings}, {self.dilations}"
+
+    def _workspace(self, requested: Sequence[bool] | None) -> Size:
+        """Return the bytes that it takes besides its results; with ``requested``, that its gradients take."""
+        if self.y.dtype is None:
+            return 0
+        x, w, y = self.x.known_dims, self.w.known_dims, self.y.known_dims
+        given = (self.y.dtype.itemsize, self.groups, self.strides, self.dilations)
+        return onednn.convolution(x, w, y, *given) if requested is None else onednn.convolution_backward(x, w, y, *given, requested)
+
+
+def _forward_work(operands: Sizes, results: Sizes) -> Work | None:
+    return _work(operands[0], operands[1], results[0], 1)
+
+
+def _gradient_work(operands: Sizes, results: Sizes) -> Work | None:
+    return _work(operands[0], operands[1], operands[2], 2)
+
+
+def _filter_gradient_work(operands: Sizes, results: Sizes) -> Work | None:
+    found = _work(operands[0], operands[1], operands[2], 2)
+    return None if found is None else found._replace(kind=f"{found.kind} of the filter")
+
+
+def _work(x: tuple[float, ...] | None, w: tuple[float, ...] | None, y: tuple[float, ...] | None, times: int) -> Work | None:
+    """Return the work as of a product: images, places of each, the width summed over for a place, and channels out. Windows and strides are a kind."""
+    if x is None or w is None or y is None or len(y) != 4:
+        return None
+    window = int(max(w[2:], default=1))
+    kind = "1" if window == 1 else "some" if window < _MANY else "many"
+    if window < _MANY and x[2] * x[3] > _STRIDED * y[2] * y[3]:
+        kind += " strided"
+    at = (y[0], y[2] * y[3], prod(w[1:]), w[0])
+    return Work(at, prod(at) * times, kind)

@@ -1,0 +1,66 @@
+"""Kernels that go over the elements of a tensor once: rectifiers, sums into a place, constants, bias gradients, channel shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.kernels.fused import Effects, FusedKernel
+from foreshape.kernels.shuffling import shuffled
+from foreshape.values.torch_proxy import Lazy, aten, torch
+
+_IN_PLACE = Effects(in_place=frozenset({0}))
+_TAKES_OVER = Effects(takes_over=(0, 0))
+_OUTLIVES = Effects(outlives=True)
+
+
+def relu() -> FusedKernel:
+    """Return the rectifier, which can work in the memory of its operand."""
+    return FusedKernel("rectifier relu", "{relu}({0})", {"relu": Lazy(lambda: torch.relu)}, "{0}.relu_()", _TAKES_OVER)
+
+
+def relu_gradient() -> FusedKernel:
+    """Return the gradient of a rectifier, of its result and the gradient of that."""
+    return FusedKernel("{op} threshold", "{threshold}({1}, {0}, 0)", {"threshold": Lazy(lambda: aten.threshold_backward)})
+
+
+def bias_gradient(axes: Sequence[int], of_channels: bool) -> FusedKernel:
+    """Return the sum of a gradient over these axes."""
+    over = axes[0] if len(axes) == 1 else tuple(axes)
+    return FusedKernel("channel bias gradient sum" if of_channels else "{op} sum", f"{{sum}}({{0}}, {over})", {"sum": Lazy(lambda: torch.sum)})
+
+
+def descent(rate: str) -> FusedKernel:
+    """Return ``{0} -= rate {1}``; ``rate`` is the name of a number."""
+    return FusedKernel("{op} add_", f"{{0}}.add_({{1}}, alpha=-{rate})", effects=_IN_PLACE)
+
+
+def add_in_place() -> FusedKernel:
+    """Return ``{0} += {1}``."""
+    return FusedKernel("{op} add_", "{0}.add_({1})", effects=_IN_PLACE)
+
+
+def fill_in_place(number: float) -> FusedKernel:
+    """Return ``{0} = number`` for each element."""
+    return FusedKernel("{op} number", "{0}.fill_({number})", {"number": number}, effects=_IN_PLACE)
+
+
+def affine(by: str, shift: str) -> FusedKernel:
+    """Return ``by {0} + shift``, of the names of a number and of a tensor of one."""
+    text = f"{{add}}({shift}, {{0}}, alpha={by}"
+    return FusedKernel("{op} add", f"{text})", {"add": Lazy(lambda: torch.add)}, f"{text}, out={{0}})", _TAKES_OVER)
+
+
+def constant(value: Any) -> FusedKernel:
+    """Return what is the same in every run, made once: a tensor, or a `Lazy` one."""
+    return FusedKernel("step value", "{value}", {"value": value}, effects=_OUTLIVES)
+
+
+def packed_constant(name: str, place: int) -> FusedKernel:
+    """Return one of several constants that are made when the step is bound."""
+    return FusedKernel("constant ", f"{name}[{place}]", effects=_OUTLIVES)
+
+
+def channel_shuffle(groups: int) -> FusedKernel:
+    """Return the channels of images, taken from each group in turn."""
+    return FusedKernel("shuffle groups shuffled", "{shuffled}({0}, {groups})", {"shuffled": shuffled, "groups": groups})

@@ -1,0 +1,112 @@
+"""`FusedKernel`: one kernel call that stands for ops of a step, with its text, its effects on memory, and its kind and size for the cost.
+
+Each file beside this one that has such kernels makes them from the specs of their operands. Rewrites in `foreshape.lowering.fusion` find where they
+stand; the engine writes their text, `foreshape.memory` asks their effects, `foreshape.cost` their kind and size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from foreshape.data_class import data_class, field
+from foreshape.dims import Size
+from foreshape.values.torch_proxy import Lazy
+
+Order: TypeAlias = tuple[int, ...]
+"""The axes of a tensor, outermost first, as they lie in memory."""
+Sizes: TypeAlias = Sequence["tuple[float, ...] | None"]
+"""The dims of operands or of results as numbers; None of one that is absent or of unknown dims."""
+
+
+class Work(NamedTuple):
+    """The work of a kernel call.
+
+    Attributes:
+        at: coordinates on which its time depends, which grows with each.
+        multiplications: multiply-adds.
+        kind: words behind the name of the kernel, for a form whose time goes otherwise.
+    """
+
+    at: tuple[float, ...]
+    multiplications: float
+    kind: str = ""
+
+
+@data_class(frozen=True)
+class Effects:
+    """The effects of a kernel call on memory, by the numbers of its operands and results.
+
+    Attributes:
+        views: result -> the operand in whose memory it lies.
+        in_place: results that are written into their operands.
+        takes_over: (result, operand) where the kernel can write the result into the memory of the operand, once nothing else needs that.
+        contiguous: operands that it copies unless they are contiguous.
+        axis_order: operands that it copies unless their axes, or the innermost of them, lie in this order; empty for any known order.
+        gap_bytes: the bytes of the copies of such operands where they have gaps between their rows; without an entry they are copied whole.
+        result_order: result -> the order in which its axes lie, where that is not their own.
+        outlives: whether its result outlives the step, since it is the same in each.
+        rows_of: the operand whose values sparse rows have that it makes, so that they take memory for their ids alone.
+    """
+
+    views: Mapping[int, int] = field(default_factory=dict[int, int])
+    in_place: frozenset[int] = frozenset()
+    takes_over: tuple[int, int] | None = None
+    contiguous: tuple[int, ...] = ()
+    axis_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
+    gap_bytes: Mapping[int, Size] = field(default_factory=dict[int, Size])
+    result_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
+    outlives: bool = False
+    rows_of: int | None = None
+
+
+NO_EFFECTS = Effects()
+
+
+@data_class(frozen=True)
+class FusedKernel:
+    """One kernel call that stands for one or more ops.
+
+    Attributes:
+        kind: its name where its time is spoken of; ``{op}`` stands for the type of the op in whose place it stands.
+        text: Python text of the call: ``{0}``, ``{1}`` are operands, ``{name}`` a constant.
+        constants: name -> value, or a `Lazy` one.
+        text_in_place: the text that writes the result into the operand of ``effects.takes_over``.
+        effects: on memory.
+        workspace: a rule for the bytes that it takes while it runs.
+        work: from the sizes of operands and results to its work; None where its time goes with the bytes that it touches.
+        packed: the name of what computes all of it, which is made of persistables when the step is bound.
+    """
+
+    kind: str
+    text: str
+    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    text_in_place: str = ""
+    effects: Effects = NO_EFFECTS
+    workspace: Callable[[], Size] | None = None
+    work: Callable[[Sizes, Sizes], Work | None] | None = None
+    packed: str = ""
+
+    def function(self, operands: int) -> Callable[..., Any]:
+        """Return the call as a function of so many operands."""
+        names = [f"x{n}" for n in range(operands)]
+        constants = {name: value.get() if isinstance(value, Lazy) else value for name, value in self.constants.items()}
+        return eval(f"lambda {', '.join(names)}: {self.text.format(*names, **{n: n for n in constants})}", constants)
+
+
+NO_KERNEL = FusedKernel("", "")
+
+
+def call_text(name: str, operands: int) -> str:
+    """Return ``{name}({0}, {1})``, of so many operands."""
+    return f"{{{name}}}({', '.join(f'{{{n}}}' for n in range(operands))})"
+
+
+def work_of_product(operands: Sizes, results: Sizes) -> Work | None:
+    """Return the work of a product: rows, the width that is summed over or the first one, and the last width."""
+    first, result = operands[0], results[0]
+    if not first or not result:
+        return None
+    at = (prod(first[:-1]), first[-1], result[-1])
+    return Work(at, prod(at))
