@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from support.corpus import CASES, case
 from support.planned_networks import machine, stack, words
 
 import foreshape as fs
@@ -11,6 +14,8 @@ from foreshape.cost import Roofline, device_of, predict, step_time
 from foreshape.cost.calls import calls_of
 from foreshape.cost.device import Machine, Slower
 from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering.instruction import FusedCall
+from foreshape.memory.liveness import find_liveness
 
 
 def lowered(program: fs.Program) -> Lowered:
@@ -117,3 +122,20 @@ def test_devices_in_words() -> None:
             device_of(wrong)
     with pytest.raises(fs.ForeshapeError):
         device_of("no such file")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_prediction_depends_on_how_a_call_is_written(name: str) -> None:
+    def calls(renamed: bool) -> list[object]:
+        program = fs.load_program(case(name).path("main.pdmodel"))
+        of = fuse(lower(program.global_block, [n for n in case(name).about.get("fetches", ()) if program.global_block.find(n) is not None]))
+        for i in of.calls if renamed else ():
+            if isinstance(i, FusedCall):
+                kernel = i.kernel
+                for constant in kernel.constants:
+                    text, in_place = (t.replace(f"{{{constant}}}", f"{{x_{constant}}}") for t in (kernel.text, kernel.text_in_place))
+                    kernel = replace(kernel, text=text, text_in_place=in_place)
+                i.kernel = replace(kernel, constants={f"x_{n}": value for n, value in kernel.constants.items()})
+        return [(c.kind, c.at, c.scaling, c.reads, c.writes, c.work) for _, c in calls_of(of, {})] + [str(find_liveness(of).records)]
+
+    assert calls(renamed=True) == calls(renamed=False)

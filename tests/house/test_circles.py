@@ -14,6 +14,10 @@ ALLOWED = [
 ]
 
 
+LARGEST = 8
+"""So many files may need one another for types: a program, its blocks, ops and variables, and what knows them all."""
+
+
 def modules(root: Path) -> dict[str, Path]:
     """The files below a folder by the names under which they are imported."""
     found: dict[str, Path] = {}
@@ -28,24 +32,24 @@ def is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
-def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The import statements below a node that may be run, those in functions included."""
+def statements(node: ast.AST, types: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the import statements below a node that may be run, those in functions included; with ``types`` those for types too."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
         elif isinstance(child, ast.expr):  # has no statements
             continue
-        elif isinstance(child, ast.If) and is_for_types(child):
+        elif isinstance(child, ast.If) and is_for_types(child) and not types:
             for other in child.orelse:
                 yield from statements(ast.Module([other], []))
         else:
-            yield from statements(child)
+            yield from statements(child, types)
 
 
-def needs(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
+def needs(name: str, path: Path, known: Mapping[str, Path], types: bool = False) -> set[str]:
     """The files that one imports."""
     out: set[str] = set()
-    for statement in statements(ast.parse(path.read_text(encoding="utf-8"))):
+    for statement in statements(ast.parse(path.read_text(encoding="utf-8")), types):
         if isinstance(statement, ast.Import):
             out.update(alias.name for alias in statement.names)
             continue
@@ -58,10 +62,10 @@ def needs(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
     return (out & known.keys()) - {name}
 
 
-def circles(root: Path) -> list[set[str]]:
+def circles(root: Path, types: bool = False) -> list[set[str]]:
     """The largest sets of files below a folder in which each needs each, by way of others or not."""
     known = modules(root)
-    edges = {name: needs(name, path, known) for name, path in known.items()}
+    edges = {name: needs(name, path, known, types) for name, path in known.items()}
     reached: dict[str, set[str]] = {}
     for name in edges:
         seen: set[str] = set()
@@ -82,6 +86,10 @@ def test_no_file_needs_one_that_needs_it() -> None:
     assert circles(SOURCE) == ALLOWED
 
 
+def test_circles_of_imports_for_types_are_small() -> None:
+    assert [sorted(c) for c in circles(SOURCE, types=True) if len(c) > LARGEST] == []
+
+
 def test_a_circle_is_found_in_functions_too_and_not_where_it_is_for_types_only(tmp_path: Path) -> None:
     house = tmp_path / "house"
     house.mkdir()
@@ -95,3 +103,4 @@ def test_a_circle_is_found_in_functions_too_and_not_where_it_is_for_types_only(t
     }.items():
         (house / f"{name}.py").write_text(text)
     assert circles(tmp_path) == [{"house.a", "house.b", "house.c"}]
+    assert {"house.d", "house.e"} in circles(tmp_path, types=True)

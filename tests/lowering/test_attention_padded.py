@@ -12,6 +12,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.lowering.fusion import fuse
+from foreshape.lowering.instruction import OpCall
 from foreshape.lowering.lower import lower
 from foreshape.operator.computations import Sum
 
@@ -52,7 +53,7 @@ def compared(main: fs.Program, fetch: list[Any], feed: dict[str, Any], within: f
 def sums_made(main: fs.Program, fetch: list[Any]) -> int:
     """How many sums a step makes in full."""
     made = fuse(lower(main.global_block, [v.name for v in fetch])).calls
-    return sum(i.op.operator is not None and isinstance(i.op.operator.computes(), Sum) and i.expression is None for i in made)
+    return sum(i.op.operator is not None and isinstance(i.op.operator.computes(), Sum) and isinstance(i, OpCall) for i in made)
 
 
 def padding(keys: int, *lengths: int, low: float = -1e9, at_end: bool = True) -> Any:

@@ -17,7 +17,7 @@ from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import KernelCall, Lowered, Value, region_of
-from foreshape.lowering.regions import running
+from foreshape.lowering.region import running
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch

@@ -18,7 +18,7 @@ from foreshape.engine.profile_shown import Call, Profile
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
 from foreshape.lowering.instruction import FusedCall, KernelCall, Lowered, parts_of
-from foreshape.lowering.regions import running
+from foreshape.lowering.region import running
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_absent
 from foreshape.program.work import multiplications

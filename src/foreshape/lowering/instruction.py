@@ -13,7 +13,7 @@ from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
-    from foreshape.lowering.regions import Region
+    from foreshape.lowering.region import Region
     from foreshape.operator.operator import Operator
 
 

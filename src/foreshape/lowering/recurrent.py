@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.lowering.instruction import Argument, OpCall, Value
-from foreshape.lowering.regions import Region, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value
+from foreshape.lowering.regions import call_order, given_gradients, is_rows, keeps_rounds, lacking_now, lower_region, offsets_of, outside, scopes_value
 from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op
 from foreshape.program.op import EMPTY
@@ -106,7 +106,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     entries = list(dict.fromkeys([*sequences, *previous]))
     keeps = keeps_rounds(low, op, "step_scopes")
-    region = Region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, lacking=lacking_now(low, op))
+    region = lower_region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, lacking=lacking_now(low, op))
     states = len(new)
     empties = [_empty_dims(op, n) for n in outputs]
     captured = outside(low, region)
@@ -175,7 +175,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     wanted_parameters = [(n, g) for n, g in zip(names_in(op, "parameters"), op.outputs.get("parameters@GRAD", ()), strict=False) if g != EMPTY]
     wanted_first = [(at, g) for at, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
     results = [*(previous[at] + GRAD for at in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
-    region = Region(block, [*(n + GRAD for n in entry_names), *saved], results, (), low.fuse)
+    region = lower_region(block, [*(n + GRAD for n in entry_names), *saved], results, (), low.fuse)
     by_rows = [is_rows(low, g) for _, g in wanted_parameters]
     captured = outside(low, region)
     order = call_order(region)

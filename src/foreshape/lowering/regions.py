@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.lowering.fusion import fuse as rewrite
-from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value
+from foreshape.lowering.instruction import KernelCall, OpCall, Value
+from foreshape.lowering.region import Region
 from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op
@@ -23,67 +23,35 @@ if TYPE_CHECKING:
     from foreshape.lowering.lower import Lowering
 
 
-class _Running(threading.local):
-    checked: Callable[[Lowered, Sequence[Any]], list[Any]] | None = None
-
-
-def _not_compiled(*given: Any) -> Any:
-    raise ExecutionError("this block has not been compiled")
-
-
-running = _Running()
-"""How blocks are run in this thread: checked mode sets what it runs them with."""
-
-
-class Region:
-    """A block as a function: of the values of ``entries``, then of what else it reads from outside.
+def lower_region(
+    block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True, comes: Mapping[str, Spec] | None = None,
+    in_scope: Collection[str] = (), lacking: Collection[str] = (),
+) -> Region:  # fmt: skip
+    """Lower a block to a function.
 
     Args:
-        entries: names whose values come in anew at every call.
-        results: names whose values at the end are given back.
-        saved: names whose values the backward pass needs: of an entry that which came in.
-        fuse: whether its instructions are rewritten as those of a step are.
+        entries, results, saved: as of `Region`.
+        fuse: whether its calls are rewritten as those of a step are.
         comes: what is known of values from outside, where their variables are something else in the end.
         in_scope: the entries that are the scope's own, so that the block may change them in their place.
         lacking: the names of what may come in without a value.
     """
+    from foreshape.lowering.lower import Lowering
 
-    def __init__(
-        self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True,
-        comes: Mapping[str, Spec] | None = None, in_scope: Collection[str] = (), lacking: Collection[str] = (),
-    ) -> None:  # fmt: skip
-        from foreshape.lowering.lower import Lowering
-
-        low = Lowering(block, region=True, fuse=fuse, comes=comes, lacking=lacking)
-        came = {name: low.enter(name) for name in entries}
-        for name in in_scope:
-            came[name].in_scope = True
-        made = low.run([*results, *(n for n in saved if n not in came)])
-        kept = [came[n] if n in came else low.current[n] for n in saved]
-        made.fetches = [low.current[n] for n in results] + kept
-        self.lowered = made
-        self.entries, self.results, self.saved = list(entries), list(results), list(saved)
-        self.captured = low.feeds[len(came) :]
-        """What else the block reads from outside, as its own values."""
-        read = {id(v) for i in made.calls for v in _looked_at(i)} | {id(v) for v in kept}
-        self.used = {n for n, v in came.items() if id(v) in read}
-        """The entries whose values the block, or the op that runs it, looks at."""
-        self.ragged_results = [at for at, v in enumerate(made.fetches) if v.lod is not None]
-        self.function: Callable[..., Any] = _not_compiled
-        """The block as one straight-line function; whoever compiles the step sets it."""
-        if fuse:
-            rewrite(made)
-        self.in_place = [at for at, name in enumerate(results) if name in in_scope and made.fetches[at] is came[name]]
-        """The results that stand where they stood before, in the scope."""
-
-    def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
-        """The results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
-        out = running.checked(self.lowered, given) if running.checked is not None else self.function(*given)
-        fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
-        for at, found in zip(self.ragged_results, out[fetched:], strict=True):
-            offsets[at] = found
-        count = len(self.results)
-        return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])
+    low = Lowering(block, region=True, fuse=fuse, comes=comes, lacking=lacking)
+    came = {name: low.enter(name) for name in entries}
+    for name in in_scope:
+        came[name].in_scope = True
+    made = low.run([*results, *(n for n in saved if n not in came)])
+    kept = [came[n] if n in came else low.current[n] for n in saved]
+    made.fetches = [low.current[n] for n in results] + kept
+    read = {id(v) for i in made.calls for v in _looked_at(i)} | {id(v) for v in kept}
+    used = {n for n, v in came.items() if id(v) in read}
+    captured = low.feeds[len(came) :]
+    if fuse:
+        rewrite(made)
+    in_place = [at for at, name in enumerate(results) if name in in_scope and made.fetches[at] is came[name]]
+    return Region(made, entries, results, saved, captured, used, in_place)
 
 
 def _looked_at(i: KernelCall) -> list[Value]:
@@ -226,7 +194,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
     keeps = keeps_rounds(low, op, "StepScopes")
     specs = [_spec_after(low, op, n) for n in names]
     comes = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with what the round before leaves
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
+    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
     state = _initial(low, op, region, names, asked)
     region.used.add(asked)
     low.require(op, [state[condition]])
@@ -275,7 +243,7 @@ def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
     comes.update((n + GRAD, comes[g]) for n, g in ends if g in comes)
     at_the_end = [spec_at_the_end(forward, v) if (v := forward.find(n)) is not None else None for n in state_names]
     comes.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
-    region = Region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, comes)
+    region = lower_region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, comes)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
     _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted, at_the_end)
 
@@ -343,7 +311,7 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     keeps = keeps_rounds(low, op, "Scope")
     held = () if keeps else [n for n in names if _is_the_scopes(low, n)]
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held, lacking_now(low, op))
+    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held, lacking_now(low, op))
     state = _initial(low, op, region, names)
     in_place = region.in_place
     captured = outside(low, region)
