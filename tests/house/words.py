@@ -1,6 +1,7 @@
-"""Count the words and names that the house wants fewer of, against the budgets of words.json: ``python tests/house/words.py [--lower]``.
+"""Counts of words and names against the budgets of words.json: ``python tests/house/words.py [--lower] [--show]``.
 
-A count above its budget is an error. Where a count is below, the budget is to be lowered: ``--lower`` writes it, and never raises one.
+A count above its budget is an error. A budget above its count is to be lowered: ``--lower`` writes it, and never raises one. ``--show`` prints
+everything that is counted, with its place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -85,28 +87,35 @@ def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 # --- counts and budgets
 
 
+@cache
+def found() -> tuple[list[str], list[str], list[str], dict[str, list[str]], dict[str, list[str]]]:
+    """Return the texts of the pages and of the docstrings, the badly opened docstrings with their places, and the repeated names of files and classes."""
+    texts = [page.read_text(encoding="utf-8") for page in pages()]
+    trees = {p.relative_to(SOURCE): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py")) if not p.stem.endswith("_pb2")}
+    told = [(f"{p}: {' '.join(text.split())[:100]}", text) for p, tree in trees.items() for text in docstrings(tree)]
+    stems = sorted({(p.stem, p.parts[0]) for p in trees if not p.stem.startswith("__")})
+    classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return texts, [text for _, text in told], [shown for shown, text in told if opens_badly(text)], repeated(stems), repeated(classes)
+
+
 def counts() -> dict[str, float]:
     """Count everything that has a budget."""
-    texts = [page.read_text(encoding="utf-8") for page in pages()]
+    texts, told, bad, stems, classes = found()
     prose = [one for text in texts for one in sentences(text)]
-    trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py")) if not p.stem.endswith("_pb2")}
-    told = [text for tree in trees.values() for text in docstrings(tree)]
-    stems = {(p.stem, p.relative_to(SOURCE).parts[0]) for p in trees if not p.stem.startswith("__")}
-    classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return {
         f"percent of the sentences of the pages with more than {LONGEST} words": 100 * sum(map(len, map(long_sentences, texts))) / len(prose),
         "percent of what, which, that, those in the pages": pointing_share(prose),
-        "docstrings that begin with What, Whether, How, Where or Of": sum(map(opens_badly, told)),
+        "docstrings that begin with What, Whether, How, Where or Of": len(bad),
         "percent of what, which, that, those in docstrings": pointing_share(told),
-        "names of files that stand in more than one room": len(repeated(sorted(stems))),
-        "names of classes that stand more than once": len(repeated(classes)),
+        "names of files that stand in more than one room": len(stems),
+        "names of classes that stand more than once": len(classes),
     }
 
 
-def compare(found: dict[str, float], budgets: dict[str, float], say: Callable[[str], object] = print) -> dict[str, float]:
+def compare(counted: dict[str, float], budgets: dict[str, float], say: Callable[[str], object] = print) -> dict[str, float]:
     """Say which counts differ from their budgets, and return those above."""
-    above = {name: count for name, count in found.items() if round(count, 1) > budgets[name]}
-    for name, count in found.items():
+    above = {name: count for name, count in counted.items() if round(count, 1) > budgets[name]}
+    for name, count in counted.items():
         if name in above:
             say(f"{name}: {count:.4g}, and the budget is {budgets[name]:g} (tests/house/words.json)")
         elif round(count, 1) < budgets[name]:
@@ -114,19 +123,27 @@ def compare(found: dict[str, float], budgets: dict[str, float], say: Callable[[s
     return above
 
 
-def main() -> None:
-    """Compare all counts with their budgets; with names of pages, print their long sentences."""
-    given = [Path(name) for name in sys.argv[1:] if not name.startswith("-")]
-    for page in given:
+def show() -> None:
+    """Print everything that is counted one by one."""
+    for page in pages():
         for one in long_sentences(page.read_text(encoding="utf-8")):
-            print(f"{page}: {one}")
-    if given:
+            print(f"{page.relative_to(ROOT)}: {one}")
+    _, _, bad, stems, classes = found()
+    print(*bad, sep="\n")
+    for name, places in [*stems.items(), *classes.items()]:
+        print(f"{name}: {', '.join(places)}")
+
+
+def main() -> None:
+    """Compare all counts with their budgets."""
+    if "--show" in sys.argv:
+        show()
         return
-    found, budgets = counts(), json.loads(BUDGETS.read_text(encoding="utf-8"))
+    counted, budgets = counts(), json.loads(BUDGETS.read_text(encoding="utf-8"))
     if "--lower" in sys.argv:
-        budgets = {name: min(budgets[name], round(count, 1)) for name, count in found.items()}
+        budgets = {name: min(budgets[name], round(count, 1)) for name, count in counted.items()}
         BUDGETS.write_text(json.dumps(budgets, indent=4) + "\n", encoding="utf-8")
-    if compare(found, budgets):
+    if compare(counted, budgets):
         sys.exit(1)
 
 
