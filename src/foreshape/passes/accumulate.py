@@ -17,6 +17,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, whole
 from foreshape.layer.initializer import Constant, Initializer
 from foreshape.layer.parameter import initialise
+from foreshape.ops.math.scaling import Increment
 from foreshape.passes.framework import Pass
 from foreshape.passes.group_weights import GroupWeights, Inserted
 from foreshape.passes.update_section import move_under, rename, update_section
@@ -101,7 +102,7 @@ class _Accumulation:
 
     def _count_updates(self, counter: Variable) -> None:
         """Let what counts steps for a learning rate count the first batch of each group alone."""
-        steps = [op for op in self.block.ops if op.role & Role.LEARNING_RATE and op.type == "increment" and op.input("X") == op.output("Out")]
+        steps = [op for op in self.block.ops if op.role & Role.LEARNING_RATE and isinstance(op.operator, Increment) and op.input("X") == op.output("Out")]
         if not steps:
             return
         role, site, zero = Role.LEARNING_RATE, steps[0].site, self.program.unique_name(f"{counter.name}@ZERO")

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.ops.update.updates import Update
+from foreshape.operator.traits import is_update
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.op import is_absent
 from foreshape.spec import SELECTED_ROWS, DType
@@ -102,7 +102,7 @@ def update_as_they_come(block: Block, buckets: Sequence[Bucket]) -> None:
     turn = {g.summed: at for at, bucket in enumerate(buckets) for g in bucket.gradients}
 
     def is_moved(op: Op) -> bool:
-        return isinstance(op.operator, Update) and not turn.keys().isdisjoint(op.all_reads())
+        return op.operator is not None and is_update(type(op.operator)) and not turn.keys().isdisjoint(op.all_reads())
 
     for moved, run in groupby(list(enumerate(block.ops)), key=lambda pair: is_moved(pair[1])):
         places, ops = zip(*run, strict=True)

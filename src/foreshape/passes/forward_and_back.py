@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from foreshape.dims import Size
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.computations import Cast
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import is_absent
 
@@ -85,6 +86,6 @@ def casts_of(block: Block, names: Iterable[str]) -> dict[str, str]:
     """Each of the names, and what casts of the forward pass make of them, such as weights in 16 bits -> the name that it is of."""
     out = {n: n for n in names}
     for op in block.ops:
-        if op.type == "cast" and not op.role & LATER and op.inputs["X"][0] in out:
-            out[op.outputs["Out"][0]] = out[op.inputs["X"][0]]
+        if op.computes(Cast) and not op.role & LATER and op.operand(0) in out:
+            out[op.result()] = out[op.operand(0)]
     return out

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from foreshape.errors import SchemaError
+from foreshape.ops.math.scaling import Scale
 from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallelism import update_last
 from foreshape.passes.for_ranks import ForRanks, Part
@@ -63,7 +64,7 @@ def _updates_last(program: Program) -> Program:
         block = copy.global_block
         begun = {n for op in block.ops if not op.role & Role.OPTIMIZE for n in op.output_names()}
         for op in block.ops:
-            if op.type == "c_sync_comm_stream" and op.role & Role.OPTIMIZE and begun.issuperset(op.inputs["X"]):
+            if op.operator is not None and op.operator.awaits and op.role & Role.OPTIMIZE and begun.issuperset(op.inputs["X"]):
                 op.role = Role.BACKWARD
         update_last(block)
         return True
@@ -75,7 +76,7 @@ def sums_of(program: Program) -> dict[str, str]:
     """Parameter -> the value that its gradients are added to, in a program that `accumulate` has made."""
     out: dict[str, str] = {}
     for op in program.all_ops():
-        total = op.input("X") if op.type == "scale" and op.role & Role.OPTIMIZE and len(op.role_variables) == 2 else None
+        total = op.input("X") if isinstance(op.operator, Scale) and op.role & Role.OPTIMIZE and len(op.role_variables) == 2 else None
         variable = program.global_block.find(total) if total is not None else None
         if total is not None and variable is not None and variable.persistable and not variable.is_parameter and op.output("Out") == op.role_variables[1]:
             out[op.role_variables[0]] = total

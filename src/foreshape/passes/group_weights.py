@@ -13,6 +13,8 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
+from foreshape.operator.computations import Filled, Quotient
+from foreshape.ops.collective.shares import WeighByExamples
 from foreshape.passes.forward_and_back import GRAD, is_gradient_of
 from foreshape.passes.over_examples import OverExamples, Statistic, Summand, counting_input, measure, same_measure
 from foreshape.program import Block, Op, Role, Variable
@@ -20,7 +22,6 @@ from foreshape.program.call_site import warn_user
 from foreshape.spec import BOOL, Spec, tensor
 
 State = Callable[[str, Spec], Variable]
-WEIGH = "weigh_by_examples"
 
 
 class Inserted:
@@ -49,6 +50,11 @@ class Inserted:
     def never_zero(self, name: str) -> str:
         """A number, or 1 where it is 0."""
         return self("elementwise_add", {"X": name, "Y": self.is_zero(name)}, {"axis": -1})
+
+
+def _weighs(op: Op) -> bool:
+    """Whether an op makes what a rank has a part of what all have."""
+    return isinstance(op.operator, WeighByExamples)
 
 
 def loss_of(block: Block) -> str | None:
@@ -94,7 +100,7 @@ class GroupWeights:
             return
         weight, divided = self._weight_of(summands)
         spec = self.block.var(weight).spec
-        first = self.state("accumulated_unit", tensor(spec.known_dtype, *spec.known_dims)) if seed.type != "fill_constant" else None
+        first = self.state("accumulated_unit", tensor(spec.known_dtype, *spec.known_dims)) if seed.computes(Filled) is None else None
         self.kept += [first] if first is not None else []
         self._scale_seed(seed, loss + GRAD, weight, first)
 
@@ -142,19 +148,19 @@ class GroupWeights:
     def _is_divisor(self, op: Op, name: str) -> bool:
         """Whether an op divides by one number that is a function of sums and means."""
         found, single = self.over.statistics(name), all(d == 1 for d in self.block.var(name).spec.known_dims)
-        return op.type == "elementwise_div" and single and bool(found) and not any(s.alike or self._of_ranks(s) for s in (found or {}).values())
+        return op.computes(Quotient) is not None and single and bool(found) and not any(s.alike or self._of_ranks(s) for s in (found or {}).values())
 
     def _weigher(self, of: Statistic) -> Op | None:
         """What makes a statistic the part of a rank of that over all; None where there are no ranks."""
         writer = self.over.writer[of.name]
-        while writer.type in ("c_sync_comm_stream", "c_allreduce_sum"):
-            writer = self.over.writer[writer.inputs["X"][0]]
-        return writer if writer.type == WEIGH else next((op for op in self.block.ops if op.type == WEIGH and op.input("X") == of.name), None)
+        while writer.operator is not None and writer.operator.collective and not _weighs(writer):
+            writer = self.over.writer[writer.operand(0)]
+        return writer if _weighs(writer) else next((op for op in self.block.ops if _weighs(op) and op.input("X") == of.name), None)
 
     def _of_ranks(self, of: Statistic) -> str | None:
         """Where a rank adds its share of what is alike on all: what that is."""
         weigher = self.over.writer[of.name]
-        counted = self.over.writer[weigher.inputs["Own"][0]] if weigher.type == WEIGH else None
+        counted = self.over.writer[weigher.inputs["Own"][0]] if _weighs(weigher) else None
         return weigher.input("X") if counted is not None and not counted.inputs.get("Counts") else None
 
     # --- what is written
@@ -213,7 +219,7 @@ class GroupWeights:
             attrs = {n: v for n, v in weigher.attrs.items() if n in ("alike", "sums", "ring_id")}
             at = block.ops.index(weigher)
             block.remove_op(weigher)
-            made = block.append_op(WEIGH, weigher.inputs, {**weigher.outputs, "Count": (found,)}, attrs, role=weigher.role, site=weigher.site, index=at)
+            made = block.append_op(weigher.type, weigher.inputs, {**weigher.outputs, "Count": (found,)}, attrs, role=weigher.role, site=weigher.site, index=at)
             self.over.writer[made.outputs["Out"][0]] = made
         return found
 

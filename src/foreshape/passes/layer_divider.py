@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from foreshape.dims import Size, equal, floordiv, product
 from foreshape.errors import SchemaError
+from foreshape.operator.computations import Cast, FlattenedProduct
+from foreshape.operator.traits import WHOLE, ShardingRule, is_update
 from foreshape.ops.collective.dropout import CDropout
-from foreshape.ops.math.activation import Unary
-from foreshape.ops.math.elementwise import Elementwise
-from foreshape.ops.math.smooth_activation import OverAxis
 from foreshape.ops.nn.dropout import Dropout
-from foreshape.ops.update.updates import Update
 from foreshape.passes.for_ranks import TENSOR, Part, Piece
 from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role
+from foreshape.program.op import is_absent
 from foreshape.spec import LOD_TENSOR, tensor
 
 COLUMNS, ROWS = "columns", "rows"
-EACH_ELEMENT = frozenset({"scale", "cast", "clip", "dropout", "c_dropout", "pow", "assign", "fill_zeros_like", "fill_any_like"})
-"""Operators that do to each element by itself what is not a `Unary`."""
 
 
 def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[Part]]:
@@ -108,7 +105,7 @@ class Divider:
     def _forward(self, op: Op) -> None:
         if op.sub_block_indices() and (read := sorted(self.axes.keys() & op.all_reads())):
             raise SchemaError(f"{read[0]} is divided over ranks and read inside {shown(op)}, which is not understood")
-        weight = self._sources.get(op.inputs["Y"][0], "") if op.type == "mul" else ""
+        weight = self._sources.get(op.operand(1), "") if op.computes(FlattenedProduct) else ""
         if weight in self.marks:
             (self._columns if self.marks[weight] == COLUMNS else self._rows)(op, weight)
             return
@@ -130,19 +127,18 @@ class Divider:
 
     def _columns(self, op: Op, weight: str) -> None:
         """Every rank has the whole input, and gives some of the columns; the gradient of the input is the sum over the ranks."""
-        x = op.inputs["X"][0]
+        (slot, _, x), out = next(_operands(op)), op.result()
         if x in self.axes:
             x = self._whole(op, x)
-        if self._readings[id(op)].gives("X", 0):
+        if self._readings[id(op)].gives(slot, 0):
             self._convert(op, x, "c_identity", {}, "c_allreduce_sum", {})
-        out = op.outputs["Out"][0]
         self._divide(op, out, self._rank(out) - 1)
 
     def _rows(self, op: Op, weight: str) -> None:
         """Every rank has some of the input's columns, and the rows of the weight for them; the results are summed."""
-        x, out = op.inputs["X"][0], op.outputs["Out"][0]
+        x, out, product = op.operand(0), op.result(), op.computes(FlattenedProduct)
         last = self._rank(x) - 1
-        if op.attrs["x_num_col_dims"] != last:
+        if product is None or product.x_rows != last:
             raise SchemaError(f'{shown(op)}: a weight split by "rows" takes the last dim of its input alone as features; see flatten_last')
         if x in self.axes and self.axes[x] != last:
             x = self._whole(op, x)
@@ -152,67 +148,49 @@ class Divider:
 
     def _through(self, op: Op) -> dict[str, int] | None:
         """What an op gives that is divided, with the axis; None where it needs what it reads as a whole."""
-        operator, first = op.operator, next(iter(op.input_names()))
-        if isinstance(operator, Elementwise):
-            return self._elementwise(op)
-        if op.type == "sum":
-            axes = {self.axes.get(n) for n in op.input_names()}
-            alike = len(axes) == 1 and len({self.dims[n] for n in op.input_names()}) == 1
-            return self._like(op, first) if alike else None
-        if op.type in ("matmul_v2", "matmul"):
-            x, y = op.inputs["X"][0], op.inputs["Y"][0]
-            axis = self.axes.get(x)
-            batches = axis is not None and axis == self.axes.get(y) and self._rank(x) == self._rank(y) and axis < self._rank(x) - 2
-            same = batches and axis is not None and equal(self._dims(x)[axis], self._dims(y)[axis])
-            return {op.outputs["Out"][0]: axis} if same and axis is not None else None
-        x = op.input("X")
-        axis = None if x is None else self.axes.get(x)
-        if x is None or axis is None or any(n in self.axes for n in op.input_names() if n != x):
+        operator = op.operator
+        if operator is None:
             return None
-        if isinstance(operator, OverAxis):
-            return self._like(op, x) if op.attrs["axis"] % self._rank(x) != axis else None
-        if isinstance(operator, Dropout) and operator.draws():
+        if operator.schema.results[0].layout == "reshaped" and "shape" in operator.schema.attributes:
+            return self._reshaped(op)
+        rule, drops = self._rule(op), isinstance(operator, Dropout)
+        name = None if rule is None else self._divided_along(op, rule)
+        if rule is None or name is None or not any(name in names for names in rule.results.values()) or (operator.draws() and not drops):
+            return None
+        parameters: dict[str, int] = {}
+        alike: list[tuple[str, int]] = []
+        for slot, at, one in _operands(op):
+            names = rule.operands.get(slot, ())
+            if name not in names:
+                alike.append((slot, at))  # read for every part
+            elif one not in self.axes:
+                if not self._is_own_parameter(op, one):
+                    return None
+                parameters[one] = names.index(name)
+        self.axes |= parameters
+        for gradient, one in [pair for slot, at in alike for pair in self._readings[id(op)].gives(slot, at)]:
+            self._after(gradient, one, "c_allreduce_sum", {})
+        if drops and operator.draws():
             known = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
             op.attributes = CDropout.describe({**known, "ring_id": TENSOR})
-        if isinstance(operator, Unary) or op.type in EACH_ELEMENT:
-            return self._like(op, x)
-        if op.type in ("transpose2", "transpose"):
-            order = [a % self._rank(x) for a in op.attrs["axis"]]
-            return {op.outputs["Out"][0]: order.index(axis)} | self._remembered(op, axis)
-        if op.type in ("reshape2", "reshape"):
-            return self._reshaped(op, x, axis)
-        return None
+        return {n: names.index(name) for slot, names in rule.results.items() if name in names for n in op.outputs.get(slot, ()) if not is_absent(n)}
 
-    def _like(self, op: Op, x: str) -> dict[str, int]:
-        return {n: self.axes[x] for n in op.output_names() if self.dims[n] == self.dims[x]}
+    def _rule(self, op: Op) -> ShardingRule | None:
+        """How parts of what an op gives follow from parts of what it reads."""
+        operator, specs = op.operator, list[Any]()
+        for operand in operator.schema.operands if operator is not None else ():
+            found = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_absent(n)]
+            specs.append(tuple(found) if operand.many else found[0] if found else None)
+        return None if operator is None else operator.sharding_rule(*specs)
 
-    def _remembered(self, op: Op, axis: int) -> dict[str, int]:
-        return dict.fromkeys(op.outputs.get("XShape", ()), axis + 1)
-
-    def _elementwise(self, op: Op) -> dict[str, int] | None:
-        names = {slot: op.inputs[slot][0] for slot in ("X", "Y")}
-        rank = max(self._rank(n) for n in names.values())
-        given = op.attrs["axis"]
-        offsets = {s: 0 if self._rank(n) == rank else rank - self._rank(n) if given == -1 else given for s, n in names.items()}
-        axes = {self.axes[n] + offsets[s] for s, n in names.items() if n in self.axes}
-        if len(axes) != 1:
-            return None
-        axis = axes.pop()
-        sums: list[str] = []
-        for slot, name in names.items():
-            at, dims = axis - offsets[slot], self._dims(name)
-            if name in self.axes:
-                continue
-            if not 0 <= at < len(dims) or dims[at] == 1:
-                sums.append(slot)  # read for every part
-            elif self._is_own_parameter(op, name):
-                self.axes[name] = at
-            else:
-                return None
-        for slot in sums:
-            for gradient, name in self._readings[id(op)].gives(slot, 0):
-                self._after(gradient, name, "c_allreduce_sum", {})
-        return {op.outputs["Out"][0]: axis}
+    def _divided_along(self, op: Op, rule: ShardingRule) -> str | None:
+        """The name of the axis along which all that an op reads of divided values is divided; None where that is not one, or is needed whole."""
+        found: set[str] = set()
+        for slot, _, one in _operands(op):
+            axis, names = self._axis(one), rule.operands.get(slot, ())
+            if axis is not None:
+                found.add(names[axis] if axis < len(names) else WHOLE)
+        return found.pop() or None if len(found) == 1 else None
 
     def _is_own_parameter(self, op: Op, name: str) -> bool:
         """Whether a value is a parameter that nothing but this op of the forward pass reads, such as a bias."""
@@ -222,11 +200,13 @@ class Divider:
         readers = [o for o in self.block.ops if name in o.all_reads() and not o.role & (Role.OPTIMIZE | Role.LEARNING_RATE)]
         return all(o is op or o in self._readings[id(op)].gradients for o in readers)
 
-    def _reshaped(self, op: Op, x: str, axis: int) -> dict[str, int] | None:
+    def _reshaped(self, op: Op) -> dict[str, int] | None:
         """Where a reshape leaves the elements of each part together: behind as many elements as before."""
-        if op.inputs.get("Shape") or op.inputs.get("ShapeTensor"):
+        x, out = op.operand(0), op.result()
+        axis = self.axes.get(x)
+        if axis is None or len(list(op.input_names())) > 1:
             return None
-        before, out = self._dims(x), op.outputs["Out"][0]
+        before = self._dims(x)
         after = self._dims(out)
         ahead = product(before[:axis])
         for at, size in enumerate(after):
@@ -238,7 +218,7 @@ class Divider:
                     return None
                 for one in (op, *self._readings[id(op)].gradients):
                     set_shape(one, shape)
-                return {out: at} | self._remembered(op, axis)
+                return {out: at}
         return None
 
     # --- what is put in
@@ -323,10 +303,8 @@ class Divider:
         known = axes - {None}
         if not known and not (op.role & Role.BACKWARD and any(self._axis(n) is not None for n in op.output_names())):
             return
-        fits = isinstance(op.operator, Unary | Elementwise) or op.type in EACH_ELEMENT or op.type == "sum"
-        fits = fits and not isinstance(op.operator, OverAxis)
         numbers = all(self._axis(n) is not None or product(self.block.var(n).spec.known_dims) == 1 for n in op.input_names())
-        if not fits or len(known) != 1 or not numbers or (op.type == "sum" and None in axes):
+        if op.operator is None or not op.operator.per_element or len(known) != 1 or not numbers:
             read = next((n for n in (*op.input_names(), *op.output_names()) if self._axis(n) is not None), "")
             raise SchemaError(f"{read} is divided over ranks and read {where} by {shown(op)}, which is not understood")
         axis = known.pop()
@@ -337,7 +315,7 @@ class Divider:
 
     def _update(self, op: Op) -> None:
         operator, parameter = op.operator, op.input("Param")
-        if isinstance(operator, Update) and parameter is not None:
+        if operator is not None and is_update(type(operator)) and parameter is not None:
             axis = self.axes.get(parameter)
             gradient = op.inputs["Grad"][0]
             if axis is None:
@@ -349,8 +327,8 @@ class Divider:
             for slot in operator.elementwise_state:
                 for name in op.inputs.get(slot, ()):
                     self.axes[name] = axis
-        elif op.type == "squared_l2_norm" and self._axis(op.inputs["X"][0]) is not None:
-            self._sum_after(op, op.outputs["Out"][0])
+        elif any(self._axis(n) is not None for n in op.input_names()) and (rule := self._rule(op)) and self._divided_along(op, rule) in rule.summed:
+            self._sum_after(op, op.result())
         else:
             self._through_alike(op, "before the update")
 
@@ -366,12 +344,14 @@ class Divider:
             raise SchemaError(f"{name}: {size} {split} cannot be divided over {self.degree} ranks")
         read = [(op, n) for op in self.block.ops for n, of in self._sources.items() if of == name and n in op.all_reads()]
         for op, one in read:
-            kind = op.type.removesuffix("_grad")
-            if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) or kind == "cast":
+            if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) or op.computes(Cast):
                 continue
-            if kind != "mul" or op.inputs["Y"] != (one,) or one in op.inputs["X"] or op.attrs["y_num_col_dims"] != 1:
+            undone = op.operator.undoes() if op.operator is not None else None
+            made, slots = (undone, _forward_slots(op)) if undone is not None else (op.computes(FlattenedProduct), [s for s, _, _ in _operands(op)])
+            as_weight = isinstance(made, FlattenedProduct) and made.y_rows == 1 and op.inputs.get(slots[1]) == (one,) and one not in op.inputs[slots[0]]
+            if not as_weight:
                 raise SchemaError(f"{name} is read by {shown(op)}, so that it cannot be divided over ranks; only products with it may read it")
-            if op.type == "mul_grad" and id(op) not in self._own:
+            if undone is not None and id(op) not in self._own:
                 raise SchemaError(f"it is not clear of which product {shown(op)} is the gradient, so that {name} cannot be divided over ranks")
 
     def _hold(self, name: str, axis: int) -> None:
@@ -394,3 +374,17 @@ class Divider:
 
     def _rank(self, name: str) -> int:
         return len(self._dims(name))
+
+
+def _operands(op: Op) -> Iterator[tuple[str, int, str]]:
+    """The slot, the place in it and the name of each value that an op reads, in the order of the schema."""
+    for slot in op.operator.schema.operands if op.operator is not None else ():
+        for at, name in enumerate(op.inputs.get(slot.name, ())):
+            if not is_absent(name):
+                yield slot.name, at, name
+
+
+def _forward_slots(op: Op) -> list[str]:
+    """The operand slots of what a gradient op undoes."""
+    of = op.operator.forward_class if op.operator is not None else None
+    return [o.name for o in of.schema.operands] if of is not None else []

@@ -9,9 +9,11 @@ from typing import Any, ClassVar, TypeGuard
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
+from foreshape.operator import Operator
+from foreshape.operator.computations import Cast, Filled
+from foreshape.operator.traits import is_update
 from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
-from foreshape.ops.update.updates import Update
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
 from foreshape.passes.data_parallelism import DataParallel, summed_loss
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
@@ -93,7 +95,7 @@ def refuse_conditional_updates(program: Program, strategy: str) -> None:
     """
     for op in program.global_block.ops:
         for index in op.sub_block_indices() if op.role & Role.OPTIMIZE else ():
-            if any(isinstance(inner.operator, Update) for inner in program.blocks[index].ops):
+            if any(inner.operator is not None and is_update(type(inner.operator)) for inner in program.blocks[index].ops):
                 site = op.call_site
                 where = f" ({site.short()})" if site is not None else ""
                 raise SchemaError(f"{strategy} divides updates that are made in each step; those of {op.type}{where} are not: divide the program without "
@@ -113,7 +115,7 @@ class _Group:
 
 def _is_divided(op: Op, block: Block) -> TypeGuard[Op]:
     operator = op.operator
-    if not isinstance(operator, Update) or operator.elementwise_state is None or op.inputs.get("MasterParam"):
+    if operator is None or not is_update(type(operator)) or operator.elementwise_state is None or op.inputs.get("MasterParam"):
         return False
     variables = [block.var(n) for n in op.input_names()]
     return all(v.kind is LOD_TENSOR and all(isinstance(d, int) for d in v.spec.known_dims) for v in variables) and bool(op.inputs.get("Param"))
@@ -223,8 +225,8 @@ class Shard:
         pieces = tuple(Piece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
         return Part(name, self.of, (self.part,), pieces)
 
-    def _operator(self, op: Op) -> Update:
-        assert isinstance(op.operator, Update)
+    def _operator(self, op: Op) -> Operator:
+        assert op.operator is not None
         return op.operator
 
     def _state(self, slot: str) -> Part:
@@ -334,7 +336,7 @@ def _casts(block: Block, ops: Sequence[Op]) -> dict[str, Op]:
     """What ops of the backward pass read that the forward pass casts, each with the cast; not what a block of an op reads."""
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
     read = {n for op in ops for n in op.all_reads()} - inner
-    return {op.outputs["Out"][0]: op for op in block.ops if op.type == "cast" and not op.role & LATER and op.outputs["Out"][0] in read}
+    return {op.outputs["Out"][0]: op for op in block.ops if op.computes(Cast) and not op.role & LATER and op.outputs["Out"][0] in read}
 
 
 def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:
@@ -351,9 +353,10 @@ def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | Non
         values: set[float] = set()
         for piece in part.pieces:
             for op in [op for op in block.ops if piece.name in set(op.output_names())]:
-                if op.type != "fill_constant":
+                filled = op.computes(Filled)
+                if filled is None or filled.number is None:
                     raise SchemaError(f"{piece.name} is made by {op.type} in the startup program; what is divided over ranks begins as one number")
-                values.add(float(op.attrs["value"]))
+                values.add(filled.number)
                 block.remove_op(op)
             block.remove_variable(piece.name)
         if len(values) > 1:

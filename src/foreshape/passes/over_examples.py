@@ -11,16 +11,11 @@ from math import prod
 
 from foreshape.dims import Dim, Size, equal, floordiv, product, symbols_of
 from foreshape.errors import SchemaError
+from foreshape.operator.computations import Product
 from foreshape.passes.buckets import data_of
 from foreshape.passes.forward_and_back import GRAD, LATER, shown
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.spec import LOD_TENSOR
-
-_LINEAR = frozenset({"assign", "cast", "concat", "elementwise_add", "elementwise_sub", "flatten2", "flatten_contiguous_range", "mean", "reduce_mean",
-                     "reduce_sum", "reshape", "reshape2", "scale", "slice", "squeeze2", "stack", "sum", "transpose2", "unsqueeze2"})  # fmt: skip
-"""Operators that are linear in all operands that depend on data."""
-_ADDING = frozenset({"elementwise_add", "elementwise_sub", "sum", "concat", "stack"})
-_FACTORS = frozenset({"elementwise_mul", "elementwise_div"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +197,24 @@ class OverExamples:
                 raise SchemaError(self._refused(now))
             if now in out.functions or op in out.ops:
                 continue
-            if op.type in _LINEAR:
+            summands, others = self._summands(op, differentiated)
+            if any(map(self.depends, summands)) and differentiated.isdisjoint(others):
                 out.ops.append(op)
-                pending += [(n, op, factors) for n in op.input_names() if op.type in _ADDING or self.depends(n)]
-                continue
-            x, y = (op.inputs["X"][0], op.inputs["Y"][0]) if op.type in _FACTORS else ("", "")
-            if op.type == "elementwise_mul" and (not self.depends(x) or (y in differentiated and x not in differentiated)):
-                x, y = y, x
-            if x and self.depends(x) and not (self.depends(y) and y in differentiated):
-                out.ops.append(op)
-                pending.append((x, op, (*factors, (op, y)) if self.depends(y) else factors))
+                pending += [(n, op, (*factors, *((op, other) for other in others))) for n in summands]
             else:
                 out.functions.append(now)
         return out
+
+    def _summands(self, op: Op, differentiated: set[str]) -> tuple[list[str], list[str]]:
+        """The operands in which, taken together, an op is linear, and the others that depend on data; a product is so in the factor that has a gradient."""
+        if op.computes(Product) is not None:
+            x, y = op.operand(0), op.operand(1)
+            if not self.depends(x) or (y in differentiated and x not in differentiated):
+                x, y = y, x
+            return [x], [y] if self.depends(y) else []
+        slots = op.operator.linear if op.operator is not None else ()
+        others = [n for slot, names in op.inputs.items() if slot not in slots for n in names if self.depends(n)]
+        return [n for slot in slots for n in op.inputs.get(slot, ())], others
 
     def _refused(self, name: str) -> str:
         """Words on a value that is no function of sums and means over examples: of the first op on the way to it that is none."""

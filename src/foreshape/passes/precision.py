@@ -13,6 +13,7 @@ from typing import Any
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
+from foreshape.operator.computations import Filled
 from foreshape.passes.framework import Pass
 from foreshape.passes.update_section import move_under, update_section
 from foreshape.program import Block, Op, Program, Role, Variable, program_guard
@@ -184,7 +185,7 @@ class _Scaled:
         """The op that begins the backward pass."""
         for op in self.block.ops:
             if op.role & Role.BACKWARD and loss + "@GRAD" in op.output_names():
-                if op.type == "fill_constant" and op.attrs["value"] == 1.0 and not any(op.input_names()):
+                if (filled := op.computes(Filled)) and filled.number == 1.0 and not any(op.input_names()):
                     return op
                 raise SchemaError(f"precision='fp16' scales a loss whose backward pass begins with 1; that of {loss} begins with {op.type}")
         raise SchemaError(f"precision='fp16': the program has no gradient of {loss}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.computations import Selection
 from foreshape.passes.framework import Pass, named
 from foreshape.passes.training_only import drop_training_only
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -70,7 +71,7 @@ def FOR_TEST(program: Program) -> bool:
         block.ops = kept
     for op in drop_training_only(program):
         read.update(op.input_names())
-        written.update(n for n in op.output_names() if op.type != "select_input")
+        written.update(n for n in op.output_names() if not op.computes(Selection))
         changed = True
     drop_blocks(program)
     _drop_unread_results(program, read)

@@ -8,6 +8,7 @@ from typing import Any
 
 from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError
+from foreshape.operator.computations import Lookup
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
 from foreshape.passes.data_parallelism import DataParallel
@@ -15,8 +16,6 @@ from foreshape.passes.for_ranks import ForRanks, Mesh, Part, Piece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import SELECTED_ROWS, Spec, tensor
-
-_LOOKUPS = frozenset({"lookup_table_v2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class SplitTables:
         held = {p.pieces[0].name: p.name for p in parts if p.dealt}
 
         def change(copy: Program) -> bool:
-            read = {op.inputs["W"][0] for op in copy.global_block.ops if op.type in _LOOKUPS}
+            read = {op.operand(0) for op in copy.global_block.ops if _looks_up(op)}
             for name in sorted(held.keys() & read):
                 _split(copy.global_block, name, ranks, None, held)
             return bool(held.keys() & read)
@@ -74,7 +73,7 @@ class SplitTables:
         return self.rest.mesh(ranks)
 
     def _chosen(self, block: Block) -> list[str]:
-        sparse = {op.inputs["W"][0] for op in block.ops if op.type in _LOOKUPS and op.attrs.get("is_sparse")}
+        sparse = {op.operand(0) for op in block.ops if (lookup := _looks_up(op)) and lookup.sparse}
         if self.tables is None:
             return sorted(sparse)
         for name in self.tables:
@@ -105,11 +104,13 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None, names:
     for op in list(block.ops):
         if name not in op.all_reads() | op.all_writes():
             continue
-        if op.type in _LOOKUPS:
-            _replace(block, op, "split_lookup", {"W": part(name), "Ids": op.inputs["Ids"][0]}, {"Out": op.outputs["Out"][0]}, height, nranks)
-        elif op.type.removesuffix("_grad") in _LOOKUPS:
-            inputs = {"W": part(name), "Ids": op.inputs["Ids"][0], "Out@GRAD": op.inputs["Out@GRAD"][0]}
-            _replace(block, op, "split_lookup_grad", inputs, {"W@GRAD": op.outputs["W@GRAD"][0]}, height, nranks)
+        undone, of = _looks_up(op, undone=True), op.operator.forward_class if op.operator is not None else None
+        if lookup := _looks_up(op):
+            _replace(block, op, "split_lookup", {"W": part(name), "Ids": op.operand(1)}, {"Out": op.result()}, lookup, height, nranks)
+        elif undone is not None and of is not None:
+            (w, ids), out = of.schema.operands[:2], of.schema.results[0]
+            inputs = {"W": part(name), "Ids": op.inputs[ids.name][0], "Out@GRAD": op.inputs[f"{out.name}@GRAD"][0]}
+            _replace(block, op, "split_lookup_grad", inputs, {"W@GRAD": op.outputs[f"{w.name}@GRAD"][0]}, undone, height, nranks)
         elif op.role & Role.OPTIMIZE and op.inputs.get("Param") == (name,):
             _check_update(block, op, gradient)
             for one in [n for n in dict.fromkeys(op.input_names()) if n != gradient and block.var(n).spec.dims == shape]:
@@ -133,8 +134,23 @@ def _check_update(block: Block, update: Op, gradient: str) -> None:
         raise SchemaError(f"{gradient} is not sparse")
 
 
-def _replace(block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], height: int, nranks: int) -> None:
-    attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": op.attrs.get("padding_idx", -1)}
+def _looks_up(op: Op, undone: bool = False) -> Lookup | None:
+    """The lookup that an op makes, or undoes, of a row for each id; None of others."""
+    operator = op.operator
+    of = None if operator is None else operator.forward_class if undone else type(operator)
+    found = op.computes(Lookup) if not undone else operator.undoes() if operator is not None else None
+    if of is None or not isinstance(found, Lookup):
+        return None
+    out = of.schema.results[0].name
+    names = op.input(of.schema.operands[1].name), op.input(f"{out}@GRAD") if undone else op.output(out)
+    ids, rows = (op.block.var(n).spec if n is not None else None for n in names)
+    return found if ids is not None and rows is not None and rows.rank == ids.rank + 1 else None
+
+
+def _replace(
+    block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Lookup, height: int, nranks: int
+) -> None:
+    attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": lookup.padding}
     at = block.ops.index(op)
     block.remove_op(op)
     block.append_op(type, inputs, outputs, attrs, role=op.role, site=op.site, index=at)

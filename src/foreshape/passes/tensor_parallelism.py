@@ -11,21 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foreshape.errors import SchemaError
-from foreshape.ops.math.activation import Unary
-from foreshape.ops.math.elementwise import Elementwise
-from foreshape.ops.math.smooth_activation import OverAxis
+from foreshape.operator.computations import FlattenedProduct
+from foreshape.ops.collective.shares import CountExamples
 from foreshape.passes.data_parallelism import DataParallel
 from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
 from foreshape.passes.forward_and_back import LATER, casts_of
-from foreshape.passes.layer_divider import COLUMNS, EACH_ELEMENT, ROWS, divided
+from foreshape.passes.layer_divider import COLUMNS, ROWS, divided
 from foreshape.passes.optimizer_sharding import startup_for
 from foreshape.passes.table_sharding import SplitTables
 from foreshape.program import Block, Op, Program, Variable
-
-_HEADERS = frozenset({"count_examples", "weigh_by_examples", "weigh_by_examples_grad"})
-"""What counts over all ranks, so that it is found where any two of them are not in one step."""
-
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ class SplitLayers:
         held = [(q.name, p.name, p.axis, p.dims) for p in parts if p.axis is not None for q in p.pieces]
         held += [(q.name, q.inner, q.axis, q.dims) for p in parts if p.begins_whole for q in p.pieces if q.axis is not None]
         sources = casts_of(program.global_block, [v.name for v in program.parameters()])
-        weights = {sources.get(op.inputs["Y"][0]) for op in program.global_block.ops if op.type == "mul"}
+        weights = {sources.get(op.operand(1)) for op in program.global_block.ops if op.computes(FlattenedProduct)}
         marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held if name in weights and len(dims) == 2}
         made = divided(program, marks, degree, {name: part for name, part, _, _ in held})[0] if marks else program
         rest = [replace(p, pieces=tuple(Piece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
@@ -157,38 +151,39 @@ def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]
 
 def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]], sources: Mapping[str, str]) -> str | None:
     """The weight of a product, where nothing else reads it, nor what a cast made of it."""
-    read = op.inputs["Y"][0] if op.type == "mul" else ""
+    product = op.computes(FlattenedProduct)
+    read = op.operand(1) if product is not None and product.y_rows == 1 else ""
     name = sources.get(read, "")
     variable = block.vars.get(name)
     alone = variable is not None and len(variable.spec.known_dims) == 2 and len(readers[name]) == len(readers[read]) == 1
-    return name if alone and op.attrs["y_num_col_dims"] == 1 else None
+    return name if alone else None
 
 
 def _taker(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> Op | None:
     """The product that alone takes what a product gives, after what is done element by element; None where there is none."""
-    name = op.outputs["Out"][0]
+    name = op.result()
     while len(readers.get(name, ())) == 1:
         op = readers[name][0]
         if op.sub_block_indices() or op.block is not block:
             return None
-        if op.type == "mul":
-            return op if op.inputs["X"] == (name,) and op.attrs["x_num_col_dims"] == len(block.var(name).spec.known_dims) - 1 else None
+        product = op.computes(FlattenedProduct)
+        if product is not None:
+            return op if op.operand(0) == name != op.operand(1) and product.x_rows == len(block.var(name).spec.known_dims) - 1 else None
         others = [n for n in op.input_names() if n != name]
-        biased = isinstance(op.operator, Elementwise) and all(block.var(n).is_parameter and len(readers[n]) == 1 for n in others) and len(others) == 1
-        alone = (isinstance(op.operator, Unary) and not isinstance(op.operator, OverAxis)) or op.type in EACH_ELEMENT
-        if not biased and not (alone and not others):
+        biased = len(others) <= 1 and all(block.var(n).is_parameter and len(readers[n]) == 1 for n in others)
+        if op.operator is None or not op.operator.per_element or not biased:
             return None
-        name = op.outputs["Out"][0]
+        name = op.result()
     return None
 
 
 def _over_groups(program: Program, degree: int) -> None:
-    """Let what was written for all ranks go to those that have the same parts of the layers."""
+    """Let what was written for all ranks go to those that have the same parts of the layers; but what counts goes over all, so that it is found where any
+    two of them are not in one step."""
     for op in program.all_ops():
-        if op.type in _HEADERS:
-            if "alike" in op.attrs:
-                op.set_attribute("alike", degree)
-        elif op.attrs.get("ring_id") == ALL:
+        if "alike" in op.attrs:
+            op.set_attribute("alike", degree)
+        elif not isinstance(op.operator, CountExamples) and op.attrs.get("ring_id") == ALL:
             op.set_attribute("ring_id", DATA)
 
 

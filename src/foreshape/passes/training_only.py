@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.computations import Cast, Filled, Identity, Scaling, Selection
 from foreshape.program import Block, Op, Program
 from foreshape.program.scopes import ATTRIBUTE
 
@@ -21,7 +22,7 @@ def drop_training_only(program: Program) -> list[Op]:
     Returns:
         The ops that are gone.
     """
-    if not any(op.type == "select_input" for op in program.all_ops()):
+    if not any(op.computes(Selection) for op in program.all_ops()):
         return []
     makers = _makers(program)
     gone: list[Op] = []
@@ -43,7 +44,7 @@ def _choose(block: Block, makers: dict[str, Op | None]) -> list[Op]:
         if not op.sub_block_indices():  # what runs within reads by the name of the choice
             for name in [n for n in op.input_names() if n in instead]:
                 op.rename_input(name, instead[name])
-        at = _choice(makers, op) if op.type == "select_input" else None
+        at = _choice(makers, op) if op.computes(Selection) else None
         if at is not None:
             gone.append(op)
             read, (out,), alone = op.inputs["X"][at], op.outputs["Out"], makers.get(op.outputs["Out"][0]) is op
@@ -71,23 +72,20 @@ def _makers(program: Program) -> dict[str, Op | None]:
 def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
     """What a test chooses, where that is known: the number of a constant, behind a dropout that lets it through."""
     made = makers.get(select.input("Mask") or "")
-    made = makers.get(made.input("X") or "") if made is not None and made.type == "cast" else None
-    if made is None or made.type != "dropout" or made.input("Seed") is not None:
-        return None
-    said = made.attributes.values
-    constant = makers.get(made.input("X") or "")
-    if not said.get("is_test") or said.get("dropout_implementation") != "upscale_in_train" or constant is None or constant.type != "fill_constant":
-        return None
-    at = constant.attributes.values.get("value")
-    return int(at) if isinstance(at, float) and at in range(len(select.inputs["X"])) and not list(constant.input_names()) else None
+    made = makers.get(made.operand(0)) if made is not None and made.computes(Cast) else None
+    scaling = made.computes(Scaling) if made is not None else None
+    constant = makers.get(made.operand(0)) if made is not None and scaling is not None and scaling.by == 1.0 else None
+    filled = constant.computes(Filled) if constant is not None and not any(constant.input_names()) else None
+    at = filled.number if filled is not None else None
+    return int(at) if at is not None and at in range(len(select.inputs["X"])) else None
 
 
 def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
     """A copy of what is chosen in place of the choice; of what that is a copy of, where it is one."""
     copied = makers.get(read)
-    if copied is not None and copied.type == "assign" and copied.block is select.block:
-        of = copied.input("X")
-        if of is not None and (of not in makers or makers[of] is not None):
+    if copied is not None and copied.computes(Identity) and copied.block is select.block:
+        of = copied.operand(0)
+        if of and (of not in makers or makers[of] is not None):
             read = of
     entries = tuple(e for e in select.attributes.entries if e[0] == ATTRIBUTE)
     return Op(select.block, Attributes.of("assign", entries), {"X": (read,)}, {"Out": select.outputs["Out"]}, select.role, (), select.site)

@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
+from foreshape.ops.math.scaling import Scale
 from foreshape.passes.forward_and_back import GRAD, is_gradient_of, shown
 from foreshape.passes.over_examples import OverExamples, Statistic, counting_input, measure, same_measure
 from foreshape.program import Block, Op, Role, Variable
@@ -61,7 +62,7 @@ class _Weighing:
         for op, one in loss.reads:
             self._read(op, one, self.parts[one])
         for op in loss.ops:
-            if op.type == "scale" and op.attrs.get("bias"):
+            if isinstance(op.operator, Scale) and op.attrs.get("bias"):
                 self._share_bias(op)
         return self.parts.get(name, name)
 

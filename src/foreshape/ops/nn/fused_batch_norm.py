@@ -19,6 +19,7 @@ class FusedBatchNormAddActivation(BatchNorm):
     """As `batch_norm` in training with the channels last, then a sum with other images and a rectifier: Y = max(normalized X + Z, 0)."""
 
     type = "fused_bn_add_activation"
+    over_ranks = ""
     data_layout = attribute(AttrType.STRING, "NHWC", choices=("NHWC",))
     use_global_stats = attribute(AttrType.BOOLEAN, False, choices=(False,))
     act_type = attribute(AttrType.STRING, "relu", choices=("relu",))
