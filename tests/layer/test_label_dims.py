@@ -72,8 +72,8 @@ ROWS: dict[str, Call] = {
 """A function of scores [n, classes] and class numbers."""
 ELSEWHERE = {
     "chunk_eval": "tags of sequences", "crf_decoding": "tags of sequences", "edit_distance": "sequences", "linear_chain_crf": "tags of sequences",
-    "warpctc": "sequences", "detection.yolo_loss": "boxes", "mixup": "labels of any dims, which come out so", "label_smooth": "a prior for each class",
-    "weighted_mean": "a weight alone", "auc": "labels that are integers, of scores that are none",
+    "warpctc": "sequences", "rnnt_loss": "sequences", "detection.yolo_loss": "boxes", "mixup": "labels of any dims, which come out so",
+    "label_smooth": "a prior for each class", "weighted_mean": "a weight alone", "auc": "labels that are integers, of scores that are none",
 }  # fmt: skip
 NO_HINT = {"smooth_l1", "dice_loss", "contrastive_loss", "contrastive_loss y", "triplet_margin_loss", "triplet_margin_loss positive", "info_nce_loss",
            "cos_sim"}  # fmt: skip

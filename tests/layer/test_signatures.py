@@ -29,7 +29,7 @@ OTHERS = {
     ("data", "data_type"): "the design documents write it",
     ("rnn", "inputs"): "what is read at each step, beside static_inputs",
     ("strided_slice", "strides"): "one for each of axes, as starts and ends",
-    **{(name, "upper"): "the upper triangle of a matrix" for name in ("cholesky", "cholesky_solve", "triangular_solve")},
+    **{(name, "upper"): "the upper triangle of a matrix" for name in ("cholesky", "cholesky_solve", "eigh", "eigvalsh", "triangular_solve")},
 }
 """Function and parameter -> why it is spelled so."""
 

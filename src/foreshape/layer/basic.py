@@ -166,3 +166,25 @@ def mean(x: Variable) -> Variable:
         x: floats, of any shape.
     """
     return current_block().apply("mean", {"X": x})
+
+
+def bilinear(
+    x: Variable, y: Variable, output_size: int, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None
+) -> Variable:
+    """Multiply each row of x by a matrix and the same row of y, once for each feature that comes out: ``[batch, output_size]``.
+
+    Args:
+        x: ``[batch, m]``, floats; m is known.
+        y: ``[batch, n]``, of the element type of x; n is known.
+        output_size: the features that come out.
+        activation: what follows, as of `activate`.
+        weight, bias: of ``[output_size, m, n]`` and ``[1, output_size]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves it out.
+        name: what the names of the parameters begin with.
+    """
+    block = current_block()
+    prefix = block.program.layer_name("bilinear", name)
+    of = x.spec.known_dtype
+    inputs = {"X": x, "Y": y, "Weight": create_parameter((output_size, x.spec.known_dims[-1], y.spec.known_dims[-1]), of, weight, prefix=prefix)}
+    if bias is not False:
+        inputs["Bias"] = create_parameter((1, output_size), of, bias, prefix=prefix, suffix="b", is_bias=True)
+    return activate(block.apply("bilinear_tensor_product", inputs, prefix=prefix), activation, prefix)

@@ -94,6 +94,19 @@ def linspace(start: float | Variable, stop: float | Variable, num: int | Variabl
     return current_block().apply("linspace", inputs, {"dtype": of.code})
 
 
+def logspace(start: float | Variable, stop: float | Variable, num: int | Variable, base: float | Variable = 10.0, dtype: Any = "fp32") -> Variable:
+    """Return ``num`` powers of ``base``, with exponents from start to stop, evenly spaced, both included. Shape ``[num]``.
+
+    Args:
+        start, stop, base: numbers, or variables that are one, which are cast to ``dtype``.
+        num: how many, likewise; at least 1.
+        dtype: of the result.
+    """
+    of = dtype_of(dtype)
+    inputs = {"Start": _number(start, of), "Stop": _number(stop, of), "Num": _number(num, INT32), "Base": _number(base, of)}
+    return current_block().apply("logspace", inputs, {"dtype": of.code})
+
+
 def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
     """Ones on the diagonal of a matrix of zeros, ``[rows, columns]``.
 
@@ -142,6 +155,17 @@ def randint(min: int, max: int, shape: Shape, dtype: Any = "int64", seed: int = 
     """
     inputs, sizes = _shape(shape)
     return current_block().apply("randint", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "low": min, "high": max, "seed": seed})
+
+
+def randperm(n: int, dtype: Any = "int64", seed: int = 0) -> Variable:
+    """Return the numbers 0 to n - 1 in random order. Shape ``[n]``.
+
+    Args:
+        n: how many.
+        dtype: of the result: integers or floats.
+        seed: not 0 draws the same in each run.
+    """
+    return current_block().apply("randperm", {}, {"n": n, "dtype": dtype_of(dtype).code, "seed": seed})
 
 
 def constant_like(x: Variable, number: float | int | bool) -> Variable:

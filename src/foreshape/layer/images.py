@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import ParamAttr, create_parameter
-from foreshape.layer.vision import Pair, known_channels, pair, with_bias
+from foreshape.layer.vision import Pair, known_channels, pair, unpooled, with_bias
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -121,16 +121,8 @@ def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair
         kernel_size, stride, padding: those of the pooling.
         output_size: height and width of the images.
     """
-    size, pads = pair(kernel_size, "kernel_size"), pair(padding, "padding")
-    steps = size if stride is None else pair(stride, "stride")
-    if output_size is None:
-        image = x.spec.known_dims[2:]
-        if not all(isinstance(n, int) for n in image):
-            raise ShapeError(f"max_unpool2d({x.name}): without output_size the sizes of the images must be known; they are {x.spec.text()}")
-        made: Any = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(image, steps, pads, size, strict=True)]
-    else:
-        made = pair(output_size, "output_size")
-    return _apply("unpool", {"X": x, "Indices": indices}, ksize=size, strides=steps, paddings=pads, output_size=made, unpooling_type="max")
+    size = pair(kernel_size, "kernel_size")
+    return unpooled("unpool", x, indices, size, size if stride is None else pair(stride, "stride"), pair(padding, "padding"), output_size)
 
 
 def _regions(type: str, x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float, **attrs: Any) -> Any:

@@ -166,3 +166,37 @@ def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim
     """
     axes = [] if axis is None else several(axis)
     return _apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)
+
+
+def einsum(equation: str, *xs: Variable) -> Variable:
+    """Return sums of products of the numbers at the letters of an equation, over all letters that are not right of ``->``.
+
+    Args:
+        equation: letters for the axes of each operand and of the result, as in "ij,jk->ik"; ``...`` stands for axes that are broadcast.
+        xs: one or two tensors of floats of one element type.
+    """
+    return _apply("einsum", {"Operands": list(xs)}, equation=equation)[0]
+
+
+def addmm(x: Variable, y: Variable, z: Variable, alpha: float = 1.0, beta: float = 1.0) -> Variable:
+    """Return beta * x + alpha * (y z), where y z is the product of two matrices.
+
+    Args:
+        x: floats that broadcast against ``[rows, columns]``.
+        y: ``[rows, k]``, of the element type of x.
+        z: ``[k, columns]``, of the element type of x.
+        alpha, beta: of the formula.
+    """
+    return _apply("addmm", {"Input": x, "X": y, "Y": z}, Alpha=alpha, Beta=beta)
+
+
+def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
+    """Shrink each part of x along an axis whose p-norm is above ``max_norm`` to that norm.
+
+    Args:
+        x: floats of at least 2 dims.
+        p: of the norm, above 0.
+        axis: whose entries are the parts.
+        max_norm: the largest norm that stays.
+    """
+    return _apply("renorm", {"X": x}, p=p, axis=axis, max_norm=max_norm)

@@ -155,3 +155,43 @@ def equal_all(x: Variable, y: Variable) -> Variable:
         y: of the element type of x.
     """
     return current_block().apply("equal_all", {"X": x, "Y": y})
+
+
+def bitwise_and(x: Variable, y: Variable) -> Variable:
+    """Return the bits that both have.
+
+    Args:
+        x: integers or bools of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
+    return binary("bitwise_and", x, y)
+
+
+def bitwise_or(x: Variable, y: Variable) -> Variable:
+    """Return the bits that at least one has.
+
+    Args:
+        x: integers or bools of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
+    return binary("bitwise_or", x, y)
+
+
+def bitwise_xor(x: Variable, y: Variable) -> Variable:
+    """Return the bits that exactly one has.
+
+    Args:
+        x: integers or bools of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
+    return binary("bitwise_xor", x, y)
+
+
+def bitwise_not(x: Variable) -> Variable:
+    """Return the bits that x has not."""
+    return unary(x, "bitwise_not")
+
+
+def is_empty(x: Variable) -> Variable:
+    """Tell whether x has no elements; one bool."""
+    return unary(x, "is_empty")

@@ -266,3 +266,21 @@ def sum(xs: Sequence[Variable] | Variable) -> Variable:
         xs: the tensors, or one, of which a copy is made.
     """
     return current_block().apply("sum", {"X": [xs] if isinstance(xs, Variable) else list(xs)})
+
+
+def floor_divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """floor(x / y).
+
+    Args:
+        x, y, axis: as of `add`.
+    """
+    return binary("elementwise_floordiv", x, y, axis=axis)
+
+
+def remainder(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """x - y * floor(x / y), with the sign of y.
+
+    Args:
+        x, y, axis: as of `add`.
+    """
+    return binary("elementwise_mod", x, y, axis=axis)

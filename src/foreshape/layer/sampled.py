@@ -197,3 +197,28 @@ def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False) ->
         replacement: a column may be drawn again.
     """
     return current_block().apply("multinomial", {"X": x}, {"num_samples": num_samples, "replacement": replacement})
+
+
+def bernoulli(x: Variable) -> Variable:
+    """Draw 1 with the probability that x has at each place, else 0; floats of any shape."""
+    return current_block().apply("bernoulli", {"X": x})
+
+
+def poisson(x: Variable) -> Variable:
+    """Draw a number of Poisson's distribution for each mean in x; floats of any shape, none negative."""
+    return current_block().apply("poisson", {"X": x})
+
+
+def exponential(x: Variable, rate: float = 1.0) -> Variable:
+    """Draw numbers of the exponential distribution, as many as x has.
+
+    Args:
+        x: floats of any shape; its numbers are not read.
+        rate: one over the mean, above 0.
+    """
+    return current_block().apply("exponential", {"X": x}, {"lambda": rate})
+
+
+def dirichlet(x: Variable) -> Variable:
+    """Draw numbers that sum to 1 along the last axis from Dirichlet's distribution with the concentrations x, floats ``[..., k]`` above 0."""
+    return current_block().apply("dirichlet", {"Alpha": x})

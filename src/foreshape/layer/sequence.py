@@ -149,3 +149,20 @@ def sequence_concat(xs: Sequence[Variable]) -> Variable:
 def sequence_reverse(x: Variable) -> Variable:
     """The rows of each innermost sequence, the last one first; ragged as ``x``."""
     return current_block().apply("sequence_reverse", {"X": x})
+
+
+def row_conv(x: Variable, future_context_size: int, activation: Activation = None, *, weight: Any = None, name: str | None = None) -> Variable:
+    """Sum each row with the rows after it, each column by weights of its own (Amodei et al., "Deep Speech 2", 2016).
+
+    Args:
+        x: ragged rows ``[rows, width]``, or dense ``[sequences, steps, width]``; the width is known.
+        future_context_size: how many rows after it count.
+        activation: what follows, as of `activate`.
+        weight: of ``[future_context_size + 1, width]``: a name, an initializer or a `ParamAttr`.
+        name: what the name of the weight begins with.
+    """
+    block = current_block()
+    prefix = block.program.layer_name("row_conv", name)
+    width = x.spec.known_dims[-1]
+    w = create_parameter((future_context_size + 1, width), x.spec.known_dtype, weight, prefix=prefix)
+    return activate(block.apply("row_conv", {"X": x, "Filter": w}, prefix=prefix), activation, prefix)

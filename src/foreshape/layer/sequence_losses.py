@@ -186,3 +186,22 @@ def chunk_eval(
     """
     attrs = {"num_chunk_types": num_chunk_types, "chunk_scheme": chunk_scheme, "excluded_chunk_types": list(excluded_chunk_types or ())}
     return current_block().apply("chunk_eval", _given(Inference=x, Label=label, SeqLength=length), attrs)
+
+
+def rnnt_loss(
+    x: Variable, label: Variable, input_length: Variable, label_length: Variable, blank: int = 0, fastemit_lambda: float = 0.0, *,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """Return the loss of a transducer, ``[batch]``: what all ways through steps and labels that give the labels cost (Graves, 2012).
+
+    Args:
+        x: logarithms of probabilities ``[batch, steps, labels + 1, classes]``, floats.
+        label: int32 ``[batch, labels]``.
+        input_length, label_length: int32 ``[batch]``: how many steps and labels each sequence has.
+        blank: the class of no label.
+        fastemit_lambda: how much more the gradient wants labels early (Yu et al., 2021).
+        sample_weight: ``[batch]``: what the loss of each sequence is multiplied by.
+    """
+    inputs = {"input": x, "label": label, "input_lengths": input_length, "label_lengths": label_length}
+    loss, _ = current_block().apply("warprnnt", inputs, {"blank": blank, "fastemit_lambda": fastemit_lambda})
+    return by_example(loss, sample_weight, "rnnt_loss")

@@ -146,3 +146,43 @@ def lerp(x: Variable, y: Variable, weight: Variable | float) -> Variable:
 
         weight = fill_constant([1], x.spec.known_dtype, weight)
     return current_block().apply("lerp", {"X": x, "Y": y, "Weight": weight})
+
+
+def i0(x: Variable) -> Variable:
+    """Return the modified Bessel function of the first kind and order 0 of x."""
+    return current_block().apply("i0", {"x": x})
+
+
+def i0e(x: Variable) -> Variable:
+    """Return exp(-|x|) times `i0` of x."""
+    return current_block().apply("i0e", {"x": x})
+
+
+def i1(x: Variable) -> Variable:
+    """Return the modified Bessel function of the first kind and order 1 of x."""
+    return current_block().apply("i1", {"x": x})
+
+
+def i1e(x: Variable) -> Variable:
+    """Return exp(-|x|) times `i1` of x."""
+    return current_block().apply("i1e", {"x": x})
+
+
+def polygamma(x: Variable, n: int) -> Variable:
+    """Return the derivative of order n of `digamma` of x.
+
+    Args:
+        x: floats of any shape.
+        n: at least 0.
+    """
+    return current_block().apply("polygamma", {"x": x}, {"n": n})
+
+
+def nextafter(x: Variable, y: Variable) -> Variable:
+    """Return the next number of the element type after x in the direction of y.
+
+    Args:
+        x: floats of any shape.
+        y: of the dims and the element type of x.
+    """
+    return current_block().apply("nextafter", {"x": x, "y": y})

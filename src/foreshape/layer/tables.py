@@ -87,3 +87,27 @@ def _lookup(
     table = create_parameter(tuple(size), dtype_of(dtype), weight, prefix=prefix)
     padding = -1 if padding_idx is None else padding_idx % rows
     return block.apply(type, {"W": table, "Ids": ids}, {"is_sparse": is_sparse, "remote_prefetch": is_sparse, "padding_idx": padding}, prefix)
+
+
+def segment_pool(x: Variable, segment: Variable, pool_type: str = "sum") -> Variable:
+    """Pool the rows of each segment: ``[segments, *row]``, zeros where a segment has none.
+
+    Args:
+        x: ``[n, *row]``, floats.
+        segment: the segment of each row, int32 or int64 ``[n]``, rising from 0.
+        pool_type: "sum", "mean", "max" or "min".
+    """
+    return current_block().apply("segment_pool", {"X": x, "SegmentIds": segment}, {"pooltype": pool_type.upper()})[0]
+
+
+def graph_send_recv(x: Variable, source: Variable, destination: Variable, pool_type: str = "sum", output_size: int | None = None) -> Variable:
+    """Pool the rows of the nodes from which edges come to each node: ``[nodes, *row]``, zeros where none does.
+
+    Args:
+        x: a row for each node, floats ``[nodes, *row]``.
+        source, destination: the ends of each edge, int32 or int64 ``[edges]``.
+        pool_type: "sum", "mean", "max" or "min".
+        output_size: how many nodes the result has; those of x where it is left out.
+    """
+    inputs = {"X": x, "Src_index": source, "Dst_index": destination}
+    return current_block().apply("graph_send_recv", inputs, {"reduce_op": pool_type.upper(), "out_size": [output_size or 0]})[0]

@@ -181,3 +181,18 @@ def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, d
     """
     attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
     return current_block().apply("pool2d", {"X": x}, attrs)
+
+
+def unpooled(type: str, x: Variable, indices: Variable, size: list[int], steps: list[int], pads: list[int], output_size: Pair | None) -> Variable:
+    """Append an operator that undoes a pooling of windows of ``size``; what is left out of its output size follows from the pooling."""
+    layer, image = f"max_unpool{len(size)}d({x.name})", x.spec.known_dims[2:]
+    if len(image) != len(size):
+        raise ShapeError(f"{layer}: x must have {len(size) + 2} dims; it is {x.spec.text()}")
+    if output_size is None:
+        if not all(isinstance(n, int) for n in image):
+            raise ShapeError(f"{layer}: without output_size the sizes of x must be known; they are {x.spec.text()}")
+        made: Any = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(image, steps, pads, size, strict=True)]
+    else:
+        made = numbers(output_size, "output_size", len(size))
+    attrs = {"ksize": size, "strides": steps, "paddings": pads, "output_size": made, "unpooling_type": "max"}
+    return current_block().apply(type, {"X": x, "Indices": indices}, attrs)

@@ -10,7 +10,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
-from foreshape.layer.vision import known_channels, numbers, padding_attributes, with_bias
+from foreshape.layer.vision import known_channels, numbers, padding_attributes, unpooled, with_bias
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -152,3 +152,33 @@ def _check_groups(layer: str, input: Variable, groups: int, channels: int, num_f
         raise SchemaError(f"{layer}({input.name}): groups must be at least 1; seen {groups}")
     if channels % groups or num_filters % groups:
         raise ShapeError(f"{layer}({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+
+
+def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> tuple[Variable, Variable]:
+    """Return the maximum of each window, and where in its volume it is, as `max_unpool3d` takes it.
+
+    Args:
+        x: ``[batch, channels, depth, height, width]``, floats.
+        kernel_size: one number, or depth, height and width of a window.
+        stride: from window to window; as kernel_size where it is left out.
+        padding: around a volume, one number, or depth, height and width.
+    """
+    size = numbers(kernel_size, "kernel_size", 3)
+    attrs = {"ksize": size, "strides": size if stride is None else numbers(stride, "stride", 3), "paddings": numbers(padding, "padding", 3)}
+    return current_block().apply("max_pool3d_with_index", {"X": x}, attrs)
+
+
+def max_unpool3d(
+    x: Variable, indices: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, output_size: Sizes | None = None
+) -> Variable:
+    """Return volumes with the numbers of x where ``indices`` says, and zeros elsewhere.
+
+    Args:
+        x: ``[batch, channels, depth, height, width]``, floats.
+        indices: of the dims of x, int32: places in a volume, as `max_pool3d_with_index` gives them.
+        kernel_size, stride, padding: those of the pooling.
+        output_size: the sizes of the volumes; ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis where they are left out.
+    """
+    size = numbers(kernel_size, "kernel_size", 3)
+    steps = size if stride is None else numbers(stride, "stride", 3)
+    return unpooled("unpool3d", x, indices, size, steps, numbers(padding, "padding", 3), output_size)
