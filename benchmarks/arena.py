@@ -13,7 +13,7 @@ from rich.table import Table
 from foreshape.errors import MemoryPlanError
 from foreshape.memory import arena, lower_bound
 from foreshape.memory.greedy import height, in_order
-from foreshape.memory.search import can_compile
+from foreshape.memory.layout_searcher import can_compile
 from foreshape.memory.sections import checked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

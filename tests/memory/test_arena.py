@@ -15,7 +15,7 @@ from support.some import examples
 
 import foreshape as fs
 from foreshape.memory import arena, lower_bound
-from foreshape.memory.search import FOUND, IMPOSSIBLE, STRATEGIES, Searcher
+from foreshape.memory.layout_searcher import FOUND, IMPOSSIBLE, STRATEGIES, Searcher
 from foreshape.memory.sections import Buffers, checked, sections
 
 Triple = tuple[list[int], list[int], list[int]]

@@ -16,7 +16,7 @@ import numpy as np
 from foreshape.errors import MemoryPlanError
 from foreshape.memory.greedy import height, in_order, in_time, orders
 from foreshape.memory.improve import improve
-from foreshape.memory.search import FOUND, IMPOSSIBLE, MOST, STRATEGIES, Searcher, can_compile, is_compiled
+from foreshape.memory.layout_searcher import FOUND, IMPOSSIBLE, MOST, STRATEGIES, Searcher, can_compile, is_compiled
 from foreshape.memory.sections import Buffers, Floats, Ints, Sections, checked, parts, sections
 
 _LONGEST_FOR_ORDERS = 30_000

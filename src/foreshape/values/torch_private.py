@@ -15,7 +15,7 @@ from foreshape.errors import ExecutionError, needs
 from foreshape.values.openmp import load
 
 
-class Name(NamedTuple):
+class PrivateName(NamedTuple):
     """A private name of torch.
 
     Args:
@@ -64,45 +64,45 @@ def _without_autocast() -> Any:
 
 NAMES = {
     # how a step is run
-    "InferenceMode": Name("_C._InferenceMode", "running without a record for gradients, at a third of inference_mode's price", "1.9", _inference_mode),
-    "is_any_autocast_enabled": Name("_C._is_any_autocast_enabled", "leaving autocast out", "2.0", lambda: True),
-    "DisableAutocast": Name("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
-    "len_torch_function_stack": Name("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
-    "DisableTorchFunction": Name("_C.DisableTorchFunction", "leaving out what overrides torch's functions", "2.0"),
+    "InferenceMode": PrivateName("_C._InferenceMode", "running without a record for gradients, at a third of inference_mode's price", "1.9", _inference_mode),
+    "is_any_autocast_enabled": PrivateName("_C._is_any_autocast_enabled", "leaving autocast out", "2.0", lambda: True),
+    "DisableAutocast": PrivateName("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
+    "len_torch_function_stack": PrivateName("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
+    "DisableTorchFunction": PrivateName("_C.DisableTorchFunction", "leaving out what overrides torch's functions", "2.0"),
     # what is fed
-    "DisableTorchFunctionSubclass": Name("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
-    "is_functorch_wrapped_tensor": Name("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
-    "nested_tensor_size": Name("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
+    "DisableTorchFunctionSubclass": PrivateName("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
+    "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
+    "nested_tensor_size": PrivateName("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
     # processes
-    "get_default_store": Name("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),
+    "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),
     # optimizers: one pass over all tensors
-    "foreach_mul_": Name("_foreach_mul_", "Adam's powers of beta", "1.9", _multiply),
-    "fused_sgd_": Name("_fused_sgd_", "momentum in one pass on the CPU", "2.4"),
-    "fused_adamw_": Name("_fused_adamw_", "Adam in one pass on the CPU", "2.4"),
+    "foreach_mul_": PrivateName("_foreach_mul_", "Adam's powers of beta", "1.9", _multiply),
+    "fused_sgd_": PrivateName("_fused_sgd_", "momentum in one pass on the CPU", "2.4"),
+    "fused_adamw_": PrivateName("_fused_adamw_", "Adam in one pass on the CPU", "2.4"),
     # oneDNN's kernels: without them BLAS computes (kernels/products, kernels/frozen)
-    "linear_pointwise": Name("ops.mkldnn._linear_pointwise.default", "products by oneDNN", "2.0"),
-    "convolution_pointwise": Name("ops.mkldnn._convolution_pointwise.default", "convolutions with packed weights", "2.0"),
-    "convolution_pointwise_binary": Name("ops.mkldnn._convolution_pointwise.binary", "convolutions with packed weights and a sum", "2.0"),
-    "reorder_convolution_weight": Name("ops.mkldnn._reorder_convolution_weight.default", "packing a convolution's weight", "2.1"),
-    "reorder_linear_weight": Name("ops.mkldnn._reorder_linear_weight.default", "packing a product's weight", "2.1"),
-    "rnn_layer": Name("ops.aten.mkldnn_rnn_layer.default", "an LSTM by oneDNN", "2.0"),
-    "rnn_layer_backward": Name("ops.aten.mkldnn_rnn_layer_backward.default", "an LSTM's gradient by oneDNN", "2.0"),
+    "linear_pointwise": PrivateName("ops.mkldnn._linear_pointwise.default", "products by oneDNN", "2.0"),
+    "convolution_pointwise": PrivateName("ops.mkldnn._convolution_pointwise.default", "convolutions with packed weights", "2.0"),
+    "convolution_pointwise_binary": PrivateName("ops.mkldnn._convolution_pointwise.binary", "convolutions with packed weights and a sum", "2.0"),
+    "reorder_convolution_weight": PrivateName("ops.mkldnn._reorder_convolution_weight.default", "packing a convolution's weight", "2.1"),
+    "reorder_linear_weight": PrivateName("ops.mkldnn._reorder_linear_weight.default", "packing a product's weight", "2.1"),
+    "rnn_layer": PrivateName("ops.aten.mkldnn_rnn_layer.default", "an LSTM by oneDNN", "2.0"),
+    "rnn_layer_backward": PrivateName("ops.aten.mkldnn_rnn_layer_backward.default", "an LSTM's gradient by oneDNN", "2.0"),
     # kernels without a public function
-    "schema": Name("ops.aten.threshold_backward.grad_input._schema", "kernels that write into a tensor that is given", "1.12"),
-    "softmax_gradient": Name("ops.aten._softmax_backward_data.default", "softmax_grad", "1.11", _softmax_gradient),
-    "log_softmax_gradient": Name("ops.aten._log_softmax_backward_data.default", "log_softmax_grad", "1.11", _log_softmax_gradient),
-    "attention": Name("ops.aten._scaled_dot_product_flash_attention_for_cpu.default", "attention on the CPU", "2.3"),
-    "attention_gradient": Name("ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention's gradient on the CPU", "2.3"),
-    "bag_sums": Name("ops.aten._embedding_bag_forward_only.default", "sums over segments without what a gradient needs", "1.9", _bag_sums),
-    "pool2d_gradient": Name("ops.aten._adaptive_avg_pool2d_backward.default", "adaptive pooling's gradient", "1.0"),
-    "pool3d_gradient": Name("ops.aten._adaptive_avg_pool3d_backward.default", "adaptive pooling's gradient of volumes", "1.9"),
-    "fft_c2c": Name("ops.aten._fft_c2c.default", "fft_c2c with PaddlePaddle's normalizations", "1.8"),
-    "fft_r2c": Name("ops.aten._fft_r2c.default", "fft_r2c with PaddlePaddle's normalizations", "1.8"),
-    "fft_c2r": Name("ops.aten._fft_c2r.default", "fft_c2r with PaddlePaddle's normalizations", "1.8"),
-    "unique": Name("ops.aten._unique2.default", "unique with places and counts", "1.0"),
-    "standard_gamma": Name("ops.aten._standard_gamma.default", "gamma distributions with a generator", "1.0"),
-    "ctc_loss": Name("ops.aten._ctc_loss.default", "warpctc with what its gradient needs", "1.0"),
-    "ctc_loss_gradient": Name("ops.aten._ctc_loss_backward.default", "warpctc's gradient", "1.0"),
+    "schema": PrivateName("ops.aten.threshold_backward.grad_input._schema", "kernels that write into a tensor that is given", "1.12"),
+    "softmax_gradient": PrivateName("ops.aten._softmax_backward_data.default", "softmax_grad", "1.11", _softmax_gradient),
+    "log_softmax_gradient": PrivateName("ops.aten._log_softmax_backward_data.default", "log_softmax_grad", "1.11", _log_softmax_gradient),
+    "attention": PrivateName("ops.aten._scaled_dot_product_flash_attention_for_cpu.default", "attention on the CPU", "2.3"),
+    "attention_gradient": PrivateName("ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention's gradient on the CPU", "2.3"),
+    "bag_sums": PrivateName("ops.aten._embedding_bag_forward_only.default", "sums over segments without what a gradient needs", "1.9", _bag_sums),
+    "pool2d_gradient": PrivateName("ops.aten._adaptive_avg_pool2d_backward.default", "adaptive pooling's gradient", "1.0"),
+    "pool3d_gradient": PrivateName("ops.aten._adaptive_avg_pool3d_backward.default", "adaptive pooling's gradient of volumes", "1.9"),
+    "fft_c2c": PrivateName("ops.aten._fft_c2c.default", "fft_c2c with PaddlePaddle's normalizations", "1.8"),
+    "fft_r2c": PrivateName("ops.aten._fft_r2c.default", "fft_r2c with PaddlePaddle's normalizations", "1.8"),
+    "fft_c2r": PrivateName("ops.aten._fft_c2r.default", "fft_c2r with PaddlePaddle's normalizations", "1.8"),
+    "unique": PrivateName("ops.aten._unique2.default", "unique with places and counts", "1.0"),
+    "standard_gamma": PrivateName("ops.aten._standard_gamma.default", "gamma distributions with a generator", "1.0"),
+    "ctc_loss": PrivateName("ops.aten._ctc_loss.default", "warpctc with what its gradient needs", "1.0"),
+    "ctc_loss_gradient": PrivateName("ops.aten._ctc_loss_backward.default", "warpctc's gradient", "1.0"),
 }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ class _Private:
         self.__dict__[attribute] = found = self._find(NAMES[attribute])  # the next access is an ordinary attribute
         return found
 
-    def _find(self, name: Name) -> Any:
+    def _find(self, name: PrivateName) -> Any:
         try:
             return find(name.path)
         except AttributeError as error:
@@ -165,7 +165,7 @@ class _Private:
 
 
 class _PrivateInto(_Private):
-    def _find(self, name: Name) -> Any:
+    def _find(self, name: PrivateName) -> Any:
         try:
             return writing(find(name.path.removesuffix(".default")))
         except AttributeError:

@@ -1,0 +1,112 @@
+"""The search for a layout as it is called: buffers in a strategy's order, and the room of the search, in lists or in arrays for machine code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from foreshape.memory import layout_search
+from foreshape.memory.layout_search import FOUND, IMPOSSIBLE, PARTS, Frames, Placement, search_layout
+from foreshape.memory.sections import Buffers, Floats, Ints
+
+_TRAIL = {True: 1 << 21, False: 1 << 18}
+MOST = 1500
+"""Buffers that meet each other in time are listed, which takes room with the square of their number."""
+
+
+class Strategy(NamedTuple):
+    """An order of the buffers; whether it is made anew for parts that come apart; how far the rule of the lowest is followed."""
+
+    order: str
+    anew: bool = False
+    visits: int = 0
+
+
+STRATEGIES = (
+    Strategy("WT", visits=2), Strategy("TWA"), Strategy("WT"), Strategy("TAW"), Strategy("TCA"), Strategy("WAT"), Strategy("TAW", visits=2),
+    Strategy("TWA", anew=True), Strategy("CAT"), Strategy("CAT", visits=2), Strategy("TAW", anew=True),
+)  # fmt: skip
+"""T: bytes alive in the fullest section of a buffer; W: the steps it lives; A: bytes times steps; C: its sections. Most first."""
+
+
+_compiled: list[Any] = []
+
+
+def can_compile() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+def compiled() -> Any:
+    """`search_layout` in machine code; kept on disk between processes where there is a place for it."""
+    if not _compiled:
+        numba, extending = importlib.import_module("numba"), importlib.import_module("numba.extending")
+        for part in PARTS:
+            extending.register_jitable(error_model="numpy")(part)
+        try:
+            _compiled.append(numba.njit(cache=True, error_model="numpy")(search_layout))
+        except RuntimeError:  # no folder that numba may write to
+            _compiled.append(numba.njit(error_model="numpy")(search_layout))
+    return _compiled[0]
+
+
+def is_compiled() -> bool:
+    """Whether the machine code is in this process or on disk, so that it need not be made."""
+    run = compiled()
+    if run.signatures:
+        return True
+    folder, source = run.stats.cache_path, Path(layout_search.__file__)
+    made = Path(folder).glob(f"{source.stem}.{search_layout.__name__}-*.nbc") if folder else ()
+    return any(file.stat().st_mtime >= source.stat().st_mtime for file in made)
+
+
+class Searcher:
+    """The search over one part's buffers, whose lower and upper are sections, for any height and strategy.
+
+    total: the bytes alive in each section; steps: how long each buffer lives.
+    """
+
+    def __init__(self, buffers: Buffers, total: Ints, steps: Floats, fast: bool) -> None:
+        self.buffers, self.total, self.steps, self.fast = buffers, total, steps, fast
+        self._prepared: dict[str, tuple[Ints, tuple[Any, ...]]] = {}
+        count, sections, trail = len(buffers.size), len(total), _TRAIL[fast]
+        square = count * (count + 3) // 2 + 2 * count + 10
+        lengths = ((count, count, sections, sections, count), (trail,) * 3, (count + 2,) * len(Frames._fields),
+                   (square, square, 4 * (count + sections) + 10), (sections, sections, count, count))  # fmt: skip
+        self._room = [tuple(self._flat(np.zeros(n, np.int64)) for n in column) for column in lengths]
+        """As `Placement`, `Trail`, `Frames`, `Lists` and `Scratch`."""
+
+    def _flat(self, array: Ints) -> Any:
+        return np.ascontiguousarray(array, np.int64) if self.fast else array.tolist()
+
+    def _ordered(self, key: str) -> tuple[Ints, tuple[Any, ...]]:
+        if key not in self._prepared:
+            lower, upper, size = self.buffers
+            fullest = np.maximum.reduceat(np.append(self.total, 0), np.stack((lower, upper), 1).ravel())[::2]
+            by: dict[str, Any] = {"T": fullest, "W": self.steps, "A": self.steps * size, "C": upper - lower}
+            order = np.lexsort([-by[letter] for letter in reversed(key)])
+            first, end = lower[order], upper[order]
+            meet = (first[:, None] < end) & (end[:, None] > first)
+            np.fill_diagonal(meet, False)
+            moments = np.arange(len(self.total))[:, None]
+            present = (first <= moments) & (moments < end)
+            rows = [np.append(0, np.cumsum(table.sum(1))) for table in (meet, present)]
+            parts = (first, end, size[order], rows[0], meet.nonzero()[1], rows[1], present.nonzero()[1])
+            self._prepared[key] = order, tuple(map(self._flat, parts))
+        return self._prepared[key]
+
+    def look(self, strategy: Strategy, height: int, work: int) -> tuple[int, int, Ints | None]:
+        """The outcome, the work done, and the offsets where some were found within the height."""
+        order, problem = self._ordered(strategy.order)
+        if height < self.total.max(initial=0):
+            return IMPOSSIBLE, 0, None
+        run: Any = compiled() if self.fast else search_layout
+        outcome, done = run(problem, (height, work, strategy.anew, strategy.visits), *self._room)
+        if outcome != FOUND:
+            return outcome, done, None
+        offsets = np.empty(len(order), np.int64)
+        offsets[order] = Placement(*self._room[0]).offset
+        return outcome, done, offsets
