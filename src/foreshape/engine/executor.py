@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from math import prod
 from operator import index
 from threading import RLock
 from time import perf_counter
@@ -23,7 +24,7 @@ from foreshape.engine.finite import stop_before_updates
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.notes import Notes
-from foreshape.engine.pages import keep_pages
+from foreshape.engine.pages import Growth, Outgrows, keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.shared_state import state_of_updates
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
@@ -68,8 +69,8 @@ class Step:
     """A compiled step of one program version, for one list of fetches."""
 
     __slots__ = (
-        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "live", "mark", "plain", "plan_cache", "program", "ragged",
-        "state", "version",
+        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
+        "plain", "plan_cache", "program", "ragged", "state", "version",
     )  # fmt: skip
 
     @collector_waits
@@ -95,6 +96,8 @@ class Step:
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
         self._roomy: dict[str, int] | None = None
+        self.outgrows = Outgrows()
+        self.growth: Growth | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
@@ -112,15 +115,17 @@ class Step:
     ) -> ShapePlan:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
         values = {**self.feeder.check_shapes(given, held), **longest}
-        if limit is not None and self.plain.calls:
-            self._refuse_past(limit, values, exact)
+        peak = self._refuse_past(limit, values, exact) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
+        if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in given[: len(self.feeder.inputs)])):
+            with suppress(MemoryPlanError, ShapeError):  # then nothing is known of the peak
+                self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
         return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
 
-    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> None:
-        """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1.
+    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
+        """Raise `MemoryPlanError` where the plan needs more; returns the peak where it was asked. What only the run tells (a loop's rounds) counts as 1.
 
         Args:
             exact: the plan is asked for each shape. Otherwise it is asked for sizes twice as large, and what is smaller is admitted after that.
@@ -129,12 +134,12 @@ class Step:
         given = {n: values.get(n, 1) for n in plan.symbols}
         if not exact:
             if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
-                return
+                return None
             twice = {n: 2 * size + 16 for n, size in given.items()}
             with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
                 if plan.peak(**twice) <= limit:
                     self._roomy = twice
-                    return
+                    return None
         peak = plan.peak(**given)
         if peak > limit:
             parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
@@ -143,6 +148,7 @@ class Step:
             needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
             raise MemoryPlanError(f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
+        return peak
 
     def over(self, scope: Scope) -> Bound:
         """The step over a scope, bound again where the scope's tensors have changed."""
@@ -284,6 +290,8 @@ class Executor(ConstructorRepr):
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != before:
             on_others(threads, before)
+        if (growth := step.growth) is not None:
+            growth.begin()
         began = perf_counter()
         try:
             with private.InferenceMode(True):
@@ -305,6 +313,8 @@ class Executor(ConstructorRepr):
         except Exception as error:
             raise failure(error) from error
         finally:
+            if growth is not None:
+                step.growth = growth.end()
             if threads != before:
                 back_on(before)
         for value, of in zip(fetched, step.plain.fetches, strict=False):
