@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
+from foreshape.operator.computations import Softmax, Sum
 from foreshape.program import Op, Variable
 from foreshape.program.call_site import warn_user
-
-_PASSED: Final = frozenset((
-    "assign", "cast", "flatten2", "flatten_contiguous_range", "mean", "reduce_mean", "reduce_sum", "reshape2", "scale", "slice", "squeeze2", "sum",
-    "transpose2", "unsqueeze2",
-))  # fmt: skip
-"""The ops that may stand between scores and what is minimised: linear ones of one tensor."""
 
 
 def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
@@ -22,13 +16,15 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
     A difference or a sum of two scores may be one, as of a critic whose weights are clipped.
     """
     at: Variable | None = loss
-    while at is not None and at.op is not None and at.op.type in _PASSED:
+    while at is not None and at.op is not None and at.op.operator is not None and at.op.operator.linear:
         inputs = [n for n in at.op.input_names() if n not in at.op.attributes.operands]
-        at = at.block.find(inputs[0]) if len(inputs) == 1 else None
+        if len(inputs) > 1:
+            break
+        at = at.block.find(inputs[0])
     op = at.op if at is not None else None
     if at is None or op is None:
         return
-    if op.type == "softmax":
+    if op.computes(Softmax):
         warn_user(f"{loss.name} is minimised and is no loss: {at.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
                   "as layer.cross_entropy(shares, label) does")  # fmt: skip
         return
@@ -41,7 +37,7 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
 def _linear_in(op: Op, trained: Collection[str]) -> str | None:
     """A parameter that is trained and of which an op's result is a linear function; None where there is none."""
     operator = op.operator
-    if operator is None or not (operator.multiplies or op.type == "elementwise_add"):
+    if operator is None or not (operator.multiplies or op.computes(Sum)):
         return None
     names = list(op.input_names())
     known = [n for n in names if n in trained]

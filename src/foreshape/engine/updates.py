@@ -11,8 +11,6 @@ from foreshape.program.call_site import warn_user
 from foreshape.values.team import team_of
 
 _told: WeakSet[Program] = WeakSet()
-_JOINING = ("mean", "reduce_mean", "reduce_sum", "scale", "sum")
-"""The ops by which the costs of examples become a loss."""
 
 
 def warn_of_updates(program: Program, fetches: Sequence[str]) -> None:
@@ -37,7 +35,7 @@ def _costs(losses: Sequence[Op]) -> set[str]:
     while waiting:
         op, name = waiting.pop()
         out.add(name)
-        if op.type in _JOINING:
+        if op.operator is not None and len(op.operator.linear) == 1 and {slot for slot, names in op.inputs.items() if names} <= {*op.operator.linear}:
             out.update(op.input_names())
             waiting += [(v.op, v.name) for v in op.input_variables() if v.op is not None]
     return out

@@ -10,6 +10,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.engine.tables import table_of
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.interop.results import Results
+from foreshape.operator.computations import Scaling
 from foreshape.program import Program, Variable, program_guard
 
 if TYPE_CHECKING:
@@ -167,9 +168,8 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
 def copied_from(variable: Variable) -> str | None:
     """Return the name of the variable of which a result of a saved model is a copy under another name, None where it is no copy."""
     op = variable.op
-    if op is None or op.type != "scale" or op.input("ScaleTensor") is not None or op.attrs.get("scale", 1.0) != 1.0 or op.attrs.get("bias", 0.0) != 0.0:
-        return None
-    return op.input("X")
+    scaling = op.computes(Scaling) if op is not None else None
+    return op.operand(0) or None if op is not None and scaling is not None and scaling.by == 1.0 else None
 
 
 def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:

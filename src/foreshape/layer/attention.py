@@ -17,6 +17,7 @@ from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import rotary_positions, size_of
 from foreshape.layer.reductions import matmul
 from foreshape.layer.sequence_rows import sequence_attention
+from foreshape.operator.computations import Activation, Filled, Triangle
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import name_scope
 from foreshape.program.variable import Variable
@@ -176,13 +177,12 @@ def _is_bounded(mask: Variable) -> bool:
     op = mask.op
     if op is None or not mask.spec.known_dtype.is_floating:
         return mask.is_parameter or not mask.spec.known_dtype.is_floating
-    if op.type == "fill_constant":
-        return math.isfinite(float(op.attributes.values.get("str_value") or op.attributes.values.get("value") or 0.0))
-    return op.type in _BOUNDED and all(map(_is_bounded, op.input_variables()))
-
-
-_BOUNDED = frozenset(("cast", "scale", "clip", "elementwise_add", "tril_triu", "unsqueeze2"))
-"""Ops that give bounded numbers of bounded ones."""
+    if filled := op.computes(Filled):
+        return filled.number is not None and math.isfinite(filled.number)
+    activation, linear = op.computes(Activation), op.operator.linear if op.operator is not None else ()
+    cut_off = op.computes(Triangle) is not None or (activation is not None and activation.name == "hardtanh")
+    linear_alone = bool(linear) and {slot for slot, names in op.inputs.items() if names} <= {*linear}
+    return (cut_off or linear_alone) and all(map(_is_bounded, op.input_variables()))
 
 
 def _far(of: DType) -> float:

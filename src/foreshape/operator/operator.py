@@ -120,8 +120,12 @@ class Operator:
     moving: ClassVar[tuple[str, ...]] = ()
     """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
     who runs the operator once more lets it move copies."""
+    family: ClassVar[str] = ""
+    """Its sort, where it is drawn: "activation", "image", "loss", "norm", "product", "sequence", "shape", "table" or "control"; without one it is as
+    the others are in the folder of `foreshape.ops` that its class, or a base of it, is from."""
     per_element: ClassVar[bool] = False
-    """Whether each element of a result is made of the elements at its place alone, of operands whose last dims line up, or of one number, and of draws."""
+    """Whether each element of a result is made of the elements at its place alone, and of draws. Operands of fewer dims stand at the
+    attribute ``axis``, where there is one, or line up their last dims, and dims of 1 are as many as needed."""
     linear: ClassVar[tuple[str, ...]] = ()
     """Operands in which, taken together, its result is linear while the others stay: it gives sums of what it is given for sums, and zeros for zeros
     (but for the ``bias`` of `scale`)."""

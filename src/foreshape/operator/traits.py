@@ -71,7 +71,7 @@ def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
     if operator.per_element:
         if operator.forward_class is not None and len({s.dims for s in given.values()}) > 1:  # a gradient that is summed where its operand was broadcast
             return None
-        return lined_up(given, results)
+        return lined_up(given, results, getattr(operator, "axis", -1))
     computed, first = operator.computes(), next(iter(given.values()), None)
     if first is None or first.dims is None or computed is None or len(given) > computed.operands:
         return None
@@ -90,6 +90,13 @@ def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_
     batch = tuple(map(str, range(len(a) - 2)))
     left, right = ("k", "rows") if x_transposed else ("rows", "k"), ("columns", "k") if y_transposed else ("k", "columns")
     return ShardingRule({x: (*batch, *left), y: (*batch, *right)}, {result: (*batch, "rows", "columns")}, ("k",))
+
+
+@cache
+def family_of(cls: type[Operator]) -> str:
+    """Return the sort of an operator: what it, or the operator that it is the gradient of, declares, or the folder that it or its base is from."""
+    of = cls.forward_class or cls
+    return of.family or next((base.__module__.split(".")[2] for base in of.__mro__ if base.__module__.startswith("foreshape.ops.")), "")
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
-from foreshape.ops.tensor.creation import number_of
+from foreshape.operator.computations import Filled
 from foreshape.program import Op, Program, Role
 from foreshape.training.program import network_values, persistables
 from foreshape.values.torch_proxy import torch
@@ -147,7 +147,7 @@ def first_numbers(program: Program, startup: Program, scope: Scope) -> Iterator[
     the startup program."""
     read = {n for op in program.all_ops() for n in op.input_names()}
     written = {n for op in program.all_ops() for n in op.output_names()}
-    constants = {n: op for op in startup.all_ops() if op.type == "fill_constant" and not any(op.input_names()) for n in op.output_names()}
+    constants = {n: f for op in startup.all_ops() if (f := op.computes(Filled)) and not any(op.input_names()) for n in op.output_names()}
     for variable in persistables(program):
         name, dims = variable.name, variable.spec.known_dims
         if name not in read or name in written or variable.is_parameter or variable.dtype is None:
@@ -157,7 +157,5 @@ def first_numbers(program: Program, startup: Program, scope: Scope) -> Iterator[
             continue
         if name in scope:
             yield name, _as_list(scope.tensor(name))
-        elif name in constants:
-            attributes = constants[name].attributes.values
-            number = number_of(variable.dtype, attributes.get("value", 0.0), str(attributes.get("str_value", "")))
+        elif name in constants and (number := constants[name].number) is not None:
             yield name, _as_list(torch.full([math.prod(sizes)], number, dtype=torch_dtype(variable.dtype)))

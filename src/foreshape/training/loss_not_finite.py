@@ -8,10 +8,21 @@ from typing import Any, Final
 from foreshape.engine.feed import Feeder
 from foreshape.engine.finite import not_finite
 from foreshape.errors import ExecutionError
-from foreshape.program import Program
+from foreshape.operator.computations import (
+    Activation,
+    CrossEntropy,
+    FlattenedProduct,
+    ImageConvolution,
+    MatrixProduct,
+    PaddedImageConvolution,
+    Rectifier,
+    Sum,
+)
+from foreshape.ops.loss.cross_entropy import CrossEntropy2
+from foreshape.program import Op, Program
 from foreshape.training.over_ranks import OverRanks
 
-_SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "conv2d", "relu", "tanh"})
+_SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Rectifier)
 """What makes scores of any sign."""
 
 
@@ -35,8 +46,13 @@ def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mappin
 def scores_for_shares(program: Program) -> str:
     """Words on a cross entropy that reads what a layer made without a softmax, whose logarithm is none; empty where there is no such one."""
     for op in program.all_ops():
-        read = op.block.find(op.input("X") or "") if op.type in ("cross_entropy", "cross_entropy2") else None
-        if read is not None and read.op is not None and read.op.type in _SCORES:
+        read = op.block.find(op.operand(0)) if op.computes(CrossEntropy) or isinstance(op.operator, CrossEntropy2) else None
+        if read is not None and read.op is not None and _makes_scores(read.op):
             return (f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, "
                     "or layer.softmax first")  # fmt: skip
     return ""
+
+
+def _makes_scores(op: Op) -> bool:
+    activation = op.computes(Activation)
+    return any(op.computes(kind) for kind in _SCORES) or (activation is not None and activation.name == "tanh")

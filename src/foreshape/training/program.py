@@ -10,6 +10,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError
 from foreshape.layer import mean
+from foreshape.operator.computations import Reduction, Scaling
 from foreshape.optimizer import Optimizer
 from foreshape.passes.prune import for_step
 from foreshape.program import Op, Program, Role, Variable, program_guard
@@ -65,8 +66,8 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
         return cost
     block = cost.block
     for op in block.ops:
-        if op.type == "mean" and op.input("X") == cost.name:
-            found = block.find(op.output("Out") or "")
+        if op.computes(Reduction) == Reduction("AVERAGE") and op.operand(0) == cost.name:
+            found = block.find(op.result())
             if found is not None:
                 return found
     with program_guard(block.program, startup):
@@ -85,8 +86,8 @@ def rate_of(program: Program) -> Variable | None:
         if op.role & Role.OPTIMIZE and (name := op.input("LearningRate")) is not None:
             variable = op.block.find(name)
             # a parameter's own factor is a scale among the updates; the schedule's are its own
-            while variable is not None and variable.op is not None and variable.op.type == "scale" and variable.op.role & Role.OPTIMIZE:
-                variable = variable.op.block.find(variable.op.input("X") or "")
+            while variable is not None and variable.op is not None and variable.op.computes(Scaling) and variable.op.role & Role.OPTIMIZE:
+                variable = variable.op.block.find(variable.op.operand(0))
             if variable is not None:
                 rates.add(variable.name)
     return program.global_block.find(rates.pop()) if len(rates) == 1 else None

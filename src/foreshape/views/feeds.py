@@ -13,8 +13,6 @@ from foreshape.program.inputs import inputs_of
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
 
-_IMAGE_OPS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "pool2d")
-
 
 @border("what the inputs take cannot be told", SchemaError)
 def feeds_of(program: Program) -> Feeds:
@@ -65,8 +63,8 @@ def _image_axes(program: Program) -> dict[str, str]:
     """Symbol -> ``height`` or ``width``: what it is to the first op over images that reads a size made of it alone."""
     out: dict[str, str] = {}
     for op in program.global_block.ops:
-        if op.type in _IMAGE_OPS:
-            image = next((v for slot in ("Input", "X") if (n := op.input(slot)) is not None and (v := op.block.find(n)) is not None), None)
+        if op.operator is not None and {"strides", "paddings"} <= op.operator.schema.attributes.keys():  # it goes over windows
+            image = op.block.find(op.operand(0))
             if image is not None and image.spec.dims is not None and len(image.spec.dims) == 4:
                 height = 1 if op.attrs.get("data_format") == "NHWC" else 2
                 for axis, word in ((height, "height"), (height + 1, "width")):

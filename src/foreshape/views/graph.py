@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from foreshape.errors import SchemaError, border
+from foreshape.operator import traits
 from foreshape.pictures import Picture
 from foreshape.pictures.figures import plural
 from foreshape.pictures.layered import Segment, layered
@@ -26,25 +27,18 @@ _EXIT: Final = -2
 _ALL_INPUTS: Final = -3
 _INPUTS: Final = 24
 """More inputs than this are one box."""
-_FAMILY: Final = {
+_DRAWN_AS: Final = {
     "nn": "image", "image": "image", "detection": "image", "math": "product", "fused": "product", "recurrent": "sequence", "sequence": "sequence",
     "structured": "sequence", "loss": "loss", "tensor": "shape", "control": "control", "quantization": "shape",
+    **{name: name for name in ("activation", "norm", "product", "shape", "table")},
 }  # fmt: skip
-"""The sort of operators by the folder of their family; by their file where that tells more."""
-_OF_FILE: Final = {
-    "batch_norm": "norm", "fused_batch_norm": "norm", "layer_norm": "norm", "group_norm": "norm", "norms": "norm", "activation": "activation",
-    "smooth_activation": "activation", "dropout": "activation", "random_activation": "activation", "embedding": "table", "elementwise": "shape",
-    "scaling": "shape", "reduction": "shape", "compare": "shape",
-}  # fmt: skip
+"""The color by the family of an operator."""
 
 
 def family_of(layer: Layer) -> str:
     """The sort of a layer, which its first op is of."""
     operator = layer.ops[0].operator if layer.ops else None
-    if operator is None:
-        return "other"
-    _, _, family, file = (*type(operator).__module__.split("."), "", "", "", "")[:4]
-    return _OF_FILE.get(file, _FAMILY.get(family, "other"))
+    return _DRAWN_AS.get(traits.family_of(type(operator)), "other") if operator is not None else "other"
 
 
 class Wiring:

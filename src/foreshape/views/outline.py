@@ -19,7 +19,6 @@ from foreshape.spec import TENSOR_KINDS
 
 _MADE: Final = re.compile(r"(.+)\.tmp_\d+(?:@GRAD.*)?\Z")
 _FLAT: Final = re.compile(r"[a-z0-9_]+_\d+\Z")
-_NORMS: Final = frozenset({"batch_norm", "sync_batch_norm"})
 DEEPEST: Final = 12
 """Scopes within scopes that are told apart; names come from files."""
 
@@ -184,7 +183,8 @@ def _shared(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Sequence[str], scope: Sequence[str]) -> bool:
     """Whether an op only changes the numbers of what the layer before it makes: an activation, a dropout, the norm of a convolution."""
-    if path is not None and not (op.type in _NORMS and len(path) == len(before) == 1 and _FLAT.match(path[0]) and _FLAT.match(before[0])):
+    normalizes = op.operator is not None and bool(op.operator.over_ranks)
+    if path is not None and not (normalizes and len(path) == len(before) == 1 and _FLAT.match(path[0]) and _FLAT.match(before[0])):
         return False
     if scope and list(before[: len(scope)]) != list(scope):
         return False

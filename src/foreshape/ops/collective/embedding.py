@@ -42,6 +42,7 @@ class CEmbedding(Operator):
     """
 
     type = "c_embedding"
+    family = "table"
     W = operand(FLOATING, doc="[rows of this rank, width]")
     Ids = operand(INDEX, doc="row numbers of the whole table")
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")

@@ -46,6 +46,7 @@ class Unary(Operator):
     """The base of the elementwise functions of one tensor."""
 
     abstract = True
+    family = "activation"
     per_element = True
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X", may_share="X")
@@ -275,6 +276,7 @@ class Prelu(Operator):
     """Out = X where X > 0, else Alpha * X, with a learned slope: one for all, one per channel, or one per element (He et al., 2015)."""
 
     type = "prelu"
+    family = "activation"
     X = operand(FLOATING, doc="any shape; with channels at axis 1 (NCHW) or last (NHWC)")
     Alpha = operand(FLOATING, same_type_as="X", doc="one number; as many numbers as channels; or [1, *the dims of X but the first]")
     Out = result(doc="as X")

@@ -26,7 +26,6 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.operator.traits import ShardingRule, lined_up
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
@@ -47,6 +46,7 @@ class Comparison(Operator):
     """The base of the comparisons."""
 
     abstract = True
+    family = "shape"
     per_element = True
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="broadcast against X")
@@ -55,13 +55,8 @@ class Comparison(Operator):
     force_cpu = attribute(AttrType.BOOLEAN, False)
     gradient = ZERO_GRADIENT
     samples = [
-        sample(X=f32(2, 3), Y=f32(2, 3)),
-        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
-        sample(X=f32(3), Y=f32(2, 3, 5), axis=1),
-        sample(X=i64(2, 3), Y=i64(3)),
-        sample(X=i64(1, data=[3]), Y=i64(1, data=[4])),
-        sample(X=b1(2, 3), Y=b1(2, 3)),
-        sample(X=f32(0, 3), Y=f32()),
+        *(sample(X=f32(2, 3), Y=f32(2, 3)), sample(X=f32(2, 3, 5), Y=f32(3), axis=1), sample(X=f32(3), Y=f32(2, 3, 5), axis=1)),
+        *(sample(X=i64(2, 3), Y=i64(3)), sample(X=i64(1, data=[3]), Y=i64(1, data=[4])), sample(X=b1(2, 3), Y=b1(2, 3)), sample(X=f32(0, 3), Y=f32())),
     ]
     rejects = [
         reject(X=f32(2, 3), Y=f32(2, 4), says="the dims of X and Y must be equal or 1"),
@@ -71,9 +66,6 @@ class Comparison(Operator):
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         return broadcast(X, Y, self.axis).with_dtype(BOOL)
-
-    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
-        return lined_up({"X": X, "Y": Y}, ["Out"], self.axis)
 
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         return (X, aligned(Y, X, self.axis)) if X.dim() >= Y.dim() else (aligned(X, Y, self.axis), Y)
@@ -137,6 +129,7 @@ class Logical(Operator):
     """The base of the logic of two tensors; a number is true where it is not 0."""
 
     abstract = True
+    family = "shape"
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="broadcast against X")
     Out = result(doc="bool, the broadcast shape")
@@ -179,6 +172,7 @@ class LogicalNot(Operator):
     """Out = not X; a number is true where it is not 0."""
 
     type = "logical_not"
+    family = "shape"
     X = operand(ANY, doc="any shape")
     Out = result(doc="bool, as X")
     gradient = ZERO_GRADIENT
@@ -237,6 +231,7 @@ class BitwiseNot(Operator):
     """Out = the bits that X has not."""
 
     type = "bitwise_not"
+    family = "shape"
     X = operand((BOOL, *INTEGER), doc="any shape")
     Out = result(doc="as X", may_share="X")
     gradient = ZERO_GRADIENT
@@ -254,6 +249,7 @@ class IsClose(Operator):
     """Out = whether |Input - Other| <= atol + rtol * |Other|."""
 
     type = "isclose"
+    family = "shape"
     Input = operand(FLOATING, doc="any shape")
     Other = operand(FLOATING, same_type_as="Input", doc="broadcast against Input")
     Rtol = operand((FP64,), optional=True, doc="rtol, as a tensor of one number")
@@ -335,6 +331,7 @@ class EqualAll(Operator):
     """Out = whether X and Y have the same dims and the same elements; floating-point ones that differ by less than 1e-8 count as the same."""
 
     type = "equal_all"
+    family = "shape"
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="any shape")
     Out = result(doc="bool, []")
@@ -369,6 +366,7 @@ class Where(Operator):
     """Out = X where Condition holds, else Y."""
 
     type = "where"
+    family = "shape"
     Condition = operand((BOOL,), doc="broadcast against X and Y")
     X = operand(ANY, doc="broadcast against Condition and Y")
     Y = operand(ANY, same_type_as="X", doc="broadcast against Condition and X")

@@ -28,7 +28,6 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.fields import Layout
-from foreshape.operator.traits import ShardingRule, lined_up
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
 from foreshape.ops.rules.known_values import carry, combined, truncated
@@ -43,6 +42,7 @@ class Elementwise(Operator):
     """The base of the binary arithmetic operators. ``_number`` does for known integer values what the kernel does for tensors."""
 
     abstract = True
+    family = "shape"
     per_element = True
     X = operand(NUMERIC, doc="any shape")
     Y = operand(NUMERIC, same_type_as="X", doc="broadcast against X")
@@ -55,9 +55,6 @@ class Elementwise(Operator):
         if X.value is None or Y.value is None or self._number is None:
             return out
         return carry(out, combined(X, Y, self._number))
-
-    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
-        return lined_up({"X": X, "Y": Y}, ["Out"], self.axis)
 
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
         if X.dims is Y.dims:

@@ -185,6 +185,7 @@ class Norm(Operator):
     """Norm = sqrt(sum(X^2) + epsilon) along ``axis``; Out = X / Norm, whose entries along axis have length one."""
 
     type = "norm"
+    family = "norm"
     X = operand(FLOATING, doc="at least one dim")
     Norm = result(doc="as X, with 1 at axis")
     Out = result(doc="as X")

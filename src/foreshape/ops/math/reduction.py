@@ -47,6 +47,7 @@ class Mean(Operator):
     """Out = the mean of all elements of X, a tensor without dims."""
 
     type = "mean"
+    family = "shape"
     linear = ("X",)
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="[]")
@@ -91,6 +92,7 @@ class Reduction(Operator):
     """The base of the reductions: over the axes ``dim``, or over all where ``dim`` is empty or ``reduce_all``."""
 
     abstract = True
+    family = "shape"
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="X without the axes (with 1 there where keep_dim); [] where all are reduced")
     dim = attribute(AttrType.INTS, [0])

@@ -61,6 +61,7 @@ class Scale(Operator):
     """
 
     type = "scale"
+    family = "shape"
     merges_rows = False
     per_element = True
     linear = ("X",)
@@ -132,6 +133,7 @@ class Clip(Operator):
     """Out = min(max(X, min), max)."""
 
     type = "clip"
+    family = "shape"
     per_element = True
     X = operand((*FLOATING, INT32, INT64), kinds=DENSE_OR_ROWS, doc="any shape; sparse rows are merged first")
     Min = operand((*FLOATING, INT32, INT64), optional=True, doc="min, as a tensor of one number")
@@ -194,6 +196,7 @@ class Cast(Operator):
     """
 
     type = "cast"
+    family = "shape"
     per_element = True
     linear = ("X",)
     X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
@@ -238,6 +241,7 @@ class Increment(Operator):
     """Out = X + step. Out may be X itself, which then counts."""
 
     type = "increment"
+    family = "shape"
     X = operand((*FLOATING, INT32, INT64), doc="one number")
     Out = result(doc="as X", may_share="X")
     step = attribute(AttrType.FLOAT, 1.0)

@@ -44,6 +44,7 @@ class BatchNorm(Operator):
     """
 
     type = "batch_norm"
+    family = "norm"
     over_ranks = "sync_batch_norm"
     moving = ("MeanOut", "VarianceOut")
     X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")

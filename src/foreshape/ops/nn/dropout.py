@@ -43,6 +43,7 @@ class Dropout(Operator):
     """
 
     type = "dropout"
+    family = "activation"
     per_element = True
     random = True
     again = Again("Out", "dropout_grad", {"Mask": "Mask", "Out@GRAD": "X"}, "X@GRAD")

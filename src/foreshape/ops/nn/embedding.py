@@ -49,6 +49,7 @@ class Lookup(Operator):
     """The base of the lookups: Out = the rows of W that Ids name."""
 
     abstract = True
+    family = "table"
     W = operand(FLOATING, doc="[rows, width], the table")
     Ids = operand(INDEX, doc="row numbers")
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")

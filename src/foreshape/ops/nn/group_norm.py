@@ -37,6 +37,7 @@ class GroupNorm(Operator):
     """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, mean and variance over each of ``groups`` groups of channels."""
 
     type = "group_norm"
+    family = "norm"
     X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")
@@ -108,6 +109,7 @@ class InstanceNorm(Operator):
     """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, mean and variance over each channel of each example."""
 
     type = "instance_norm"
+    family = "norm"
     X = operand(FLOATING, doc="[batch, channels, ...]")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")

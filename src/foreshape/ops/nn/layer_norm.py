@@ -42,6 +42,7 @@ class LayerNorm(Operator):
     """
 
     type = "layer_norm"
+    family = "norm"
     X = operand(FLOATING, doc="[*rows, *example]")
     Scale = operand(FLOATING, optional=True, doc="[elements of an example]")
     Bias = operand(FLOATING, optional=True, doc="[elements of an example]")

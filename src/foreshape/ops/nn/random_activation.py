@@ -23,6 +23,7 @@ class RRelu(Operator):
     """
 
     type = "rrelu"
+    family = "activation"
     random = True
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X")
