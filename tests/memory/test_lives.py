@@ -21,11 +21,12 @@ from foreshape.memory import liveness
 from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 from foreshape.program.current import region
-from foreshape.spec import FLOATING, SELECTED_ROWS
+from foreshape.spec import FLOATING, LOD_TENSOR_ARRAY, SELECTED_ROWS
 
 EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in NAMES]
-NEAR, BLOCKS = 1.05, 2.0
-"""How far a plan may be above what is held at most: of a program of ops, and of one that runs blocks, which are bounded."""
+NEAR, BLOCKS, LISTS = 1.05, 2.0, 2.5
+"""How far a plan may be above what is held at most: of a program of ops, of one that runs blocks, which are bounded, and of one that selects one of
+two lists, of which both are counted."""
 
 
 @cache
@@ -51,7 +52,8 @@ def test_the_planned_peak_is_the_most_that_is_held(name: str) -> None:
     assert held <= of.ran.plan.lower_bound(**of.symbols)
     blocks = len(of.ran.plan.program.blocks) > 1
     sparse = any(v.kind is SELECTED_ROWS for v in of.ran.plan.program.all_variables())  # of which as many rows as ids are planned
-    assert held <= most <= held * (BLOCKS if blocks or sparse else NEAR), f"at most {held} bytes are held, and {most} are planned without workspace"
+    lists = any(op.type == "select_input" and op.input_variables()[0].kind is LOD_TENSOR_ARRAY for op in of.ran.plan.program.all_ops())
+    assert held <= most <= held * (LISTS if lists else BLOCKS if blocks or sparse else NEAR), f"at most {held} bytes are held, and {most} are planned without workspace"
 
 
 def unread(of: Observed, moment: Moment) -> int:

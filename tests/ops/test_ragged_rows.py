@@ -52,7 +52,6 @@ MOVED = {
     "viterbi_decode": "dim 0 of its operands is the padded sequences themselves",
     "merge_lod_tensor": "Mask says where the rows of two other operands go; of X the levels above are read alone",
     "split_lod_tensor": "Mask has a row for each row of a dense X, and for each sequence of a ragged one",
-    "select_input": "what comes out is one of several tensors, and only the run tells which",
     "data_norm": "its first operands have a number for each column",
     "im2sequence": "the rows of an image's sequence are its patches",
     "rank_loss": "its result has the sequences of Left, which are not those of the first operand",
