@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import FLOATING, aten, computations, f32, gradient, i64, operand, reject, require_equal, sample, torch
-from foreshape.operator.temporaries import copies
 from foreshape.ops.collective.sums import Collective
-from foreshape.ops.nn.batch_norm import BatchNorm, check_channels
-from foreshape.ops.rules.window import channels_back, channels_first, is_channels_last
+from foreshape.ops.nn.batch_norm import BatchNorm, check_channels, normal_order, own_order
+from foreshape.ops.rules.window import is_channels_last
 from foreshape.spec import FP64, Spec
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         if team is None or self.use_global_stats or self._tests():
             return BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, requested=requested)
         last = is_channels_last(self.data_layout)
-        x = channels_first(X, last)
+        x = normal_order(X, last)
         check_channels(x, Scale, Bias, Mean, Variance)
         of = torch.float32 if X.element_size() == 2 else X.dtype
         reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
@@ -67,7 +66,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Scale.dtype), variance.to(Scale.dtype), False, 0.0, self.epsilon)
         Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
         Variance.lerp_(variance.to(Variance.dtype), 1.0 - momentum)
-        return channels_back(y, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
+        return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
 
     def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: Team) -> tuple[float, Tensor, Tensor]:
         """How many numbers a channel has on all ranks, their mean and their biased variance, fp64.
@@ -101,8 +100,8 @@ class SyncBatchNorm(Collective, BatchNorm):
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
         *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None, requested=requested)
-        return one + (8 * Scale.elements + 1) * FP64.itemsize + copies(strided, X=X, Y_GRAD=d_y)
+        taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
+        return BatchNorm._gradient_workspace(self, *taken, requested=requested, strided=strided) + (8 * Scale.elements + 1) * FP64.itemsize
 
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "Counts", "Y@GRAD",
@@ -117,7 +116,8 @@ class SyncBatchNorm(Collective, BatchNorm):
             taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
             return BatchNorm.backward.kernel(self, *taken, requested=requested)
         last = is_channels_last(self.data_layout)
-        x, d = channels_first(X, last), channels_first(d_y, last)
+        x = normal_order(X, last)
+        d = normal_order(d_y, last, x)
         channels, own = x.shape[1], _own_count(x, Counts)
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if x.numel():
@@ -140,7 +140,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         each = [t.to(of).reshape(dims) for t in (saved_mean, slope * inverse * means[:channels], slope, slope * means[channels:])]
         out = x - each[0]
         out.mul_(each[1]).addcmul_(d.to(of), each[2]).add_(each[3])
-        return channels_back(out.to(X.dtype), last), d_scale, d_bias
+        return own_order(out.to(X.dtype), X, last), d_scale, d_bias
 
     samples = [  # gradients are compared in tests/ranks, over ranks
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), differentiate=False),

@@ -60,9 +60,10 @@ class FusedBatchNormAddActivation(BatchNorm):
         requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         one = BatchNorm._gradient_workspace(
-            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, None, None, requested=(True, True, True)
-        )
-        return one + 2 * X.nbytes + 2 * Scale.nbytes + copies(strided, X=X, Y=Y, Y_GRAD=d_y)
+            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, None, None, requested=(True, True, True),
+            strided=strided,
+        )  # fmt: skip
+        return one + 2 * X.nbytes + 2 * Scale.nbytes + copies(strided, Y=Y)
 
     @gradient(
         "X", "Scale", "Bias", "Y", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD", gives=("X@GRAD", "Z@GRAD", "Scale@GRAD", "Bias@GRAD"),
