@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, minimum, reaches
 from foreshape.kernels import onednn
 from foreshape.values.torch_private import has, private
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import F, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -218,3 +218,32 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     for at in range(0, a.shape[0], rows):
         p[at : at + rows].add_(linear_(a[at : at + rows], weight, None, "none", [], ""), alpha=alpha)
     return p
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """``torch.matmul``, of any views in one call."""
+    return torch.matmul(side_by_side(a), side_by_side(b)) if a.dim() > 2 or b.dim() > 2 else torch.matmul(a, b)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x weight' + bias`` as torch's ``linear``, of any views in one call."""
+    return F.linear(side_by_side(x), side_by_side(weight), bias) if x.dim() > 2 else F.linear(x, weight, bias)
+
+
+def bmm(a: Tensor, b: Tensor) -> Tensor:
+    """``torch.bmm``, of any views in one call."""
+    return torch.bmm(side_by_side(a), side_by_side(b))
+
+
+def side_by_side(x: Tensor) -> Tensor:
+    """Return a batch of matrices with the elements of rows, or of columns, side by side, copied where they are not: BLAS takes no others, and torch
+    would call it once for each matrix, up to 20 times slower."""
+    if x.dim() < 2:
+        return x
+    rows, columns = x.shape[-2:]
+    row, column = x.stride()[-2:]
+    if column == 1:
+        fits_blas = rows == 1 or row >= columns
+    else:  # of one row torch forgets the stride on the way, and finds no columns any more
+        fits_blas = row == 1 and rows > 1 and (columns == 1 or column >= rows)
+    return x if fits_blas else x.contiguous()

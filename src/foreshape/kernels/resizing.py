@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from foreshape.kernels.products import matmul
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def _table(size: int, at: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> Ten
 
 def resampled(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """``x [batch, channels, *image]`` with each axis of the image multiplied by its weights ``[new, old]``."""
-    out = x @ weights[-1].t()
+    out = matmul(x, weights[-1].t())
     if len(weights) > 1:
-        out = weights[-2] @ out
+        out = matmul(weights[-2], out)
     if len(weights) > 2:
-        out = (weights[-3] @ out.flatten(3)).view(*out.shape[:2], -1, *out.shape[3:])
+        out = matmul(weights[-3], out.flatten(3)).view(*out.shape[:2], -1, *out.shape[3:])
     return out

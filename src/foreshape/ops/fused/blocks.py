@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
+from foreshape.kernels.products import affine
 from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
@@ -252,11 +253,11 @@ class FusedAttention(Operator):
         heads = self.num_heads if self.transpose_qkv_wb else weight.shape[1]
         matrix = weight.t() if self.transpose_qkv_wb else weight.flatten(0, 2)
         bias = given["QKVBias"]
-        parts = F.linear(inner, matrix, None if bias is None else bias.reshape(-1)).view(batch, steps, 3, heads, matrix.shape[0] // 3 // heads)
+        parts = affine(inner, matrix, None if bias is None else bias.reshape(-1)).view(batch, steps, 3, heads, matrix.shape[0] // 3 // heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         out = attended(query, key, value, given["SrcMask"], query.shape[-1] ** -0.5)
         kept(out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
-        out = F.linear(out.transpose(1, 2).flatten(2), given["OutLinearW"].t(), given["OutLinearBias"])
+        out = affine(out.transpose(1, 2).flatten(2), given["OutLinearW"].t(), given["OutLinearBias"])
         kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
         if self.add_residual:
             out.add_(x)
@@ -357,9 +358,9 @@ class FusedFeedforward(Operator):
         x = given["X"]
         inner = normalised(x, 2, given["Ln1Scale"], given["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
         bias1, bias2 = (None if b is None else b.reshape(-1) for b in (given["Linear1Bias"], given["Linear2Bias"]))
-        hidden = F.linear(inner, given["Linear1Weight"].t(), bias1)
+        hidden = affine(inner, given["Linear1Weight"].t(), bias1)
         hidden = kept(getattr(F, self.act_method)(hidden), self.dropout1_rate, self.dropout1_implementation, self.is_test)
-        out = kept(F.linear(hidden, given["Linear2Weight"].t(), bias2), self.dropout2_rate, self.dropout2_implementation, self.is_test)
+        out = kept(affine(hidden, given["Linear2Weight"].t(), bias2), self.dropout2_rate, self.dropout2_implementation, self.is_test)
         if self.add_residual:
             out.add_(x)
         if not self.pre_layer_norm:

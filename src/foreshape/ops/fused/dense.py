@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.products import affine
 from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
@@ -50,7 +51,7 @@ def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None, flat: int) -> Tensor:
     """``x w + bias``, in memory of its own."""
-    return F.linear(x.flatten(flat), w.t(), None if bias is None else bias.reshape(-1))
+    return affine(x.flatten(flat), w.t(), None if bias is None else bias.reshape(-1))
 
 
 class Fc(Operator):
@@ -144,7 +145,7 @@ class FusedGemmEpilogue(Operator):
         return gelu + (X.nbytes + Y.nbytes + copies(strided, Y=Y) if strided or self.trans_x else 0)
 
     def kernel(self, X: Tensor, Y: Tensor, Bias: Tensor) -> Any:
-        out = F.linear(X.t() if self.trans_x else X, Y if self.trans_y else Y.t(), Bias.reshape(-1))
+        out = affine(X.t() if self.trans_x else X, Y if self.trans_y else Y.t(), Bias.reshape(-1))
         return F.gelu(out, approximate="tanh") if self.activation == "gelu" else activated(out, self.activation), None
 
     samples = [

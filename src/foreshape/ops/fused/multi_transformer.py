@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import product
 from foreshape.errors import ExecutionError, SchemaError
+from foreshape.kernels.products import affine
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -160,9 +161,9 @@ class FusedMultiTransformer(Operator):
             if not self.pre_layer_norm:
                 x = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon)
             inner = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
-            hidden = getattr(F, self.act_method)(F.linear(inner, here["FFN1Weight"].t(), _flat(here["FFN1Bias"])))
+            hidden = getattr(F, self.act_method)(affine(inner, here["FFN1Weight"].t(), _flat(here["FFN1Bias"])))
             hidden = kept(hidden, self.dropout_rate, self.dropout_implementation, self.is_test)
-            out = F.linear(hidden, here["FFN2Weight"].t(), _flat(here["FFN2Bias"]))
+            out = affine(hidden, here["FFN2Weight"].t(), _flat(here["FFN2Bias"]))
             x = x + kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
             if not self.pre_layer_norm:
                 x = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon)
@@ -173,7 +174,7 @@ class FusedMultiTransformer(Operator):
         weight, cache = here["QKVW"], here["CacheKV"]
         heads = weight.shape[1 if self.trans_qkvw else 2]
         matrix = weight.flatten(0, 2) if self.trans_qkvw else weight.flatten(1).t()
-        parts = F.linear(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
+        parts = affine(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if cache is not None:
             begin = step or 0
@@ -184,7 +185,7 @@ class FusedMultiTransformer(Operator):
         if mask is not None and mask.shape[3] not in (1, key.shape[2]):
             raise ExecutionError(f"SrcMask must have a column for each of the {key.shape[2]} steps so far, or one; seen {mask.shape[3]}")
         out = attended(query, key, value, mask, max(query.shape[-1], 1) ** -0.5).transpose(1, 2).flatten(2)
-        out = F.linear(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"]))
+        out = affine(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"]))
         return kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
 
     samples = [

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.products import affine, matmul
 from foreshape.operator import (
     FLOATING,
     INDEX,
     NOT_WRITTEN,
     AttrType,
-    F,
     Operator,
     attribute,
     f32,
@@ -23,7 +23,6 @@ from foreshape.operator import (
     require_rank,
     result,
     sample,
-    torch,
 )
 from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
 from foreshape.operator.temporaries import copies
@@ -77,7 +76,7 @@ class MultiheadMatmul(Operator):
     def kernel(self, Input: Tensor, W: Tensor, Bias: Tensor, BiasQK: Tensor | None) -> Tensor:
         batch, steps, _ = Input.shape
         weight = W.flatten(1)
-        parts = F.linear(Input, weight.t(), Bias.reshape(-1)).view(batch, steps, 3, self.head_number, weight.shape[1] // 3 // self.head_number)
+        parts = affine(Input, weight.t(), Bias.reshape(-1)).view(batch, steps, 3, self.head_number, weight.shape[1] // 3 // self.head_number)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         return attended(query, key, value, BiasQK, self.alpha).transpose(1, 2).flatten(2).contiguous()
 
@@ -98,10 +97,10 @@ class MultiheadMatmul(Operator):
 
 def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """softmax(scale * query key' + mask) value; each [batch, heads, steps, numbers of a head]."""
-    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
+    scores = matmul(query, key.transpose(-1, -2)).mul_(scale)
     if mask is not None:
         scores.add_(mask)
-    return torch.matmul(scores.softmax(-1), value)
+    return matmul(scores.softmax(-1), value)
 
 
 class SkipLayernorm(Operator):

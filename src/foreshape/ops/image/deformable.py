@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.deformed import Windows, moved, places, read, spread
+from foreshape.kernels.products import side_by_side
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -101,7 +102,7 @@ class Deformable(Operator):
         windows, sets, groups = self._windows(Filter), self.deformable_groups, self.groups
         high, wide = Offset.shape[2:]
         out = Input.new_empty((batch, Filter.shape[0], high, wide))
-        weight = Filter.reshape(groups, Filter.shape[0] // groups, -1)
+        weight = side_by_side(Filter.reshape(groups, Filter.shape[0] // groups, -1))
         for n in range(batch):
             at = places(Offset[n], windows, (height, width))
             columns = read(Input[n].reshape(sets, channels // sets, -1), at)
@@ -117,7 +118,7 @@ class Deformable(Operator):
         batch, channels, height, width = Input.shape
         windows, sets, groups = self._windows(Filter), self.deformable_groups, self.groups
         high, wide = d_out.shape[2:]
-        weight = Filter.reshape(groups, Filter.shape[0] // groups, -1)
+        weight = side_by_side(Filter.reshape(groups, Filter.shape[0] // groups, -1))
         d_input = torch.zeros(Input.shape, dtype=Input.dtype, device=Input.device) if requested[0] else None
         d_offset = Offset.new_empty(Offset.shape) if requested[1] else None
         d_mask = None if Mask is None or not requested[2] else Mask.new_empty(Mask.shape)
@@ -126,7 +127,7 @@ class Deformable(Operator):
             at = places(Offset[n], windows, (height, width))
             image = Input[n].reshape(sets, channels // sets, -1)
             mask = None if Mask is None else Mask[n].reshape(sets, 1, -1)
-            d = d_out[n].reshape(groups, -1, high * wide)
+            d = side_by_side(d_out[n].reshape(groups, -1, high * wide))
             if d_filter is not None:
                 columns = read(image, at)
                 if mask is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.products import matmul
 from foreshape.kernels.sampling import read_nearest, read_nearest_backward
 from foreshape.operator import (
     FLOATING,
@@ -174,7 +175,7 @@ class AffineGrid(Operator):
             wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
             raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
         image = list(shape[2:])
-        return (self._base(Theta, image) @ Theta.transpose(1, 2)).view(Theta.shape[0], *image, axes)
+        return matmul(self._base(Theta, image), Theta.transpose(1, 2)).view(Theta.shape[0], *image, axes)
 
     def workspace(self, Theta: Spec, OutputShape: Spec | None, *, strided: frozenset[str]) -> Size:
         return self._needs(Theta, self.infer_shape(Theta, OutputShape)) + copies(strided, Theta=Theta)
@@ -194,7 +195,7 @@ class AffineGrid(Operator):
     @gradient("Theta", "OutputShape", "Output@GRAD", gives="Theta@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Theta: Tensor, OutputShape: Tensor | None, d_out: Tensor) -> Tensor:
         base = self._base(d_out, d_out.shape[1:-1])
-        return (base.t() @ d_out.reshape(d_out.shape[0], base.shape[0], Theta.shape[1])).transpose(1, 2).contiguous()
+        return matmul(base.t(), d_out.reshape(d_out.shape[0], base.shape[0], Theta.shape[1])).transpose(1, 2).contiguous()
 
     samples = [
         sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 4, 5]),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.products import bmm
 from foreshape.operator import (
     AttrType,
     F,
@@ -147,7 +148,7 @@ class HierarchicalSigmoid(Operator):
         d = (-torch.expm1(-PreOut)).sub_(code.to(PreOut.dtype)).mul_(on).mul_(d_out)
         d_x = d_w = d_bias = None
         if requested[0]:
-            d_x = torch.bmm(d.unsqueeze(1), W[node]).squeeze(1)
+            d_x = bmm(d.unsqueeze(1), W[node]).squeeze(1)
         if requested[1]:
             values = d.unsqueeze(-1) * X.unsqueeze(1)
             if self.is_sparse:

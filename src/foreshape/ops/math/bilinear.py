@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
+from foreshape.kernels.products import bmm
 from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import rows
@@ -42,7 +43,7 @@ class Fsp(Operator):
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         pixels = X.shape[2] * X.shape[3]
-        return torch.bmm(X.flatten(2), Y.flatten(2).transpose(1, 2)).div_(max(pixels, 1))
+        return bmm(X.flatten(2), Y.flatten(2).transpose(1, 2)).div_(max(pixels, 1))
 
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> Size:
         return X.nbytes + Y.nbytes + 3 * d_out.nbytes
@@ -50,8 +51,8 @@ class Fsp(Operator):
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         d = d_out / max(X.shape[2] * X.shape[3], 1)
-        d_x = torch.bmm(d, Y.flatten(2)).view(X.shape) if requested[0] else None
-        return d_x, torch.bmm(d.transpose(1, 2), X.flatten(2)).view(Y.shape) if requested[1] else None
+        d_x = bmm(d, Y.flatten(2)).view(X.shape) if requested[0] else None
+        return d_x, bmm(d.transpose(1, 2), X.flatten(2)).view(Y.shape) if requested[1] else None
 
     samples = [sample(X=f32(2, 3, 4, 5), Y=f32(2, 6, 4, 5)), sample(X=f32(1, 1, 1, 1), Y=f32(1, 2, 1, 1))]
     rejects = [
@@ -91,7 +92,7 @@ class BilinearTensorProduct(Operator):
         return 2 * X.known_dims[0] * Weight.known_dims[0] * Weight.known_dims[2] * item + 2 * Weight.nbytes + X.nbytes + Y.nbytes
 
     def kernel(self, X: Tensor, Y: Tensor, Weight: Tensor, Bias: Tensor | None) -> Tensor:
-        out = torch.einsum("bm,kmn,bn->bk", X, Weight, Y)
+        out = torch.einsum("bm,kmn,bn->bk", X.contiguous(), Weight, Y.contiguous())
         return out.contiguous() if Bias is None else out + Bias
 
     def _infer_gradient(self, X: Spec, Y: Spec, Weight: Spec, d_out: Spec) -> Any:
@@ -103,9 +104,10 @@ class BilinearTensorProduct(Operator):
 
     @gradient("X", "Y", "Weight", "Out@GRAD", gives=("X@GRAD", "Y@GRAD", "Weight@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, Weight: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        d_x = torch.einsum("bk,kmn,bn->bm", d_out, Weight, Y).contiguous() if requested[0] else None
-        d_y = torch.einsum("bk,kmn,bm->bn", d_out, Weight, X).contiguous() if requested[1] else None
-        d_w = torch.einsum("bk,bm,bn->kmn", d_out, X, Y).contiguous() if requested[2] else None
+        x, y = X.contiguous(), Y.contiguous()
+        d_x = torch.einsum("bk,kmn,bn->bm", d_out, Weight, y).contiguous() if requested[0] else None
+        d_y = torch.einsum("bk,kmn,bm->bn", d_out, Weight, x).contiguous() if requested[1] else None
+        d_w = torch.einsum("bk,bm,bn->kmn", d_out, x, y).contiguous() if requested[2] else None
         return d_x, d_y, d_w, d_out.sum(0, keepdim=True) if requested[3] else None
 
     samples = [

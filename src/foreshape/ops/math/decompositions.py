@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.products import matmul
 from foreshape.operator import (
     NOT_DIFFERENTIABLE,
     AttrType,
@@ -109,14 +110,14 @@ class Svd(Operator):
         beside = torch.zeros_like(X)
         apart = _differences(S.square())
         if d_u is not None:
-            turned = torch.matmul(u.mT, d_u)
+            turned = matmul(u.mT, d_u)
             inner += apart * (turned - turned.mT) * S.unsqueeze(-2)
-            beside += torch.matmul((d_u - torch.matmul(u, turned)) / S.unsqueeze(-2), vh)
+            beside += matmul((d_u - matmul(u, turned)) / S.unsqueeze(-2), vh)
         if d_vh is not None:
-            turned = torch.matmul(vh, d_vh.mT)
+            turned = matmul(vh, d_vh.mT)
             inner += S.unsqueeze(-1) * apart * (turned - turned.mT)
-            beside += torch.matmul(u, (d_vh - torch.matmul(torch.matmul(d_vh, vh.mT), vh)) / S.unsqueeze(-1))
-        return torch.matmul(torch.matmul(u, inner), vh).add_(beside)
+            beside += matmul(u, (d_vh - matmul(matmul(d_vh, vh.mT), vh)) / S.unsqueeze(-1))
+        return matmul(matmul(u, inner), vh).add_(beside)
 
     samples = [
         sample(X=TALL),
@@ -183,15 +184,15 @@ class Qr(Operator):
         k = Q.shape[-1]
         if X.shape[-1] > k:  # the columns after the first k only go into R, as Q^T X
             d_right = d_r[..., k:]
-            d_q = d_q + torch.matmul(X[..., k:], d_right.mT)
-            return torch.cat((self._undone(Q, R[..., :k], d_q, d_r[..., :k]), torch.matmul(Q, d_right)), -1)
+            d_q = d_q + matmul(X[..., k:], d_right.mT)
+            return torch.cat((self._undone(Q, R[..., :k], d_q, d_r[..., :k]), matmul(Q, d_right)), -1)
         return self._undone(Q, R, d_q, d_r)
 
     def _undone(self, q: Tensor, r: Tensor, d_q: Tensor, d_r: Tensor) -> Tensor:
-        inner = torch.matmul(r, d_r.mT) - torch.matmul(d_q.mT, q)
+        inner = matmul(r, d_r.mT) - matmul(d_q.mT, q)
         lower = inner.tril(-1)
         inner = lower + lower.mT + torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
-        return aten.linalg_solve_triangular(r.mT, d_q + torch.matmul(q, inner), upper=False, left=False).contiguous()
+        return aten.linalg_solve_triangular(r.mT, d_q + matmul(q, inner), upper=False, left=False).contiguous()
 
     samples = [
         sample(X=TALL),

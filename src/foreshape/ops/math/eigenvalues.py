@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
+from foreshape.kernels.products import matmul
 from foreshape.operator import AttrType, Operator, aten, attribute, f32, gradient, operand, reject, result, sample, torch
 from foreshape.ops.math.linear_algebra import REAL, square
 from foreshape.ops.rules.gradient_dims import check_made
@@ -70,12 +71,12 @@ class Eigh(Symmetric):
     @gradient("Eigenvalues", "Eigenvectors", "Eigenvalues@GRAD", "Eigenvectors@GRAD", gives="X@GRAD", infer=_infer_gradient,
               workspace=_gradient_workspace, layout=_ROW)  # fmt: skip
     def backward(self, Eigenvalues: Tensor, Eigenvectors: Tensor, d_values: Tensor, d_vectors: Tensor) -> Tensor:
-        turned = torch.matmul(Eigenvectors.mT, d_vectors)
+        turned = matmul(Eigenvectors.mT, d_vectors)
         apart = Eigenvalues.unsqueeze(-2) - Eigenvalues.unsqueeze(-1)
         apart.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
         inner = turned.div_(apart)
         inner.diagonal(dim1=-2, dim2=-1).copy_(d_values)
-        return torch.matmul(torch.matmul(Eigenvectors, inner), Eigenvectors.mT)
+        return matmul(matmul(Eigenvectors, inner), Eigenvectors.mT)
 
     samples = [
         sample(X=_SYMMETRIC, differentiate=False),  # one half of a symmetric matrix does not move alone
@@ -112,7 +113,7 @@ class Eigvalsh(Symmetric):
 
     @gradient("Eigenvectors", "Eigenvalues@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout=_ROW)
     def backward(self, Eigenvectors: Tensor, d_values: Tensor) -> Tensor:
-        return torch.matmul(Eigenvectors * d_values.unsqueeze(-2), Eigenvectors.mT)
+        return matmul(Eigenvectors * d_values.unsqueeze(-2), Eigenvectors.mT)
 
     samples = [
         sample(X=_SYMMETRIC, differentiate=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
@@ -107,7 +108,7 @@ class Einsum(Operator):
         return 3 * sum((s.nbytes for s in Operands), 0) + 2 * out.nbytes
 
     def kernel(self, Operands: list[Tensor]) -> Any:
-        return _own(torch.einsum(self.equation.replace(" ", ""), *Operands), Operands), Operands, Operands
+        return _own(_summed(self.equation.replace(" ", ""), Operands), Operands), Operands, Operands
 
     def _infer_gradient(self, XShape: tuple[Spec, ...], InnerCache: tuple[Spec, ...], d_out: Spec) -> Any:
         out, kept, like = Einsum.with_values({"equation": self.equation}).infer_shape(XShape)
@@ -131,7 +132,7 @@ class Einsum(Operator):
             there = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in others))
             dots = "..." in out or any("..." in t for t, _ in others)
             wanted = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in there)
-            made = torch.einsum(",".join([out, *(t for t, _ in others)]) + "->" + wanted, d_out, *(o for _, o in others))
+            made = _summed(",".join([out, *(t for t, _ in others)]) + "->" + wanted, [d_out, *(o for _, o in others)])
             found.append(_own(_arranged(made, wanted, term, x), (d_out, *InnerCache)))
         return found
 
@@ -154,6 +155,31 @@ class Einsum(Operator):
         reject(Operands=[f32(2, 3)], equation="ij", says="equation must be letters", error=SchemaError),
         reject(Operands=[f32(2, 3)], equation="...j->j", says="must be in the result too"),
     ]
+
+
+def _summed(equation: str, operands: Sequence[Tensor]) -> Tensor:
+    """``torch.einsum``, which multiplies matrices one by one where axes of their batch lie innermost in memory: operands that lie so are copied."""
+    batches = _batches(equation)
+    return torch.einsum(equation, *(map(_batch_outside, operands, *batches) if batches else operands))
+
+
+@lru_cache(1024)
+def _batches(equation: str) -> tuple[list[str], list[set[str]]] | None:
+    """The letters of each operand, and for each those of the batch, which all operands and the result have; None where there are none."""
+    left, out = equation.split("->")
+    terms = left.split(",")
+    batch = set(out).intersection(*terms)
+    return (terms, [batch] * len(terms)) if batch and len(terms) > 1 else None
+
+
+def _batch_outside(x: Tensor, term: str, batch: set[str]) -> Tensor:
+    """Return ``x``, or a copy with the axes of the batch outermost in memory, where none of the others lies innermost, or one is broadcast."""
+    letters = term.replace("...", "." * (x.dim() - len(term) + 3))
+    steps = [step for c, n, step in zip(letters, x.shape, x.stride(), strict=True) if n > 1 and c not in batch]
+    if not steps or (1 in steps and 0 not in steps):
+        return x
+    order = sorted(range(x.dim()), key=lambda axis: letters[axis] not in batch)
+    return x.permute(order).contiguous().permute([order.index(axis) for axis in range(x.dim())])
 
 
 def _own(x: Tensor, others: Sequence[Tensor]) -> Tensor:

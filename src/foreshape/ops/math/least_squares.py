@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, less_equal, minimum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.products import matmul
 from foreshape.operator import (
     NOT_WRITTEN,
     AttrType,
@@ -93,7 +94,7 @@ class Lstsq(Operator):
         residuals = None
         if requested[1]:
             more = X.shape[-2] > X.shape[-1]
-            residuals = torch.matmul(X, solution).sub_(Y).square_().sum(-2) if more else X.new_empty(0)
+            residuals = matmul(X, solution).sub_(Y).square_().sum(-2) if more else X.new_empty(0)
         return solution, residuals, None if rcond is None else rank.to(torch.int32), values.contiguous() if self.driver in ("gelsd", "gelss") else None
 
     samples = [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
+from foreshape.kernels.products import matmul, side_by_side
 from foreshape.operator import (
     NUMERIC,
     AttrType,
@@ -82,7 +83,7 @@ class Inverse(Operator):
 
     @gradient("Output", "Output@GRAD", gives="Input@GRAD", like={"Input@GRAD": "Output"}, layout={"Input@GRAD": "row"}, workspace=_gradient_workspace)
     def backward(self, Output: Tensor, d_out: Tensor) -> Tensor:
-        return torch.matmul(torch.matmul(Output.mT, d_out), Output.mT).neg_()
+        return matmul(matmul(Output.mT, d_out), Output.mT).neg_()
 
     samples = [
         sample(Input=f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])),
@@ -199,7 +200,7 @@ class MatrixPower(Operator):
         return 4 * X.nbytes + (64 * X.elements if self.n < 0 else 0)
 
     def kernel(self, X: Tensor) -> Tensor:
-        x = inverse_of(X, "matrix_power of a negative n") if self.n < 0 else X
+        x = inverse_of(X, "matrix_power of a negative n") if self.n < 0 else side_by_side(X) if self.n > 1 else X
         out = aten.linalg_matrix_power(x, abs(self.n)).contiguous()
         return out.clone() if out.data_ptr() == X.data_ptr() else out
 
@@ -260,7 +261,7 @@ class Cholesky(Operator):
     def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
         # Murray, "Differentiation of the Cholesky decomposition", 2016, equation 10, made symmetric
         factor, d = (Out.mT, d_out.mT) if self.upper else (Out, d_out)
-        inner = torch.matmul(factor.mT, d).tril_()
+        inner = matmul(factor.mT, d).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         half = aten.linalg_solve_triangular(factor.mT, inner, upper=True)
         whole = aten.linalg_solve_triangular(factor, half, upper=False, left=False)

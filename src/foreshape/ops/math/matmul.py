@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import TypeMismatchError
-from foreshape.kernels.products import mm
+from foreshape.kernels.products import bmm, matmul, mm
 from foreshape.kernels.products import workspace as product_workspace
 from foreshape.operator import (
     FLOATING,
@@ -138,7 +138,7 @@ class BatchedProduct(Operator):
     def _product(self, X: Tensor, Y: Tensor) -> Tensor:
         trans_x, trans_y = self._transposed()
         x = X.transpose(-1, -2) if trans_x and X.dim() > 1 else X
-        return torch.matmul(x, Y.transpose(-1, -2) if trans_y and Y.dim() > 1 else Y)
+        return matmul(x, Y.transpose(-1, -2) if trans_y and Y.dim() > 1 else Y)
 
     def _bytes(self, X: Spec, Y: Spec, out: Spec, strided: frozenset[str]) -> Size:
         x, y = X.known_dims, Y.known_dims
@@ -168,15 +168,15 @@ class BatchedProduct(Operator):
         grad_x = grad_y = None
         if requested[0]:  # written so that nothing has to be transposed in memory
             if trans_x:
-                grad_x = torch.matmul(y.mT if trans_y else y, d.mT)
+                grad_x = matmul(y.mT if trans_y else y, d.mT)
             else:
-                grad_x = torch.matmul(d, y if trans_y else y.mT)
+                grad_x = matmul(d, y if trans_y else y.mT)
             grad_x = _summed(grad_x, x).reshape(X.shape)
         if requested[1]:
             if trans_y:
-                grad_y = torch.matmul(d.mT, x.mT if trans_x else x)
+                grad_y = matmul(d.mT, x.mT if trans_x else x)
             else:
-                grad_y = torch.matmul(x if trans_x else x.mT, d)
+                grad_y = matmul(x if trans_x else x.mT, d)
             grad_y = _summed(grad_y, y).reshape(Y.shape)
         return grad_x, grad_y
 
@@ -301,7 +301,7 @@ class Bmm(Operator):
         return X.with_dims((batch, x[1], y[2]))
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.bmm(X, Y)
+        return bmm(X, Y)
 
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X, Y=Y)
@@ -311,7 +311,7 @@ class Bmm(Operator):
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        return torch.bmm(d_out, Y.mT) if requested[0] else None, torch.bmm(X.mT, d_out) if requested[1] else None
+        return bmm(d_out, Y.mT) if requested[0] else None, bmm(X.mT, d_out) if requested[1] else None
 
     samples = [sample(X=f32(2, 4, 3), Y=f32(2, 3, 5)), sample(X=f32(0, 4, 3), Y=f32(0, 3, 5))]
     rejects = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.errors import TypeMismatchError
+from foreshape.kernels.products import matmul
 from foreshape.operator import AttrType, Operator, aten, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.linear_algebra import REAL, refuse_failed, square
@@ -84,7 +85,7 @@ class TriangularSolve(Operator):
         d_y = self._solved(X, d_out, not self.transpose)
         d_x = None
         if requested[0]:
-            d = torch.matmul(Out, d_y.mT) if self.transpose else torch.matmul(d_y, Out.mT)
+            d = matmul(Out, d_y.mT) if self.transpose else matmul(d_y, Out.mT)
             beside = int(self.unitriangular)  # a diagonal that is not read has no gradient
             d_x = _summed(d.neg_(), X)
             d_x = d_x.triu_(beside) if self.upper else d_x.tril_(-beside)
@@ -168,7 +169,7 @@ class Solve(Operator):
         vectors = self._is_of_vectors(X.shape, Y.shape)
         out, d, y = (Out.unsqueeze(-1), d_out.unsqueeze(-1), Y.unsqueeze(-1)) if vectors else (Out, d_out, Y)
         d_y = self._solved(X.mT, d, "solve_grad")
-        d_x = _summed(torch.matmul(d_y, out.mT).neg_(), X) if requested[0] else None
+        d_x = _summed(matmul(d_y, out.mT).neg_(), X) if requested[0] else None
         return d_x, _summed(d_y, y).reshape(Y.shape) if requested[1] else None
 
     samples = [
@@ -224,10 +225,10 @@ class CholeskySolve(Operator):
         d_x = torch.cholesky_solve(d_out, Y, self.upper)
         d_y = None
         if requested[1]:
-            d = torch.matmul(d_x, Out.mT)
+            d = matmul(d_x, Out.mT)
             d = torch.add(d, d.mT).neg_()
             factor = Y.triu() if self.upper else Y.tril()
-            d_y = _summed(torch.matmul(factor, d) if self.upper else torch.matmul(d, factor), Y)
+            d_y = _summed(matmul(factor, d) if self.upper else matmul(d, factor), Y)
             d_y = d_y.triu_() if self.upper else d_y.tril_()
         return _summed(d_x, X) if requested[0] else None, d_y
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import ExecutionError, SchemaError
+from foreshape.kernels.products import matmul
 from foreshape.operator import (
     AttrType,
     Operator,
@@ -79,17 +80,17 @@ class Lu(Operator):
         below = right = None
         if Out.shape[-2] > k:  # L2 = X2 U^-1
             below = aten.linalg_solve_triangular(upper.mT, d_out[..., k:, :], upper=False, left=False)
-            d_upper = d_upper - torch.matmul(Out[..., k:, :].mT, below).triu_()
+            d_upper = d_upper - matmul(Out[..., k:, :].mT, below).triu_()
         if Out.shape[-1] > k:  # U2 = L^-1 X2
             right = aten.linalg_solve_triangular(lower.mT, d_out[..., k:], upper=True, unitriangular=True)
-            d_lower = d_lower - torch.matmul(right, Out[..., k:].mT).tril_(-1)
-        inner = torch.matmul(lower.mT, d_lower).tril_(-1) + torch.matmul(d_upper, upper.mT).triu_()
+            d_lower = d_lower - matmul(right, Out[..., k:].mT).tril_(-1)
+        inner = matmul(lower.mT, d_lower).tril_(-1) + matmul(d_upper, upper.mT).triu_()
         d = aten.linalg_solve_triangular(lower.mT, inner, upper=True, unitriangular=True)
         d = aten.linalg_solve_triangular(upper.mT, d, upper=False, left=False)
         d = d if below is None else torch.cat((d, below), -2)
         d = d if right is None else torch.cat((d, right), -1)
         _check_numbers(Pivots, Out.shape[-2], "lu_grad")
-        return torch.matmul(aten.lu_unpack(Out, Pivots, False, True)[0], d)
+        return matmul(aten.lu_unpack(Out, Pivots, False, True)[0], d)
 
     samples = [sample(X=PAIR), sample(X=TALL), sample(X=WIDE), sample(X=f32(0, 2, 2))]
     rejects = [reject(X=f32(3), says="at least 2 dims")]
