@@ -25,7 +25,7 @@ from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, soft
 from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import assign, eye, fill_constant, fill_like, gaussian_random, linspace, logspace, randint, randperm, range, uniform_random
 from foreshape.layer.decoding import beam_search, beam_search_decode, gather_tree, viterbi_decode
-from foreshape.layer.decompositions import eigh, eigvalsh, lstsq, lu, lu_unpack, matrix_rank, qr, svd
+from foreshape.layer.fourier_transforms import angle, as_complex, as_real, complex, conj, fft, frame, ifft, imag, irfft, overlap_add, real, rfft, stft
 from foreshape.layer.functions import (
     celu, elu, gelu, gumbel_softmax, hard_shrink, hard_sigmoid, hard_swish, hard_tanh, leaky_relu, log_sigmoid, log_softmax, mish, prelu, relu, relu6,
     rrelu, selu, sigmoid, silu, soft_relu, softmax, softplus, softshrink, softsign, stanh, swish, tanh, tanh_shrink, thresholded_relu,
@@ -60,6 +60,7 @@ from foreshape.layer.math import (
     abs, add, cast, ceil, clip, cos, divide, erf, exp, floor, floor_divide, increment, is_finite, is_inf, is_nan, log, log1p, log2, log10, maximum,
     minimum, multiply, pow, reciprocal, remainder, round, rsqrt, scale, sign, sin, sqrt, square, subtract, sum,
 )
+from foreshape.layer.matrix_decompositions import eigh, eigvalsh, lstsq, lu, lu_unpack, matrix_rank, qr, svd
 from foreshape.layer.measures import auc, precision_recall
 from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_loss, triplet_margin_loss
 from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
@@ -83,7 +84,6 @@ from foreshape.layer.sequence_rows import (
     lod_append, lod_reset, sequence_attention, sequence_enumerate, sequence_erase, sequence_mask, sequence_pad, sequence_reshape, sequence_scatter,
     sequence_slice, sequence_topk_avg_pooling, sequence_unpad,
 )
-from foreshape.layer.signals import angle, as_complex, as_real, complex, conj, fft, frame, ifft, imag, irfft, overlap_add, real, rfft, stft
 from foreshape.layer.special import (
     acos, acosh, asin, asinh, atan, atan2, atanh, cosh, digamma, erfinv, expm1, fmax, fmin, frac, heaviside, i0, i0e, i1, i1e, lerp, lgamma, logit,
     nextafter, polygamma, sinh, tan, trunc,
