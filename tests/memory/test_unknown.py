@@ -17,7 +17,7 @@ from foreshape.cli import app
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.errors import MemoryPlanError
-from foreshape.lowering.fusion import images
+from foreshape.kernels import convolution
 from foreshape.operator import registry
 from foreshape.operator.operator import Operator
 from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
@@ -108,7 +108,7 @@ def test_an_op_within_a_block_and_one_that_is_rewritten(monkeypatch: pytest.Monk
     def fails(*given: Any) -> Any:
         raise ValueError("no such kernel")
 
-    monkeypatch.setattr(images.onednn, "convolution", fails)
+    monkeypatch.setattr(convolution.onednn, "convolution", fails)
     program = Program()
     with fs.program_guard(program):
         x = layer.data("x", shape=["batch", 2, 5, 5])

@@ -389,15 +389,3 @@ class Descent(Computation):
     """The parameter X0 less X2, one number, times its gradient X1; in place."""
 
     operands: ClassVar[int] = 3
-
-
-@data_class(frozen=True)
-class WeightGradient(Computation):
-    """The gradient of a matrix in a product of rows: X0' X1. Rewrites make it of the product's gradient."""
-
-    operands: ClassVar[int] = 2
-
-
-@data_class(frozen=True)
-class ChannelSum(Computation):
-    """The sum of images over all but their channels."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.operator.computations import ChannelSum, Sum
+from foreshape.lowering.fusion.images import ChannelSum
+from foreshape.operator.computations import Sum
 
 
 def apply(graph: Graph) -> int:

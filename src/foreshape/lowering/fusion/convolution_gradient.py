@@ -8,9 +8,9 @@ Unless: d_b is read before the others are made, or stored; then it stays alone
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, fused_as
-from foreshape.lowering.fusion.images import are_images, convolution_of
+from foreshape.lowering.fusion.images import ChannelSum, are_images, convolution_of
 from foreshape.lowering.instruction import Argument, KernelCall
-from foreshape.operator.computations import ChannelSum, ImageConvolution
+from foreshape.operator.computations import ImageConvolution
 
 
 def apply(graph: Graph) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from foreshape.kernels import elementwise, linear
 from foreshape.lowering.fusion.graph import Graph, fused, fused_as, spec_of
+from foreshape.lowering.fusion.products import WeightGradient
 from foreshape.lowering.instruction import KernelCall, Value
-from foreshape.operator.computations import Descent, WeightGradient
+from foreshape.operator.computations import Descent
 
 
 def apply(graph: Graph) -> int:

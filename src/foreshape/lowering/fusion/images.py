@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from foreshape.data_class import data_class
 from foreshape.kernels.convolution import Convolution
 from foreshape.lowering.fusion.graph import dims_of, spec_of
 from foreshape.lowering.instruction import Argument, KernelCall
-from foreshape.operator.computations import ImageConvolution
+from foreshape.operator.computations import Computation, ImageConvolution
+
+
+@data_class(frozen=True)
+class ChannelSum(Computation):
+    """The sum of images over all but their channels."""
 
 
 def are_images(i: KernelCall) -> bool:

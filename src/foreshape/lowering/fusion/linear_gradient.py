@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from foreshape.kernels import linear
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.fusion.products import gradients_of_rows, transposed_view
+from foreshape.lowering.fusion.products import WeightGradient, gradients_of_rows, transposed_view
 from foreshape.lowering.instruction import KernelCall
-from foreshape.operator.computations import WeightGradient
 
 
 def apply(graph: Graph) -> int:

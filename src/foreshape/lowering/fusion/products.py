@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from operator import methodcaller
+from typing import ClassVar
 
+from foreshape.data_class import data_class
 from foreshape.dims import Size, product
 from foreshape.lowering.fusion.graph import Graph, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, OpCall, Value
-from foreshape.operator.computations import FlattenedProduct, MatrixProduct
+from foreshape.operator.computations import Computation, FlattenedProduct, MatrixProduct
+
+
+@data_class(frozen=True)
+class WeightGradient(Computation):
+    """The gradient of a matrix in a product of rows: X0' X1. Rewrites make it of the product's gradient."""
+
+    operands: ClassVar[int] = 2
 
 
 def transposed_view(graph: Graph, w: Argument) -> str:
