@@ -325,8 +325,7 @@ def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backw
         dims = places([q.dims for q in part.pieces], part.dtype)
         block.append_op("split_coalesced", {"X": [whole]}, {"Out": out}, dims, role=role, site=site, index=index + 1)
         for name, by in cast.items():
-            of = by.inputs["X"][0]
-            if of in names[which]:
+            if (of := by.inputs["X"][0]) in names[which]:
                 attrs = {n: by.attrs[n] for n in ("in_dtype", "out_dtype")}
                 index += 1
                 block.append_op("cast", {"X": [of + suffix]}, {"Out": [name + suffix]}, attrs, role=role, site=by.site, index=index + 1)
@@ -362,8 +361,7 @@ def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | Non
         if len(values) > 1:
             raise SchemaError(f"{part.name} is of values that begin differently: {sorted(values)}")
         made = block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, stop_gradient=True)
-        if values:
-            value = values.pop()
+        for value in values:
             attrs: dict[str, Any] = {"shape": [_number(d) for d in part.dims], "dtype": part.dtype.code, "value": value, "str_value": repr(value)}
             block.append_op("fill_constant", {}, {"Out": made}, attrs)
     copy.touch()
@@ -378,8 +376,7 @@ def _number(size: Size) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardParameters(ShardOptimizer):
-    """As `ShardOptimizer`, with the parameters held in parts too: gathered before they are used, in the forward and in the backward pass, while
-    what comes before computes, and let go after."""
+    """As `ShardOptimizer`, with the parameters in parts too: gathered while the ops before each use compute, and let go after."""
 
     name: ClassVar[str] = "shard_parameters"
     divides_parameters: ClassVar[bool] = True
