@@ -21,17 +21,17 @@ WITHOUT: Final = {
         lazy_momentum lazy_rmsprop lion merge_selected_rows momentum proximal_gd rmsprop sgd squared_l2_norm""",
     "passes, gradients and runs write them": """
         accumulate_selected_rows check_finite_and_unscale coalesce_parts coalesce_tensor count_examples empty_selected_rows feed fetch
-        fill_zeros_like flatten2 own_part random_state split_coalesced split_lookup swap_random_state sync_batch_norm update_loss_scaling
-        weigh_by_examples""",
+        fill_zeros_like own_part random_state split_coalesced split_lookup swap_random_state sync_batch_norm update_loss_scaling weigh_by_examples""",
     "programs for ranks: fs.data_parallel() and others write them, as paddle.distributed and fleet do": """
         alltoall barrier c_allgather c_allreduce_max c_allreduce_min c_allreduce_prod c_allreduce_sum c_broadcast c_concat c_dropout c_embedding
-        c_identity c_reduce_max c_reduce_min c_reduce_prod c_reduce_sum c_reducescatter c_scatter c_softmax_with_cross_entropy c_split c_sync_calc_stream
-        c_sync_comm_stream c_wait_comm c_wait_compute mp_allreduce_sum""",
+        c_identity c_reduce_max c_reduce_min c_reduce_prod c_reduce_sum c_reducescatter c_scatter c_softmax_with_cross_entropy c_split
+        c_sync_calc_stream c_sync_comm_stream c_wait_comm c_wait_compute mp_allreduce_sum""",
     "PaddlePaddle's optimizers and training write them: use_multi_tensor, ModelAverage, a warm-up of paddle.incubate, cross_entropy2 of fluid": """
         average_accumulates cross_entropy2 cross_entropy_grad2 merged_adam merged_momentum pow2_decay_with_linear_warmup""",
     "an older form, of PaddlePaddle 1.8, of what a layer writes by a newer one": """
-        bicubic_interp bilinear_interp crop diag expand expand_as flatten generate_proposals gru isinf isnan linear_interp lstm matmul multiclass_nms
-        multiclass_nms2 nearest_interp one_hot pad2d reshape reverse shuffle_channel squeeze top_k transpose trilinear_interp unique_with_counts unsqueeze""",
+        bicubic_interp bilinear_interp crop diag expand expand_as flatten flatten2 generate_proposals gru isinf isnan linear_interp lstm matmul
+        multiclass_nms multiclass_nms2 nearest_interp one_hot pad2d reshape reverse shuffle_channel squeeze top_k transpose trilinear_interp
+        unique_with_counts unsqueeze""",
     "another form, of PaddlePaddle 2, of what a layer writes: paddle.unbind, paddle.empty, conv2d_transpose of groups, share_data and memcpy": """
         depthwise_conv2d_transpose empty memcpy memcpy_d2h select_output share_data unbind""",
     "functions of fluid.layers for few networks": """
@@ -44,9 +44,10 @@ WITHOUT: Final = {
         fused_attention fused_bias_dropout_residual_layer_norm fused_dropout_add fused_feedforward fused_gemm_epilogue fused_multi_transformer
         fused_softmax_mask fused_softmax_mask_upper_triangle""",
     "quantized networks, as paddle.static.quantization and PaddleSlim save them": """
-        dequantize_linear fake_channel_wise_dequantize_max_abs fake_channel_wise_quantize_abs_max fake_channel_wise_quantize_dequantize_abs_max
-        fake_dequantize_max_abs fake_quantize_abs_max fake_quantize_dequantize_abs_max fake_quantize_dequantize_moving_average_abs_max
-        fake_quantize_moving_average_abs_max fake_quantize_range_abs_max moving_average_abs_max_scale quantize_linear""",
+        dequantize_abs_max dequantize_linear dequantize_log fake_channel_wise_dequantize_max_abs fake_channel_wise_quantize_abs_max
+        fake_channel_wise_quantize_dequantize_abs_max fake_dequantize_max_abs fake_quantize_abs_max fake_quantize_dequantize_abs_max
+        fake_quantize_dequantize_moving_average_abs_max fake_quantize_moving_average_abs_max fake_quantize_range_abs_max
+        moving_average_abs_max_scale quantize_linear""",
     "passes of paddle.inference, whose networks Config.enable_save_optim_model saves": """
         conditional_block_infer dequantize fc fused_conv2d fused_conv2d_add_act fused_conv3d fused_elementwise_add fused_elementwise_div
         fused_elementwise_mul fused_elementwise_sub fused_embedding_eltwise_layernorm fused_fc_elementwise_layernorm fused_matmul fused_softplus
