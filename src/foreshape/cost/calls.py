@@ -10,6 +10,7 @@ from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering import KernelCall, Lowered, Value
 from foreshape.lowering.instruction import Argument, FusedCall, OpCall, region_of, values_of
+from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.program.work import multiplications
 from foreshape.spec import INT32, INT64, LOD_TENSOR, SELECTED_ROWS
@@ -93,7 +94,8 @@ class Sizes:
             given = [self._rows[v] for v in i.reads() if v in self._rows]
             self._made[value] = self.rows_kind(i) or (_ROWS if isinstance(i, OpCall) else kind_of(i))
             if given:
-                self._rows[value] = sum(given) * (self.values.get("ranks", 1) if i.op.type == "c_allreduce_sum" else 1)  # those of all ranks
+                of_all_ranks = isinstance(i.op.operator, Collective) and i.op.operator.way
+                self._rows[value] = sum(given) * (self.values.get("ranks", 1) if of_all_ranks else 1)
                 continue
             ids = [prod(d) for v in i.reads() if (s := v.spec) is not None and s.dtype is not None and s.dtype.is_integer and (d := self.dims(v)) is not None]
             row = prod(self.number(d) for d in (spec.dims or ())[1:]) * (spec.dtype.itemsize if spec.dtype is not None else 4)

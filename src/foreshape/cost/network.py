@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from foreshape.errors import SchemaError
+from foreshape.ops.collective.messages import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE, REDUCE_SCATTER, SCATTER
 
 _NUMBER = r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[0-9]{1,2})?)\s*"
 _BANDWIDTH = re.compile(_NUMBER + r"([kKMGT]?)(b|B|bit|bits)(?:/s|ps)\s*\Z")
@@ -14,9 +15,6 @@ _SECONDS = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*\Z")
 _THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier"
-REDUCE, SCATTER = "reduce", "scatter"
-"""To one rank, and from one rank to each its part."""
 _DIRECT = frozenset({ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL})
 """What goes from each rank to each other on processors, and not round."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, axis_of, b1, f32, i64, operand, reject, require, require_divides, result, sample, torch
+from foreshape.ops.collective.messages import ALL_GATHER, NOTHING
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import NUMERIC, Spec
@@ -54,6 +55,7 @@ class CConcat(_AlongAxis):
     """Out = the X of all ranks one after the other, along ``axis``. Its gradient is each rank's own part of the gradient."""
 
     type = "c_concat"
+    way = ALL_GATHER
     Out = result(doc="as X, with the dim at axis times the number of ranks")
 
     def infer_shape(self, X: Spec) -> Spec:
@@ -77,6 +79,7 @@ class CSplit(_AlongAxis):
     """Out = this rank's part of X along ``axis``, where X is alike on every rank. Its gradient is put together from the ranks."""
 
     type = "c_split"
+    way = NOTHING
     Out = result(doc="as X, with the dim at axis divided by the number of ranks")
 
     def infer_shape(self, X: Spec) -> Spec:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import FLOATING, aten, computations, f32, gradient, i64, operand, reject, require_equal, sample, torch
+from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.nn.batch_norm import BatchNorm, check_channels, normal_order, own_order
 from foreshape.ops.rules.window import is_channels_last
@@ -26,12 +27,19 @@ class SyncBatchNorm(Collective, BatchNorm):
     """
 
     type = "sync_batch_norm"
+    gradient_sends = True
     Scale = operand(FLOATING, doc="[channels]")
     Bias = operand(FLOATING, doc="[channels]")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
 
     def computes(self) -> computations.FixedNormalization | None:
         return BatchNorm.computes(self)
+
+    def sends(self, given: Given) -> Messages:
+        """Two fp64 numbers per channel, and how many examples there are; nothing where the moving statistics are used, or no gradient of X is asked for."""
+        undone = self.forward_class is not None and "X@GRAD" not in given.requested
+        (scale,) = given.specs["Scale"]
+        return [] if undone or self.use_global_stats or self._tests() else [(ALL_REDUCE, (2 * scale.elements + 1) * FP64.itemsize)]
 
     # it takes one operand more than the class that it extends
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import FLOATING, INDEX, AttrType, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
 from foreshape.operator.temporaries import copies
+from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
 from foreshape.ops.collective.parts import COUNT_DOC
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
@@ -36,6 +37,11 @@ class CSoftmaxWithCrossEntropy(Collective):
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, self.nranks, self.type)
+
+    def sends(self, given: Given) -> Messages:
+        """For each example the largest logit, the sum over the classes, and the logit of its label."""
+        (logits,), (label,) = given.specs["Logits"], given.specs["Label"]
+        return [(ALL_REDUCE, label.elements * logits.known_dtype.itemsize)] * 3
 
     def infer_shape(self, Logits: Spec, Label: Spec) -> Any:
         return self._made(Logits, Label)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.ops.collective.messages import ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
 from foreshape.values.team import Team, team_of
@@ -40,6 +41,8 @@ class CAllgather(_Parts):
     """Out = the X of all ranks one after the other, along the first axis. Its gradient is summed over the ranks, each getting its part."""
 
     type = "c_allgather"
+    way = ALL_GATHER
+    starts = True
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
     Out = result(doc="as X, with the first dim times the number of ranks")
 
@@ -69,6 +72,8 @@ class CReducescatter(_Parts):
     """Out = this rank's part of the sum of X over the ranks, along the first axis. Its gradient is gathered from the ranks."""
 
     type = "c_reducescatter"
+    way = REDUCE_SCATTER
+    starts = True
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
     Out = result(doc="as X, with the first dim divided by the number of ranks")
 
@@ -104,6 +109,7 @@ class CBroadcast(Collective):
     """Out = the X of rank ``root``, on every rank."""
 
     type = "c_broadcast"
+    way = BROADCAST
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="the same dims on every rank")
     Out = result(doc="as X", may_share="X")
@@ -133,6 +139,7 @@ class Alltoall(_Parts):
     """
 
     type = "alltoall"
+    way = ALL_TO_ALL
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
     Out = result(doc="as X")
 

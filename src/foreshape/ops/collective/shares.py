@@ -24,6 +24,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.ops.collective.messages import ALL_REDUCE, NOTHING, Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import ANY, FP64, Spec, tensor
 from foreshape.values.team import numbers_of
@@ -44,6 +45,8 @@ class CountExamples(Collective):
     """
 
     type = "count_examples"
+    starts = True
+    readers_wait = True
     gradient = ZERO_GRADIENT
     X = operand(ANY, doc="any shape; only its dims are read, but for values")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
@@ -55,6 +58,9 @@ class CountExamples(Collective):
         if Counts is not None:
             require_equal(product(Counts.known_dims), 1, "Counts must be one number", Counts=None)
         return tensor(FP64, 1), tensor(FP64, _SIGNED)
+
+    def sends(self, given: Given) -> Messages:
+        return [(ALL_REDUCE, _SIGNED * FP64.itemsize)]
 
     def kernel(self, X: Tensor, Counts: Tensor | None) -> tuple[Tensor, Tensor]:
         team = self._team()
@@ -79,6 +85,7 @@ class WeighByExamples(Collective):
     """
 
     type = "weigh_by_examples"
+    way = NOTHING
     awaits = True
     X = operand(NUMERIC, doc="any shape; floating-point, but for sums")
     Own = operand((FP64,), doc="of count_examples")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, b1, f32, i64, operand, reject, result, sample
+from foreshape.ops.collective.messages import NOTHING
 from foreshape.ops.collective.sums import Collective, CSyncCommStream
 from foreshape.spec import NUMERIC, Spec
 
@@ -23,6 +24,7 @@ class CSyncCalcStream(Collective):
     """Out = X, when it is computed: here it is."""
 
     type = "c_sync_calc_stream"
+    way = NOTHING
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="anything")
     Out = result(doc="as X", view_of="X")
@@ -41,6 +43,7 @@ class CWaitCompute(Collective):
     """Out = X, each when it is computed, so that it can be sent: here it is."""
 
     type = "c_wait_compute"
+    way = NOTHING
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, many=True, doc="anything")
     Out = result(many=True, doc="each as its X", view_of="X")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size, ceildiv, minimum
+from foreshape.dims import Size, ceildiv, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import (
     DENSE_OR_ROWS,
@@ -24,6 +24,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.ops.collective.messages import ALL_GATHER, ALL_REDUCE, BARRIER, NOTHING, Given, Messages
 from foreshape.spec import INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.team import WIDEST, Team, team_of
@@ -39,17 +40,35 @@ class Collective(Operator):
 
     abstract = True
     collective = True
+    way: ClassVar[str | None] = None
+    """Which way all that it reads goes round the ranks, of `foreshape.ops.collective.messages`; None where `sends` is its own."""
+    starts: ClassVar[bool] = False
+    """Whether it only starts what it sends, unless ``use_calc_stream`` says otherwise or these are sparse rows."""
+    readers_wait: ClassVar[bool] = False
+    """Whether whoever reads what it has started waits for it."""
+    gradient_sends: ClassVar[bool] = False
+    """Whether its gradient operator sends as much; otherwise that sends nothing."""
     ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
     use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, type=self.type)
 
+    def sends(self, given: Given) -> Messages:
+        """The messages that a rank gives something to, from what it is ``given``. Raises `SchemaError` where that is not known."""
+        of: Any = self.forward_class
+        if of is not None:
+            return of.sends(self, given) if of.gradient_sends else []
+        if self.way is None:
+            raise SchemaError(f"{self.type} is a collective of which it is not known what it sends: its class must say its way, or have sends()")
+        return [(self.way, given.nbytes)] if self.way else []
+
 
 class Reduction(Collective):
     """Out = X, element by element, over the ranks."""
 
     abstract = True
+    way = ALL_REDUCE
     X = operand(NUMERIC, doc="the same dims on every rank")
     Out = result(doc="as X, the same on every rank", may_share="X")
     use_model_parallel = attribute(AttrType.BOOLEAN, False, doc="whether what comes after is computed alike on every rank")
@@ -88,10 +107,21 @@ class CAllreduceSum(Reduction):
     """
 
     type = "c_allreduce_sum"
+    starts = True
     X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="the same dims on every rank, or rows of one table")
 
     def infer_var_type(self, X: Spec) -> Kind:
         return X.kind
+
+    def sends(self, given: Given) -> Messages:
+        """Sparse rows are gathered: how many there are, and of how many values; then what `sum_rows` makes a message of."""
+        if given.rows is None:
+            return [(ALL_REDUCE, given.nbytes)]
+        (spec,) = given.specs["X"]
+        row = product(spec.known_dims[1:]) * spec.known_dtype.itemsize
+        size = bytes_merged(given.rows, spec.known_dims[0], row)
+        size = size if given.values is None else minimum(bytes_shared(given.rows, given.values, row), size)
+        return [(ALL_GATHER, 2 * INT64.itemsize), (ALL_GATHER, size)]
 
     def kernel(self, X: Tensor | Rows, *, into: Tensor | None = None) -> Any:
         team = self._team()
@@ -201,6 +231,7 @@ class CIdentity(Reduction):
     """Out = X; its gradient is the sum of the gradients over the ranks: where something alike on every rank goes into parts."""
 
     type = "c_identity"
+    way = NOTHING
     Out = result(doc="as X", view_of="X")
 
     def kernel(self, X: Tensor) -> Tensor:
@@ -215,6 +246,7 @@ class CSyncCommStream(Collective):
     """Out = X, each when what was started on it has come."""
 
     type = "c_sync_comm_stream"
+    way = NOTHING
     awaits = True
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, many=True, doc="results of collectives that were only started")
@@ -241,6 +273,10 @@ class Barrier(Collective):
     """Out = X, when all ranks are here."""
 
     type = "barrier"
+
+    def sends(self, given: Given) -> Messages:
+        return [(BARRIER, 0)]
+
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="anything")
     Out = result(doc="as X", view_of="X")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, ceildiv
+from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import (
     FLOATING,
@@ -22,10 +22,11 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.ops.collective.messages import ALL_TO_ALL, Given, Messages
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import SELECTED_ROWS, Kind, Spec
+from foreshape.spec import INT64, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.team import Team, numbers_of, team_of
 
@@ -49,6 +50,7 @@ class SplitLookup(Collective):
     """
 
     type = "split_lookup"
+    gradient_sends = True
     W = operand(FLOATING, doc="[rows of this rank, width]")
     Ids = operand(INDEX, doc="row numbers of the whole table")
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
@@ -58,6 +60,12 @@ class SplitLookup(Collective):
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, self.nranks, self.type)
+
+    def sends(self, given: Given) -> Messages:
+        """How many ids each rank is asked for, the ids, and their rows (back, or as a gradient), as if no id came twice and each rank had as many."""
+        (ids,), (table,) = given.specs["Ids"], given.specs["W"]
+        row = product(table.known_dims[1:]) * table.known_dtype.itemsize
+        return [(ALL_TO_ALL, size) for size in (ranks_of(self.nranks) * INT64.itemsize, ids.elements * INT64.itemsize, ids.elements * row)]
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)

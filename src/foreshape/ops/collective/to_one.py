@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from foreshape.dims import floordiv
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.ops.collective.messages import REDUCE, SCATTER
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
@@ -20,6 +21,7 @@ class _ToOne(Collective):
     """What these reductions have. The other ranks keep their X."""
 
     abstract = True
+    way = REDUCE
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="the same dims on every rank")
     Out = result(doc="as X: on rank root_id the result, elsewhere the rank's own X", may_share="X")
@@ -70,6 +72,7 @@ class CScatter(Collective):
     """Out = this rank's part, along the first axis, of the X that rank ``root`` has."""
 
     type = "c_scatter"
+    way = SCATTER
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks; only that of rank root is read")
     Out = result(doc="as X, with the first dim divided by the number of ranks")
