@@ -11,6 +11,11 @@ from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 
+def apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    """Append an op of this type to the current block; return its result, or a tuple of them."""
+    return current_block().apply(type, inputs, attrs)
+
+
 def unary(x: Variable, type: str, **attrs: Any) -> Variable:
     """The one result of an operator of one tensor."""
     return current_block().apply(type, {"X": x}, attrs)

@@ -9,16 +9,13 @@ from typing import Any
 from foreshape.dims import product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
+from foreshape.layer.functions import apply
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import Pair, known_channels, pair, unpooled, with_bias
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def _around(padding: Pair) -> list[int]:
@@ -39,7 +36,7 @@ def unfold(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, 
         kernel_size, stride, dilation: one number, or height and width.
         padding: zeros around an image: one number, height and width, or top, left, bottom and right.
     """
-    return _apply("unfold", {"X": x}, kernel_sizes=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding),
+    return apply("unfold", {"X": x}, kernel_sizes=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding),
                   dilations=pair(dilation, "dilation"))  # fmt: skip
 
 
@@ -51,7 +48,7 @@ def fold(x: Variable, output_size: Pair, kernel_size: Pair, stride: Pair = 1, pa
         output_size: of the images: one number, or height and width.
         kernel_size, stride, padding, dilation: as of `unfold`, of which this is the transpose.
     """
-    return _apply("fold", {"X": x}, output_sizes=pair(output_size, "output_size"), kernel_sizes=pair(kernel_size, "kernel_size"),
+    return apply("fold", {"X": x}, output_sizes=pair(output_size, "output_size"), kernel_sizes=pair(kernel_size, "kernel_size"),
                   strides=pair(stride, "stride"), paddings=_around(padding), dilations=pair(dilation, "dilation"))  # fmt: skip
 
 
@@ -63,7 +60,7 @@ def im2sequence(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair 
         kernel_size, stride: of the patches: one number, or height and width.
         padding: zeros around an image: one number, height and width, or top, left, bottom and right.
     """
-    return _apply("im2sequence", {"X": x}, kernels=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding))
+    return apply("im2sequence", {"X": x}, kernels=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding))
 
 
 def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True) -> Variable:
@@ -79,7 +76,7 @@ def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mod
     Returns:
         ``[batch, channels, *points]``.
     """
-    return _apply("grid_sampler", {"X": x, "Grid": grid}, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    return apply("grid_sampler", {"X": x, "Grid": grid}, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
 def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:
@@ -91,8 +88,8 @@ def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners:
         align_corners: -1 and 1 are the middles of the outermost pixels; otherwise their outer edges.
     """
     if isinstance(shape, Variable):
-        return _apply("affine_grid", {"Theta": theta, "OutputShape": shape}, align_corners=align_corners)
-    return _apply("affine_grid", {"Theta": theta}, output_shape=list(shape), align_corners=align_corners)
+        return apply("affine_grid", {"Theta": theta, "OutputShape": shape}, align_corners=align_corners)
+    return apply("affine_grid", {"Theta": theta}, output_shape=list(shape), align_corners=align_corners)
 
 
 def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
@@ -105,7 +102,7 @@ def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = 
         padding: around an image, one number, or height and width; what is there is never the maximum.
     """
     size = pair(kernel_size, "kernel_size")
-    out, mask = _apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
+    out, mask = apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
                        paddings=pair(padding, "padding"))  # fmt: skip
     return out, mask
 
@@ -128,7 +125,7 @@ def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair
 def _regions(type: str, x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float, **attrs: Any) -> Any:
     high, wide = pair(output_size, "output_size")
     inputs = {"X": x, "ROIs": boxes} | ({} if boxes_num is None else {"RoisNum": boxes_num})
-    return _apply(type, inputs, pooled_height=high, pooled_width=wide, spatial_scale=spatial_scale, **attrs)
+    return apply(type, inputs, pooled_height=high, pooled_width=wide, spatial_scale=spatial_scale, **attrs)
 
 
 def roi_align(
@@ -214,7 +211,7 @@ def lrn(x: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: floa
         n, k, alpha, beta: of the formula.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("lrn", {"X": x}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
+    return apply("lrn", {"X": x}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
@@ -225,7 +222,7 @@ def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
         groups: how many channels become one.
         axis: of the channels.
     """
-    return _apply("maxout", {"X": x}, groups=groups, axis=axis)
+    return apply("maxout", {"X": x}, groups=groups, axis=axis)
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
@@ -236,7 +233,7 @@ def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -
         upscale_factor: how many times larger.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)
+    return apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)
 
 
 def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
@@ -247,7 +244,7 @@ def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW
         downscale_factor: how many times smaller.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
+    return apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
 
 
 def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
@@ -258,7 +255,7 @@ def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Vari
         groups: divides the channels.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
+    return apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
 
 
 def spectral_norm(x: Variable, axis: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:

@@ -7,16 +7,13 @@ from typing import Any
 
 from foreshape.errors import SchemaError
 from foreshape.layer.creation import Shape, fill_constant
+from foreshape.layer.functions import apply
 from foreshape.layer.manipulation import Sizes, sizes
 from foreshape.program.arithmetic import index_parts, turned_around
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import dtype as dtype_of
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 @tells_line
@@ -70,12 +67,12 @@ def meshgrid(*xs: Variable) -> list[Variable]:
     Args:
         xs: vectors, each ``[n]``.
     """
-    return _apply("meshgrid", {"X": list(xs)})
+    return apply("meshgrid", {"X": list(xs)})
 
 
 def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
     """The tensors ``xs``, each repeated along its dims of 1 until all have the same dims."""
-    return _apply("broadcast_tensors", {"X": list(xs)})
+    return apply("broadcast_tensors", {"X": list(xs)})
 
 
 def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
@@ -87,8 +84,8 @@ def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Va
         axis: which axis; negative ones count from the end.
     """
     if isinstance(repeats, Variable):
-        return _apply("repeat_interleave", {"X": x, "RepeatsTensor": repeats}, dim=axis)
-    return _apply("repeat_interleave", {"X": x}, Repeats=repeats, dim=axis)
+        return apply("repeat_interleave", {"X": x, "RepeatsTensor": repeats}, dim=axis)
+    return apply("repeat_interleave", {"X": x}, Repeats=repeats, dim=axis)
 
 
 def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
@@ -101,7 +98,7 @@ def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
     """
     numbers, operands = sizes(f"crop({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims)
     first, first_operands = sizes(f"crop({x.name})", [0] * x.spec.rank if offsets is None else offsets, "Offsets", "OffsetsTensor")
-    return _apply("crop_tensor", {"X": x, **operands, **first_operands}, shape=numbers, offsets=first)
+    return apply("crop_tensor", {"X": x, **operands, **first_operands}, shape=numbers, offsets=first)
 
 
 def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
@@ -112,7 +109,7 @@ def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
         offset: how far above the main diagonal; below it where negative.
         pad_value: of the other elements of a matrix that is made.
     """
-    return _apply("diag_v2", {"X": x}, offset=offset, padding_value=pad_value)
+    return apply("diag_v2", {"X": x}, offset=offset, padding_value=pad_value)
 
 
 def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Variable:
@@ -123,7 +120,7 @@ def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -
         offset: how far above the main diagonal; below it where negative.
         axis1, axis2: the axes of the result that are rows and columns.
     """
-    return _apply("diag_embed", {"Input": x}, offset=offset, dim1=axis1, dim2=axis2)
+    return apply("diag_embed", {"Input": x}, offset=offset, dim1=axis1, dim2=axis2)
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
@@ -134,7 +131,7 @@ def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Va
         offset: below it where negative.
         axis1, axis2: those that are rows and columns.
     """
-    return _apply("diagonal", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
+    return apply("diagonal", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
 def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False) -> Variable:
@@ -146,7 +143,7 @@ def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False
         offset: how far above the main diagonal; below it where negative, of matrices.
         wrap: of tall matrices.
     """
-    return _apply("fill_diagonal", {"X": x}, value=value, offset=offset, wrap=wrap)
+    return apply("fill_diagonal", {"X": x}, value=value, offset=offset, wrap=wrap)
 
 
 def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
@@ -157,7 +154,7 @@ def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: 
         offset: how far above the main diagonal; below it where negative.
         dtype: of the result: "int64" or "int32".
     """
-    return _apply("tril_indices", {}, rows=rows, cols=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
+    return apply("tril_indices", {}, rows=rows, cols=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
 
 
 def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
@@ -168,7 +165,7 @@ def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: 
         offset: how far above the main diagonal; below it where negative.
         dtype: of the result: "int64" or "int32".
     """
-    return _apply("triu_indices", {}, row=rows, col=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
+    return apply("triu_indices", {}, row=rows, col=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
 
 
 @tells_line
@@ -222,7 +219,7 @@ def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[st
 
 def nonzero(x: Variable) -> Variable:
     """The places of the elements that are not 0 (or are true), one in each row: ``[n, rank of x]``, int64."""
-    return _apply("where_index", {"Condition": x})
+    return apply("where_index", {"Condition": x})
 
 
 def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
@@ -233,7 +230,7 @@ def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
         index: int32 or int64.
         axis: which.
     """
-    return _apply("index_select", {"X": x, "Index": index}, dim=axis)
+    return apply("index_select", {"X": x, "Index": index}, dim=axis)
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
@@ -243,7 +240,7 @@ def index_sample(x: Variable, index: Variable) -> Variable:
         x: ``[rows, columns]``.
         index: ``[rows, n]``, int32 or int64: columns of x.
     """
-    return _apply("index_sample", {"X": x, "Index": index})
+    return apply("index_sample", {"X": x, "Index": index})
 
 
 def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
@@ -255,7 +252,7 @@ def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Varia
         axis: which axis of x; negative ones count from the end.
         value: of the dims of x, but n along ``axis``.
     """
-    return _apply("index_add", {"X": x, "Index": index, "AddValue": value}, axis=axis)
+    return apply("index_add", {"X": x, "Index": index, "AddValue": value}, axis=axis)
 
 
 def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumulate: bool = False) -> Variable:
@@ -267,7 +264,7 @@ def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumul
         value: of x's element type; it broadcasts to what is replaced.
         accumulate: add, also where a place is named twice.
     """
-    return _apply("index_put", {"x": x, "indices": list(indices), "value": value}, accumulate=accumulate)
+    return apply("index_put", {"x": x, "indices": list(indices), "value": value}, accumulate=accumulate)
 
 
 def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
@@ -278,7 +275,7 @@ def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
         index: int32 or int64, of as many dims as x.
         axis: which axis; negative ones count from the end.
     """
-    return _apply("take_along_axis", {"Input": x, "Index": index}, Axis=axis % max(x.spec.rank, 1))
+    return apply("take_along_axis", {"Input": x, "Index": index}, Axis=axis % max(x.spec.rank, 1))
 
 
 def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: int, reduce: str = "assign", include_self: bool = True) -> Variable:
@@ -292,9 +289,9 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
         index: int32 or int64, of as many dims as x.
         axis: which axis; negative ones count from the end.
     """
-    given = value if isinstance(value, Variable) else _apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
+    given = value if isinstance(value, Variable) else apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
     attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}
-    return _apply("put_along_axis", {"Input": x, "Index": index, "Value": given}, **attrs)
+    return apply("put_along_axis", {"Input": x, "Index": index, "Value": given}, **attrs)
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
@@ -305,7 +302,7 @@ def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
         index: int32 or int64 ``[..., k]``, k at most the rank of x.
         updates: ``[..., *the other dims]``, of the element type of x.
     """
-    return _apply("scatter_nd_add", {"X": x, "Index": index, "Updates": updates})
+    return apply("scatter_nd_add", {"X": x, "Index": index, "Updates": updates})
 
 
 @tells_line
@@ -327,7 +324,7 @@ def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
         xs: at least two tensors ``[rows, ...]`` of the same dims.
         index: int32 or int64.
     """
-    return _apply("multiplex", {"X": list(xs), "Ids": index})
+    return apply("multiplex", {"X": list(xs), "Ids": index})
 
 
 def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
@@ -340,7 +337,7 @@ def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore
         shard_id: which part, from 0.
         ignore_value: what stands for the numbers of others.
     """
-    return _apply("shard_index", {"X": x}, index_num=index_num, nshards=nshards, shard_id=shard_id, ignore_value=ignore_value)
+    return apply("shard_index", {"X": x}, index_num=index_num, nshards=nshards, shard_id=shard_id, ignore_value=ignore_value)
 
 
 def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW") -> Variable:
@@ -352,4 +349,4 @@ def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_fo
         shift_ratio: the part of the channels that comes from the image before, and the part that comes from the next; each above 0 and below a half.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
-    return _apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)
+    return apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)

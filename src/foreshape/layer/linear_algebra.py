@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from foreshape.layer.functions import apply
 from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def inverse(x: Variable) -> Variable:
@@ -20,7 +15,7 @@ def inverse(x: Variable) -> Variable:
     Args:
         x: floats.
     """
-    return _apply("inverse", {"Input": x})
+    return apply("inverse", {"Input": x})
 
 
 def det(x: Variable) -> Variable:
@@ -29,7 +24,7 @@ def det(x: Variable) -> Variable:
     Args:
         x: floats.
     """
-    return _apply("determinant", {"Input": x})
+    return apply("determinant", {"Input": x})
 
 
 def slogdet(x: Variable) -> Variable:
@@ -38,7 +33,7 @@ def slogdet(x: Variable) -> Variable:
     Args:
         x: floats.
     """
-    return _apply("slogdeterminant", {"Input": x})
+    return apply("slogdeterminant", {"Input": x})
 
 
 def matrix_power(x: Variable, n: int) -> Variable:
@@ -48,7 +43,7 @@ def matrix_power(x: Variable, n: int) -> Variable:
         x: floats.
         n: any whole number.
     """
-    return _apply("matrix_power", {"X": x}, n=n)
+    return apply("matrix_power", {"X": x}, n=n)
 
 
 def cholesky(x: Variable, upper: bool = False) -> Variable:
@@ -58,7 +53,7 @@ def cholesky(x: Variable, upper: bool = False) -> Variable:
         x: ``[..., n, n]``, floats, symmetric and positive definite.
         upper: give U; otherwise L.
     """
-    return _apply("cholesky", {"X": x}, upper=upper)
+    return apply("cholesky", {"X": x}, upper=upper)
 
 
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
@@ -69,7 +64,7 @@ def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
         y: ``[..., n, n]``.
         upper: ``y`` is the upper factor; otherwise the lower one.
     """
-    return _apply("cholesky_solve", {"X": x, "Y": y}, upper=upper)
+    return apply("cholesky_solve", {"X": x, "Y": y}, upper=upper)
 
 
 def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Variable:
@@ -82,7 +77,7 @@ def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bo
         y: ``[..., n, k]``, of the element type of x.
         upper: read the upper triangle.
     """
-    return _apply("triangular_solve", {"X": x, "Y": y}, upper=upper, transpose=transpose, unitriangular=unitriangular)
+    return apply("triangular_solve", {"X": x, "Y": y}, upper=upper, transpose=transpose, unitriangular=unitriangular)
 
 
 def solve(x: Variable, y: Variable) -> Variable:
@@ -92,7 +87,7 @@ def solve(x: Variable, y: Variable) -> Variable:
         x: ``[..., n, n]``, floats.
         y: ``[..., n, k]``, or ``[n]``.
     """
-    return _apply("solve", {"X": x, "Y": y})
+    return apply("solve", {"X": x, "Y": y})
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
@@ -103,7 +98,7 @@ def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
         offset: how far from the main diagonal.
         axis1, axis2: the rows and the columns of the matrices.
     """
-    return _apply("trace", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
+    return apply("trace", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
 def mv(x: Variable, y: Variable) -> Variable:
@@ -113,7 +108,7 @@ def mv(x: Variable, y: Variable) -> Variable:
         x: ``[rows, n]``, floats.
         y: ``[n]``, of the element type of x.
     """
-    return _apply("mv", {"X": x, "Vec": y})
+    return apply("mv", {"X": x, "Vec": y})
 
 
 def multi_dot(xs: Sequence[Variable]) -> Variable:
@@ -122,7 +117,7 @@ def multi_dot(xs: Sequence[Variable]) -> Variable:
     Args:
         xs: at least two, each ``[rows, columns]``, floats.
     """
-    return _apply("multi_dot", {"X": list(xs)})
+    return apply("multi_dot", {"X": list(xs)})
 
 
 def kron(x: Variable, y: Variable) -> Variable:
@@ -132,7 +127,7 @@ def kron(x: Variable, y: Variable) -> Variable:
         x: numbers of any shape.
         y: numbers of any shape, of the element type of x.
     """
-    return _apply("kron", {"X": x, "Y": y})
+    return apply("kron", {"X": x, "Y": y})
 
 
 def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
@@ -142,7 +137,7 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
         x, y: numbers of the same dims.
         axis: of three elements.
     """
-    return _apply("cross", {"X": x, "Y": y}, dim=axis)
+    return apply("cross", {"X": x, "Y": y}, dim=axis)
 
 
 def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
@@ -153,7 +148,7 @@ def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
         y: floats that broadcast against x.
         p: of the norm, at least 0; may be infinite.
     """
-    return _apply("dist", {"X": x, "Y": y}, p=p)
+    return apply("dist", {"X": x, "Y": y}, p=p)
 
 
 def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
@@ -165,7 +160,7 @@ def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim
         keepdim: leave dims of 1 where the axes were.
     """
     axes = [] if axis is None else several(axis)
-    return _apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)
+    return apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)
 
 
 def einsum(equation: str, *xs: Variable) -> Variable:
@@ -175,7 +170,7 @@ def einsum(equation: str, *xs: Variable) -> Variable:
         equation: letters for the axes of each operand and of the result, as in "ij,jk->ik"; ``...`` stands for axes that are broadcast.
         xs: one or two tensors of floats of one element type.
     """
-    return _apply("einsum", {"Operands": list(xs)}, equation=equation)[0]
+    return apply("einsum", {"Operands": list(xs)}, equation=equation)[0]
 
 
 def addmm(x: Variable, y: Variable, z: Variable, alpha: float = 1.0, beta: float = 1.0) -> Variable:
@@ -187,7 +182,7 @@ def addmm(x: Variable, y: Variable, z: Variable, alpha: float = 1.0, beta: float
         z: ``[k, columns]``, of the element type of x.
         alpha, beta: of the formula.
     """
-    return _apply("addmm", {"Input": x, "X": y, "Y": z}, Alpha=alpha, Beta=beta)
+    return apply("addmm", {"Input": x, "X": y, "Y": z}, Alpha=alpha, Beta=beta)
 
 
 def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
@@ -199,4 +194,4 @@ def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
         axis: whose entries are the parts.
         max_norm: the largest norm that stays.
     """
-    return _apply("renorm", {"X": x}, p=p, axis=axis, max_norm=max_norm)
+    return apply("renorm", {"X": x}, p=p, axis=axis, max_norm=max_norm)

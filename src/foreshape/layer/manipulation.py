@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from foreshape.dims import Dim
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.functions import apply
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -15,10 +16,6 @@ from foreshape.spec import dtype as dtype_of
 
 Sizes = Sequence[Any] | Variable
 _OPEN = 2**31 - 1
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
@@ -45,7 +42,7 @@ def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any
 
 
 def _number(n: int) -> Variable:
-    return _apply("fill_constant", {}, shape=[1], dtype=INT32, value=float(n), str_value=str(n))
+    return apply("fill_constant", {}, shape=[1], dtype=INT32, value=float(n), str_value=str(n))
 
 
 def reshape(x: Variable, shape: Sizes) -> Variable:
@@ -59,7 +56,7 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
         ShapeError: the number of elements is another.
     """
     numbers, operands = sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
-    return _apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
+    return apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
 
 
 def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
@@ -69,7 +66,7 @@ def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
         x: of any shape.
         perm: for each axis of the result the axis of x; reversed where it is left out.
     """
-    return _apply("transpose2", {"X": x}, axis=list(range(x.spec.rank))[::-1] if perm is None else perm)[0]
+    return apply("transpose2", {"X": x}, axis=list(range(x.spec.rank))[::-1] if perm is None else perm)[0]
 
 
 def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
@@ -79,7 +76,7 @@ def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
         x: of any shape.
         start_axis, stop_axis: the first and the last of the axes that become one; negative ones count from the end.
     """
-    return _apply("flatten_contiguous_range", {"X": x}, start_axis=start_axis, stop_axis=stop_axis)[0]
+    return apply("flatten_contiguous_range", {"X": x}, start_axis=start_axis, stop_axis=stop_axis)[0]
 
 
 def squeeze(x: Variable, axes: Sequence[int] | int | None = None) -> Variable:
@@ -89,7 +86,7 @@ def squeeze(x: Variable, axes: Sequence[int] | int | None = None) -> Variable:
         x: of any shape.
         axes: of size 1; all such where they are left out.
     """
-    return _apply("squeeze2", {"X": x}, axes=_list(axes))[0]
+    return apply("squeeze2", {"X": x}, axes=_list(axes))[0]
 
 
 def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
@@ -100,8 +97,8 @@ def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
         axes: where axes of size 1 are in the result: numbers and one-number variables.
     """
     if isinstance(axes, Variable):
-        return _apply("unsqueeze2", {"X": x, "AxesTensor": axes})[0]
-    return _apply("unsqueeze2", {"X": x}, axes=_list(axes))[0]
+        return apply("unsqueeze2", {"X": x, "AxesTensor": axes})[0]
+    return apply("unsqueeze2", {"X": x}, axes=_list(axes))[0]
 
 
 def _list(axes: Sequence[int] | int | None) -> list[int]:
@@ -116,8 +113,8 @@ def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
         axis: along which; a number, or a variable that is one.
     """
     if isinstance(axis, Variable):
-        return _apply("concat", {"X": list(xs), "AxisTensor": axis})
-    return _apply("concat", {"X": list(xs)}, axis=axis)
+        return apply("concat", {"X": list(xs), "AxisTensor": axis})
+    return apply("concat", {"X": list(xs)}, axis=axis)
 
 
 def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> list[Variable]:
@@ -129,8 +126,8 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
         axis: along which.
     """
     if hasattr(num_or_sections, "__len__"):
-        return _apply("split", {"X": x}, sections=list(cast("Sequence[int]", num_or_sections)), axis=axis)
-    return _apply("split", {"X": x}, num=num_or_sections, axis=axis)
+        return apply("split", {"X": x}, sections=list(cast("Sequence[int]", num_or_sections)), axis=axis)
+    return apply("split", {"X": x}, num=num_or_sections, axis=axis)
 
 
 def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
@@ -140,7 +137,7 @@ def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
         xs: tensors of the same dims and element type.
         axis: where the new one is in the result.
     """
-    return _apply("stack", {"X": list(xs)}, axis=axis)
+    return apply("stack", {"X": list(xs)}, axis=axis)
 
 
 def unstack(x: Variable, axis: int = 0) -> list[Variable]:
@@ -150,7 +147,7 @@ def unstack(x: Variable, axis: int = 0) -> list[Variable]:
         x: of any shape, with a known size along ``axis``.
         axis: which axis; negative ones count from the end.
     """
-    return _apply("unstack", {"X": x}, axis=axis)
+    return apply("unstack", {"X": x}, axis=axis)
 
 
 def expand(x: Variable, shape: Sizes) -> Variable:
@@ -163,7 +160,7 @@ def expand(x: Variable, shape: Sizes) -> Variable:
     dims = x.spec.known_dims
     lead = () if isinstance(shape, Variable) else (None,) * (len(shape) - len(dims))
     numbers, operands = sizes(f"expand({x.name})", shape, "Shape", "expand_shapes_tensor", (*lead, *dims))
-    return _apply("expand_v2", {"X": x, **operands}, shape=numbers)
+    return apply("expand_v2", {"X": x, **operands}, shape=numbers)
 
 
 def expand_as(x: Variable, y: Variable) -> Variable:
@@ -174,7 +171,7 @@ def expand_as(x: Variable, y: Variable) -> Variable:
         y: the tensor whose dims are taken.
     """
     target = [d if isinstance(d, int) else -1 for d in y.spec.known_dims]
-    return _apply("expand_as_v2", {"X": x, "Y": y}, target_shape=target)
+    return apply("expand_as_v2", {"X": x, "Y": y}, target_shape=target)
 
 
 def tile(x: Variable, repeats: Sizes) -> Variable:
@@ -185,7 +182,7 @@ def tile(x: Variable, repeats: Sizes) -> Variable:
         repeats: how often along each axis: numbers and one-number variables, or an integer variable that holds all of them.
     """
     numbers, operands = sizes(f"tile({x.name})", repeats, "RepeatTimes", "repeat_times_tensor")
-    return _apply("tile", {"X": x, **operands}, repeat_times=numbers)
+    return apply("tile", {"X": x, **operands}, repeat_times=numbers)
 
 
 def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
@@ -195,7 +192,7 @@ def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
         x: of any shape.
         axis: one axis, or several; negative ones count from the end.
     """
-    return _apply("flip", {"X": x}, axis=_list(axis))
+    return apply("flip", {"X": x}, axis=_list(axis))
 
 
 def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | None = None) -> Variable:
@@ -206,7 +203,7 @@ def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | N
         shifts: how far, for each of ``axis``.
         axis: one, several, or None: all elements in row-major order.
     """
-    return _apply("roll", {"X": x}, shifts=_list(shifts), axis=_list(axis))
+    return apply("roll", {"X": x}, shifts=_list(shifts), axis=_list(axis))
 
 
 def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, channels_last: bool = False) -> Variable:
@@ -225,14 +222,14 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
     """
     rank = x.spec.rank
     if mode == "constant" and len(padding) == 2 * rank:
-        return _apply("pad", {"X": x}, paddings=padding, pad_value=pad_value)
+        return apply("pad", {"X": x}, paddings=padding, pad_value=pad_value)
     if not 3 <= rank <= 5 or len(padding) != 2 * (rank - 2):
         raise SchemaError(f"pad({x.name}): padding of {x.spec.text()} is {2 * rank} numbers, two for each axis"
                           + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(padding)}")  # fmt: skip
     first = 1 if channels_last else 2
     new = list(range(first, first + 5 - rank))
     whole = unsqueeze(x, new) if new else x
-    out = _apply("pad3d", {"X": whole}, paddings=[*padding, *[0] * (6 - len(padding))], mode=mode, value=pad_value,
+    out = apply("pad3d", {"X": whole}, paddings=[*padding, *[0] * (6 - len(padding))], mode=mode, value=pad_value,
                  data_format="NDHWC" if channels_last else "NCDHW")  # fmt: skip
     return squeeze(out, new) if new else out
 
@@ -279,8 +276,8 @@ def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
         axis: a number, or a variable that is one.
     """
     if isinstance(axis, Variable):
-        return _apply("gather", {"X": x, "Index": index, "Axis": axis})
-    return _apply("gather", {"X": x, "Index": index}, axis=axis)
+        return apply("gather", {"X": x, "Index": index, "Axis": axis})
+    return apply("gather", {"X": x, "Index": index}, axis=axis)
 
 
 def gather_nd(x: Variable, index: Variable) -> Variable:
@@ -290,7 +287,7 @@ def gather_nd(x: Variable, index: Variable) -> Variable:
         x: of any shape.
         index: int32 or int64 ``[..., k]``, k at most the rank of x.
     """
-    return _apply("gather_nd", {"X": x, "Index": index})
+    return apply("gather_nd", {"X": x, "Index": index})
 
 
 def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
@@ -302,7 +299,7 @@ def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = T
         updates: ``[n, ...]``, of the element type of x.
         overwrite: the last update of a row stands; otherwise the sum of all.
     """
-    return _apply("scatter", {"X": x, "Ids": index, "Updates": updates}, overwrite=overwrite)
+    return apply("scatter", {"X": x, "Ids": index, "Updates": updates}, overwrite=overwrite)
 
 
 def masked_select(x: Variable, mask: Variable) -> Variable:
@@ -312,7 +309,7 @@ def masked_select(x: Variable, mask: Variable) -> Variable:
         x: of any shape.
         mask: bools of the dims of x.
     """
-    return _apply("masked_select", {"X": x, "Mask": mask})
+    return apply("masked_select", {"X": x, "Mask": mask})
 
 
 def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
@@ -326,13 +323,13 @@ def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_o
     """
     attrs = {"dtype": dtype_of(dtype), "allow_out_of_range": allow_out_of_range}
     if isinstance(depth, Variable):
-        return _apply("one_hot_v2", {"X": x, "depth_tensor": depth}, **attrs)
-    return _apply("one_hot_v2", {"X": x}, depth=depth, **attrs)
+        return apply("one_hot_v2", {"X": x, "depth_tensor": depth}, **attrs)
+    return apply("one_hot_v2", {"X": x}, depth=depth, **attrs)
 
 
 def shape(x: Variable) -> Variable:
     """The dims of ``x`` as a tensor ``[rank]``, int32. What is made with it keeps its symbols."""
-    return _apply("shape", {"Input": x})
+    return apply("shape", {"Input": x})
 
 
 def tril(x: Variable, diagonal: int = 0) -> Variable:
@@ -342,7 +339,7 @@ def tril(x: Variable, diagonal: int = 0) -> Variable:
         x: ``[..., rows, columns]``.
         diagonal: how far above the main one; below it where negative.
     """
-    return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=True)
+    return apply("tril_triu", {"X": x}, diagonal=diagonal, lower=True)
 
 
 def triu(x: Variable, diagonal: int = 0) -> Variable:
@@ -352,7 +349,7 @@ def triu(x: Variable, diagonal: int = 0) -> Variable:
         x: ``[..., rows, columns]``.
         diagonal: how far above the main one; below it where negative.
     """
-    return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=False)
+    return apply("tril_triu", {"X": x}, diagonal=diagonal, lower=False)
 
 
 def interpolate(

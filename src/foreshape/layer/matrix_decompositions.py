@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from foreshape.program.current import current_block
+from foreshape.layer.functions import apply
 from foreshape.program.variable import Variable
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def svd(x: Variable, full_matrices: bool = False) -> tuple[Variable, Variable, Variable]:
@@ -22,7 +16,7 @@ def svd(x: Variable, full_matrices: bool = False) -> tuple[Variable, Variable, V
     Returns:
         U ``[..., m, k]``, S ``[..., k]`` and VH ``[..., k, n]``, where k is the lesser of m and n.
     """
-    return _apply("svd", {"X": x}, full_matrices=full_matrices)
+    return apply("svd", {"X": x}, full_matrices=full_matrices)
 
 
 def qr(x: Variable, mode: str = "reduced") -> tuple[Variable, Variable]:
@@ -35,7 +29,7 @@ def qr(x: Variable, mode: str = "reduced") -> tuple[Variable, Variable]:
     Returns:
         Q ``[..., m, k]`` and R ``[..., k, n]``, where k is the lesser of m and n.
     """
-    return _apply("qr", {"X": x}, mode=mode)
+    return apply("qr", {"X": x}, mode=mode)
 
 
 def eigh(x: Variable, upper: bool = False) -> tuple[Variable, Variable]:
@@ -48,7 +42,7 @@ def eigh(x: Variable, upper: bool = False) -> tuple[Variable, Variable]:
     Returns:
         ``[..., n]`` and ``[..., n, n]``.
     """
-    return _apply("eigh", {"X": x}, UPLO="U" if upper else "L")
+    return apply("eigh", {"X": x}, UPLO="U" if upper else "L")
 
 
 def eigvalsh(x: Variable, upper: bool = False) -> Variable:
@@ -58,7 +52,7 @@ def eigvalsh(x: Variable, upper: bool = False) -> Variable:
         x: floats ``[..., n, n]``, of which one triangle is read.
         upper: read the upper triangle; otherwise the lower one.
     """
-    return _apply("eigvalsh", {"X": x}, UPLO="U" if upper else "L")[0]
+    return apply("eigvalsh", {"X": x}, UPLO="U" if upper else "L")[0]
 
 
 def lu(x: Variable) -> tuple[Variable, Variable]:
@@ -71,7 +65,7 @@ def lu(x: Variable) -> tuple[Variable, Variable]:
         L below the diagonal and U from the diagonal on, ``[..., m, n]``; and the pivots, int32 ``[..., min(m, n)]``: with which row each was
         exchanged, counted from 1.
     """
-    return _apply("lu", {"X": x})[:2]
+    return apply("lu", {"X": x})[:2]
 
 
 def lu_unpack(x: Variable, pivots: Variable) -> tuple[Variable, Variable, Variable]:
@@ -83,7 +77,7 @@ def lu_unpack(x: Variable, pivots: Variable) -> tuple[Variable, Variable, Variab
     Returns:
         ``[..., m, m]``, ``[..., m, k]`` and ``[..., k, n]``, where k is the lesser of m and n.
     """
-    return _apply("lu_unpack", {"X": x, "Pivots": pivots})
+    return apply("lu_unpack", {"X": x, "Pivots": pivots})
 
 
 def lstsq(x: Variable, y: Variable, rcond: float = 0.0, driver: str = "gelsd") -> tuple[Variable, Variable, Variable, Variable]:
@@ -99,7 +93,7 @@ def lstsq(x: Variable, y: Variable, rcond: float = 0.0, driver: str = "gelsd") -
         z ``[..., n, k]``; the sums of squares ``[..., k]``, or ``[0]`` where m is not above n; the ranks, int32 ``[...]`` (not by "gels");
         and the singular values ``[..., min(m, n)]`` (by "gelsd" and "gelss").
     """
-    return _apply("lstsq", {"X": x, "Y": y}, rcond=rcond, driver=driver)
+    return apply("lstsq", {"X": x, "Y": y}, rcond=rcond, driver=driver)
 
 
 def matrix_rank(x: Variable, tolerance: float | Variable | None = None, hermitian: bool = False) -> Variable:
@@ -113,4 +107,4 @@ def matrix_rank(x: Variable, tolerance: float | Variable | None = None, hermitia
     """
     given = {"TolTensor": tolerance} if isinstance(tolerance, Variable) else {}
     tol = 0.0 if tolerance is None or isinstance(tolerance, Variable) else tolerance
-    return _apply("matrix_rank", {"X": x, **given}, tol=tol, hermitian=hermitian, use_default_tol=tolerance is None)
+    return apply("matrix_rank", {"X": x, **given}, tol=tol, hermitian=hermitian, use_default_tol=tolerance is None)

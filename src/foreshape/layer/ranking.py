@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.layer.functions import apply
 from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, INT64
 from foreshape.spec import dtype as dtype_of
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
@@ -42,7 +38,7 @@ def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
 
 
 def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, of: Any) -> Variable:
-    return _apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype_of(of))
+    return apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype_of(of))
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
@@ -53,7 +49,7 @@ def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Vari
         axis: along which, the last one where nothing is said.
         descending: the largest first.
     """
-    return _apply("argsort", {"X": x}, axis=axis, descending=descending)
+    return apply("argsort", {"X": x}, axis=axis, descending=descending)
 
 
 def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
@@ -67,7 +63,7 @@ def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, s
         sorted: the best first; otherwise in any order.
     """
     attrs = {"axis": axis, "largest": largest, "sorted": sorted}
-    return _apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else _apply("top_k_v2", {"X": x}, k=k, **attrs)
+    return apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else apply("top_k_v2", {"X": x}, k=k, **attrs)
 
 
 def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
@@ -79,7 +75,7 @@ def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, revers
         exclusive: leave out the element itself: the first sum is 0.
         reverse: from the end on.
     """
-    return _apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
+    return apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
 
 
 def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
@@ -91,7 +87,7 @@ def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tupl
         axis: along which.
         keepdim: leave a dim of 1 where the axis was.
     """
-    return _apply("kthvalue", {"X": x}, k=k, axis=axis, keepdim=keepdim)
+    return apply("kthvalue", {"X": x}, k=k, axis=axis, keepdim=keepdim)
 
 
 def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
@@ -102,7 +98,7 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
         axis: along which.
         keepdim: leave a dim of 1 where the axis was.
     """
-    return _apply("mode", {"X": x}, axis=axis, keepdim=keepdim)
+    return apply("mode", {"X": x}, axis=axis, keepdim=keepdim)
 
 
 def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
@@ -114,7 +110,7 @@ def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: boo
         keepdim: leave dims of 1 where the axes were.
     """
     axes = [] if axis is None else several(axis)
-    out, _ = _apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim)
+    out, _ = apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim)
     return out
 
 
@@ -129,7 +125,7 @@ def searchsorted(sorted_sequence: Variable, values: Variable, dtype: Any = "int6
         dtype: of the result: "int64" or "int32".
         right: count also what is equal.
     """
-    return _apply("searchsorted", {"SortedSequence": sorted_sequence, "Values": values}, out_int32=_is_int32("searchsorted", dtype), right=right)
+    return apply("searchsorted", {"SortedSequence": sorted_sequence, "Values": values}, out_int32=_is_int32("searchsorted", dtype), right=right)
 
 
 def _is_int32(layer: str, dtype: Any) -> bool:
@@ -147,7 +143,7 @@ def cumprod(x: Variable, axis: int = -1) -> Variable:
         x: numbers of any shape.
         axis: along which.
     """
-    return _apply("cumprod", {"X": x}, dim=axis)
+    return apply("cumprod", {"X": x}, dim=axis)
 
 
 def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
@@ -157,7 +153,7 @@ def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
         x: floats of any shape.
         axis: one, or None.
     """
-    return _apply("logcumsumexp", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None)
+    return apply("logcumsumexp", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None)
 
 
 def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
@@ -168,7 +164,7 @@ def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable,
         axis: along which.
         dtype: of the places: "int64" or "int32".
     """
-    return _apply("cummax", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
+    return apply("cummax", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
 
 
 def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
@@ -179,7 +175,7 @@ def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable,
         axis: along which.
         dtype: of the places: "int64" or "int32".
     """
-    return _apply("cummin", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
+    return apply("cummin", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
@@ -191,7 +187,7 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
         weights: ``[n]``, what each counts; 1 where it is left out.
         minlength: the least length of the result.
     """
-    return _apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)
+    return apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)
 
 
 def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Variable:
@@ -203,4 +199,4 @@ def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Varia
         bins: how many ranges.
         min, max: the ends of all ranges together.
     """
-    return _apply("histogram", {"X": x}, bins=bins, min=min, max=max)
+    return apply("histogram", {"X": x}, bins=bins, min=min, max=max)

@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.program.current import current_block
+from foreshape.layer.functions import apply
 from foreshape.program.variable import Variable
 from foreshape.spec import INT64, dtype
-
-
-def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
-    return current_block().apply(type, inputs, attrs)
 
 
 def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
@@ -26,7 +22,7 @@ def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
         x: ragged rows.
         offset, length: int32 or int64; an offset counts from 0.
     """
-    return _apply("sequence_slice", {"X": x, "Offset": offset, "Length": length})
+    return apply("sequence_slice", {"X": x, "Offset": offset, "Length": length})
 
 
 def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = None) -> tuple[Variable, Variable]:
@@ -43,8 +39,8 @@ def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = 
     if not isinstance(pad_value, Variable):
         of = x.spec.known_dtype
         text = str(int(pad_value)) if of.is_integer else ""
-        pad_value = _apply("fill_constant", {}, shape=[1], dtype=of, value=float(pad_value), str_value=text)
-    padded, length = _apply("sequence_pad", {"X": x, "PadValue": pad_value}, padded_length=-1 if maxlen is None else maxlen)
+        pad_value = apply("fill_constant", {}, shape=[1], dtype=of, value=float(pad_value), str_value=text)
+    padded, length = apply("sequence_pad", {"X": x, "PadValue": pad_value}, padded_length=-1 if maxlen is None else maxlen)
     length.stop_gradient = True
     return padded, length
 
@@ -56,7 +52,7 @@ def sequence_unpad(x: Variable, length: Variable) -> Variable:
         x: ``[sequences, time, ...]``.
         length: ``[sequences]``, int64.
     """
-    return _apply("sequence_unpad", {"X": x, "Length": length})
+    return apply("sequence_unpad", {"X": x, "Length": length})
 
 
 def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = INT64) -> Variable:
@@ -72,8 +68,8 @@ def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any 
 
 def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
     if isinstance(maxlen, Variable):
-        return _apply("sequence_mask", {"X": x, "MaxLenTensor": maxlen}, maxlen=-1, out_dtype=dtype(of))
-    return _apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(of))
+        return apply("sequence_mask", {"X": x, "MaxLenTensor": maxlen}, maxlen=-1, out_dtype=dtype(of))
+    return apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(of))
 
 
 def sequence_reshape(x: Variable, new_dim: int) -> Variable:
@@ -83,7 +79,7 @@ def sequence_reshape(x: Variable, new_dim: int) -> Variable:
         x: ragged ``[rows, width]``.
         new_dim: the new width.
     """
-    return _apply("sequence_reshape", {"X": x}, new_dim=new_dim)
+    return apply("sequence_reshape", {"X": x}, new_dim=new_dim)
 
 
 def sequence_enumerate(x: Variable, win_size: int, pad_value: int = 0) -> Variable:
@@ -94,7 +90,7 @@ def sequence_enumerate(x: Variable, win_size: int, pad_value: int = 0) -> Variab
         win_size: how many ids each row has.
         pad_value: what stands past the end.
     """
-    return _apply("sequence_enumerate", {"X": x}, win_size=win_size, pad_value=pad_value)
+    return apply("sequence_enumerate", {"X": x}, win_size=win_size, pad_value=pad_value)
 
 
 def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
@@ -104,7 +100,7 @@ def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
         x: ragged integers ``[rows, 1]``.
         tokens: the numbers that go.
     """
-    return _apply("sequence_erase", {"X": x}, tokens=list(tokens))
+    return apply("sequence_erase", {"X": x}, tokens=list(tokens))
 
 
 def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variable:
@@ -117,7 +113,7 @@ def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variabl
         index: ragged int32 or int64, columns of x.
         updates: ragged as index, of the element type of x.
     """
-    return _apply("sequence_scatter", {"X": x, "Ids": index, "Updates": updates})
+    return apply("sequence_scatter", {"X": x, "Ids": index, "Updates": updates})
 
 
 def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
@@ -133,7 +129,7 @@ def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: 
     Returns:
         ``[rows of row, channel_num * len(topks)]``, ragged as ``row``.
     """
-    return _apply("sequence_topk_avg_pooling", {"X": x, "ROW": row, "COLUMN": col}, topks=list(topks), channel_num=channel_num)[0]
+    return apply("sequence_topk_avg_pooling", {"X": x, "ROW": row, "COLUMN": col}, topks=list(topks), channel_num=channel_num)[0]
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
@@ -144,7 +140,7 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
         target_lod: the offsets, which rise from 0 to the number of rows.
         x: rows, dense or ragged.
     """
-    return _apply("lod_reset", {"X": x, "Y": y}, target_lod=[] if target_lod is None or y is not None else list(target_lod))
+    return apply("lod_reset", {"X": x, "Y": y}, target_lod=[] if target_lod is None or y is not None else list(target_lod))
 
 
 def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
@@ -157,8 +153,8 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
         level: the offsets, from 0 to the number of rows, or a variable that has them.
     """
     if isinstance(level, Variable):
-        return _apply("lod_reset", {"X": x, "Y": level}, append=True)
-    return _apply("lod_reset", {"X": x}, target_lod=list(level), append=True)
+        return apply("lod_reset", {"X": x, "Y": level}, append=True)
+    return apply("lod_reset", {"X": x}, target_lod=list(level), append=True)
 
 
 def sequence_attention(
@@ -177,4 +173,4 @@ def sequence_attention(
     Returns:
         Ragged rows as ``query``; zeros where a sequence of ``key`` has no rows.
     """
-    return _apply("sequence_attention", {"Q": query, "K": key, "V": value}, heads=heads, causal=causal, scale=scale or 0.0)[0]
+    return apply("sequence_attention", {"Q": query, "K": key, "V": value}, heads=heads, causal=causal, scale=scale or 0.0)[0]
