@@ -22,7 +22,7 @@ SPELLED = {
     "max": ("high", "upper", "maximum"), "output_size": ("output_sizes", "out_size"), "axis": ("dim",), "axis1": ("dim1",), "axis2": ("dim2",),
     "keepdim": ("keep_dim", "keepdims"), "pad_value": ("padding_value",), "length": ("lengths", "seq_length", "sequence_length"),
     "num_classes": ("class_num", "class_number", "num_total_classes"), "label": ("target", "targets", "labels"), "repeats": ("repeat_times",),
-    "boxes": ("bboxes",), "nms_threshold": ("nms_thresh",), "rank_table": ("table",),
+    "boxes": ("bboxes",), "nms_threshold": ("nms_thresh",), "rank_table": ("table",), "boxes_num": ("rois_num",), "match_indices": ("matched_indices",),
 }  # fmt: skip
 """Name of a parameter -> other spellings of it, which no layer has."""
 OTHERS = {

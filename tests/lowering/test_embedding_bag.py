@@ -128,7 +128,7 @@ def test_ids_of_other_dims_and_other_modes_are_refused() -> None:
             layer.embedding_bag(layer.data(f"ids{len(shape)}{level}", shape, "int64", lod_level=level), [HEIGHT, WIDTH])
     ids = layer.data("ids", ["batch", 2], "int64")
     for mode in ("max", "sqrt"):
-        with pytest.raises(fs.SchemaError, match="mode must be one of sum, mean"):
+        with pytest.raises(fs.SchemaError, match="pool_type must be one of sum, mean"):
             layer.embedding_bag(ids, [HEIGHT, WIDTH], mode)
     with pytest.raises(fs.ShapeError, match="size must be"):
         layer.embedding_bag(ids, [HEIGHT])

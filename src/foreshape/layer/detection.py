@@ -133,12 +133,12 @@ def yolo_loss(
 
 def multiclass_nms(
     boxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
-    nms_eta: float = 1.0, background_label: int = -1, rois_num: Variable | None = None,
+    nms_eta: float = 1.0, background_label: int = -1, boxes_num: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
     """Of the boxes of each class of each image that overlap the best ones; of all classes the ``keep_top_k`` best.
 
     Args:
-        boxes: ``[batch, boxes, 4]``; or, with rois_num, ``[rows, classes, 4]``.
+        boxes: ``[batch, boxes, 4]``; or, with boxes_num, ``[rows, classes, 4]``.
         scores: ``[batch, classes, boxes]``; or ``[rows, classes]``.
         score_threshold: a box counts whose score is larger.
         nms_top_k, keep_top_k: -1 for all.
@@ -146,7 +146,7 @@ def multiclass_nms(
         normalized: otherwise coordinates number pixels, so that a box is larger by one.
         nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
         background_label: a class that does not count.
-        rois_num: ``[batch]``: how many rows are of each image.
+        boxes_num: ``[batch]``: how many rows are of each image.
 
     Returns:
         (detections ``[rows, 6]`` of class, score and box; int32 ``[rows, 1]``, which of all boxes they are; int32 ``[batch]``, how many
@@ -156,7 +156,7 @@ def multiclass_nms(
         >>> boxes, scores = layer.detection.yolo_box(features, img_size, [10, 13, 16, 30], num_classes=80)
         >>> found, _, numbers = layer.detection.multiclass_nms(boxes, layer.transpose(scores, [0, 2, 1]), 0.01, 1000, 100, 0.45)
     """
-    slots = {"BBoxes": boxes, "Scores": scores} | ({} if rois_num is None else {"RoisNum": rois_num})
+    slots = {"BBoxes": boxes, "Scores": scores} | ({} if boxes_num is None else {"RoisNum": boxes_num})
     attrs = {
         "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "normalized": normalized,
         "nms_eta": nms_eta, "background_label": background_label,
@@ -222,17 +222,17 @@ def generate_proposals(
 
 
 def distribute_fpn_proposals(
-    fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, rois_num: Variable | None = None,
+    fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, boxes_num: Variable | None = None,
 ) -> tuple[list[Variable], Variable, list[Variable]]:  # fmt: skip
     """Regions dealt out to the levels of a pyramid: one whose area is ``refer_scale`` squared goes to ``refer_level``, one twice as wide a level up.
 
     Args:
-        fpn_rois: ``[regions, 4]``, ragged; or dense with rois_num, ``[batch]``, how many are of each image.
+        fpn_rois: ``[regions, 4]``, ragged; or dense with boxes_num, ``[batch]``, how many are of each image.
         min_level, max_level: the levels that there are, both included.
         pixel_offset: coordinates number pixels, so that a box is larger by one.
         refer_level: the level of regions of the size ``refer_scale``.
         refer_scale: the root of an area, in pixels.
-        rois_num: int32 ``[batch]``, how many regions each image has.
+        boxes_num: int32 ``[batch]``, how many regions each image has.
 
     Returns:
         (of each level its regions; int32 ``[regions, 1]``, where each stands in all levels one after the other; of each level int32
@@ -247,7 +247,7 @@ def distribute_fpn_proposals(
         "MultiFpnRois": [f"{prefix}.rois{level}" for level in levels], "RestoreIndex": [f"{prefix}.restore"],
         "MultiLevelRoIsNum": [f"{prefix}.number{level}" for level in levels],
     }  # fmt: skip
-    slots = {"FpnRois": fpn_rois} | ({} if rois_num is None else {"RoisNum": rois_num})
+    slots = {"FpnRois": fpn_rois} | ({} if boxes_num is None else {"RoisNum": boxes_num})
     attrs = {"min_level": min_level, "max_level": max_level, "refer_level": refer_level, "refer_scale": refer_scale, "pixel_offset": pixel_offset}
     block.append_op("distribute_fpn_proposals", slots, outputs, attrs)
     rois, restore, numbers = ([block.vars[n] for n in names] for names in outputs.values())
@@ -301,17 +301,17 @@ def mine_hard_examples(
 
 
 def target_assign(
-    x: Variable, matched_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
+    x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
 ) -> tuple[Variable, Variable]:  # fmt: skip
     """What the truth has that each prior is matched to, ``[images, priors, width]``, and how much it counts, ``[images, priors, 1]``.
 
     Args:
         x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
-        matched_indices: as `bipartite_match` gives them.
+        match_indices: as `bipartite_match` gives them.
         negative_indices: as `mine_hard_examples` gives them; they count, too.
         mismatch_value: what a prior gets that is matched to none.
     """
-    slots = {"X": x, "MatchIndices": matched_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
+    slots = {"X": x, "MatchIndices": match_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
     return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
 
 

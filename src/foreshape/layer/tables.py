@@ -40,7 +40,7 @@ def embedding(
 
 @tells_line
 def embedding_bag(
-    ids: Variable, size: Sequence[int], mode: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
+    ids: Variable, size: Sequence[int], pool_type: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
     dtype: Any = "fp32", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """The sum (or mean) of the rows of a table that each example's ids name: a lookup and a sum, which the engine runs as one kernel.
@@ -48,7 +48,7 @@ def embedding_bag(
     Args:
         ids: row numbers (int32, int64): dense ``[batch, n]``, or ragged ``[words]`` or ``[words, 1]``, one bag per innermost sequence.
         size: ``[rows, width]`` of the table.
-        mode: "sum", "mean", or of ragged ids also "sqrt", the sum over the root of the length. An empty sequence gives zeros.
+        pool_type: "sum", "mean", or of ragged ids also "sqrt", the sum over the root of the length. An empty sequence gives zeros.
         padding_idx: a row number that adds zeros and is not trained, but counts in the length; negative ones count from the end.
         is_sparse: the table's gradient is the rows that were looked up, so that a step does not cost what the table's height is.
         weight: the table's name, initializer or `ParamAttr`.
@@ -59,19 +59,19 @@ def embedding_bag(
         ``[bags, width]``; of ids with more than one level of sequences, ragged as its outer levels are.
 
     Raises:
-        ShapeError: ids of other dims, a size that is not two numbers, or a padding_idx that is no row. SchemaError: another mode.
+        ShapeError: ids of other dims, a size that is not two numbers, or a padding_idx that is no row. SchemaError: another pool_type.
     """
     ragged = ids.spec.lod is not None
     rank = ids.spec.rank
     if rank not in ((1, 2) if ragged else (2,)) or (ragged and rank == 2 and ids.spec.known_dims[1] != 1):
         raise ShapeError(f"embedding_bag({ids.name}): ids must be [batch, n], or ragged [words] or [words, 1]; seen {ids.spec.text()}")
     modes = {"sum": "SUM", "mean": "AVERAGE"} | ({"sqrt": "SQRT"} if ragged else {})
-    if mode not in modes:
-        raise SchemaError(f"embedding_bag({ids.name}): mode must be one of {', '.join(modes)}; seen {mode!r}")
+    if pool_type not in modes:
+        raise SchemaError(f"embedding_bag({ids.name}): pool_type must be one of {', '.join(modes)}; seen {pool_type!r}")
     rows = _lookup("lookup_table" if ragged and rank == 2 else "lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding_bag")
     if not ragged:
-        return current_block().apply(f"reduce_{mode}", {"X": rows}, {"dim": [1]})
-    return current_block().apply("sequence_pool", {"X": rows}, {"pooltype": modes[mode]})[0]
+        return current_block().apply(f"reduce_{pool_type}", {"X": rows}, {"dim": [1]})
+    return current_block().apply("sequence_pool", {"X": rows}, {"pooltype": modes[pool_type]})[0]
 
 
 def _lookup(
