@@ -7,8 +7,6 @@ from foreshape.passes.accumulate import COUNTER
 from foreshape.program import Op, Program
 from foreshape.training.history import number
 
-_TYPE = "update_loss_scaling"
-
 
 class LossScale:
     """Watches the scale of a program's loss from step to step, and counts the updates of this run.
@@ -29,7 +27,8 @@ class LossScale:
     def of(cls, program: Program) -> LossScale | None:
         """That of a training program; None where its loss is not scaled."""
         held = {n for n, v in program.global_block.vars.items() if v.persistable}
-        op = next((op for op in program.all_ops() if op.type == _TYPE and held.issuperset(op.outputs["LossScaling"] + op.outputs["OutGoodSteps"])), None)
+        states = ((op, op.outputs.get("LossScaling"), op.outputs.get("OutGoodSteps")) for op in program.all_ops())
+        op = next((op for op, scale, good in states if scale and good and held.issuperset(scale + good)), None)
         return None if op is None else cls(program, op)
 
     def begin(self, scope: Scope) -> None:
