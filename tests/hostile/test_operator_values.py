@@ -15,7 +15,7 @@ from itertools import permutations
 import pytest
 import torch
 from support.guarded import run_where_memory_ends, survivors
-from support.harness import operators, sampled
+from support.harness import operators, with_kernels
 from support.kernel_calls import Call, backward, forward
 from torch import Tensor
 
@@ -96,7 +96,7 @@ def run(call: Call) -> str:
 
 def jobs(cls: type[Operator]) -> list[tuple[str, Callable[[], str]]]:
     out: list[tuple[str, Callable[[], str]]] = []
-    for name, of, sample in sampled():
+    for name, of, sample in with_kernels():
         if of is cls:
             call = forward(cls, sample)
             for one in (call, backward(call)):

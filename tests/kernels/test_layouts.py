@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.harness import of_each_operator, sampled
+from support.harness import of_each_operator, with_kernels
 from support.kernel_calls import Call, calls, columns, entries, in_a_row, permuted, repeated, tensors_of, turned_columns
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -96,7 +96,7 @@ def every_product_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
 
 
-@of_each_operator(list(sampled()), quick=4)
+@of_each_operator(list(with_kernels()), quick=4)
 def test_kernels_are_asked_for_what_they_are_fast_at(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         for what, other in laid(call.laid(in_a_row)):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support.guarded import run_where_memory_ends, survivors
-from support.harness import answer, operators, sampled
+from support.harness import answer, operators, with_kernels
 from support.kernel_calls import Call, backward, forward
 from support.open_dims import places, resized
 from torch import Tensor
@@ -26,7 +26,7 @@ from foreshape.operator.require import RuleError
 from foreshape.spec import Spec
 from foreshape.values.torch_types import dtype_of_torch
 
-CASES = list(sampled())
+CASES = list(with_kernels())
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
 
 

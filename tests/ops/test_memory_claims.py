@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.harness import of_each_operator, sampled
+from support.harness import of_each_operator, with_kernels
 from support.kernel_calls import (
     Call,
     backward,
@@ -38,7 +38,7 @@ from foreshape.ops import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 
-CASES = list(sampled())
+CASES = list(with_kernels())
 PATTERN = 0xA5
 MANY = 137
 

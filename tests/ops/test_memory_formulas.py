@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.harness import answer, sampled
+from support.harness import answer, with_kernels
 from support.kernel_calls import Call, calls
 from support.kernel_memory import longest_sequences
 from support.open_dims import Place, openings, places, values, with_sizes
@@ -19,7 +19,7 @@ from foreshape.operator.registry import all_operators
 from foreshape.operator.require import PLACEHOLDER, RuleError
 from foreshape.spec import Spec
 
-CASES = [c for c in sampled() if any(cls.workspace is not Operator.workspace or cls.retained_bytes is not Operator.retained_bytes
+CASES = [c for c in with_kernels() if any(cls.workspace is not Operator.workspace or cls.retained_bytes is not Operator.retained_bytes
                                      for cls in (c[1], c[1].grad_class) if cls is not None)]  # fmt: skip
 TIMES = (1, 2, 7, 64)
 """How many times as large the sizes of a sample are made."""

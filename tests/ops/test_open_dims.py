@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.harness import answer, sampled
+from support.harness import answer, with_kernels
 from support.kernel_calls import Call, backward, forward, in_a_row
 from support.open_dims import Place, openings, places, resized, sizes_like, values, with_sizes
 
@@ -36,7 +36,7 @@ from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 
-CASES = list(sampled())
+CASES = list(with_kernels())
 TRIES = 5
 """How often all symbols of an opening get numbers by chance."""
 OUTSIDE = re.compile(r"out of (the )?(bounds|range|DATA bounds)|no larger than|must not have negative|invalid multinomial distribution")

@@ -32,6 +32,12 @@ def sampled() -> tuple[tuple[str, type[Operator], Sample], ...]:
     return tuple((f"{cls.type}-{at}", cls, sample) for cls in operators() for at, sample in enumerate(cls.samples))
 
 
+@cache
+def with_kernels() -> tuple[tuple[str, type[Operator], Sample], ...]:
+    """The samples of operators that have a kernel: the others are made of these."""
+    return tuple(c for c in sampled() if c[1].expand is Operator.expand)
+
+
 def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
     for cls in operators():
         for at, reject in enumerate(cls.rejects):

@@ -20,7 +20,7 @@ from foreshape.ops import Offsets
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
 from foreshape.values.rows import Rows
-from support.harness import sampled
+from support.harness import with_kernels
 from support.kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
 from support.measured import allocator_events, between_marks, mark
 
@@ -132,7 +132,7 @@ def measured(types: Sequence[str] = (), first: bool = False) -> list[Measured]:
     wanted = set(types)
     out: list[Measured] = []
     given: list[tuple[str, Call]] = []
-    for name, cls, sample in sampled():
+    for name, cls, sample in with_kernels():
         if first and not name.endswith("-0"):
             continue
         if not wanted or cls.type in wanted or (cls.grad_class is not None and cls.grad_class.type in wanted):

@@ -10,6 +10,7 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.infer.loop_state import joined_sources
 from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.expansion import expanded
 from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
@@ -350,4 +351,4 @@ def _lod(value: Value) -> Lod | None:
 
 def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:
     """The instructions of a block. Raises `ExecutionError` for an operator that is not known, or a name that nothing describes."""
-    return Lowering(block, fuse=fuse).run(fetches)
+    return Lowering(expanded(block), fuse=fuse).run(fetches)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "acts", "backward", "draws", "gradient_ops", "work", "workspace",
-                    "retained_bytes", "rows_bytes", "sends", "sharding_rule", "computes", "totals", "undoes"})  # fmt: skip
+                    "retained_bytes", "rows_bytes", "sends", "sharding_rule", "computes", "totals", "undoes", "expand"})  # fmt: skip
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "awaits", "collective", "described_results", "gradient", "gradient_reads_dims", "merges_rows",
                        "moving", "random", "reads_numbers", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
@@ -53,11 +53,12 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
     )
     _check_slots_named(cls, where)
     names = [o.name for o in cls.schema.operands]
-    for hook in ("infer_shape", "kernel") if not cls.sub_blocks else ():
+    expands = cls.expand is not root.expand
+    for hook in () if cls.sub_blocks else ("infer_shape", "expand") if expands else ("infer_shape", "kernel"):
         function = getattr(cls, hook, None)
         if function is None or function is getattr(root, hook, None):
             raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
-        _check_parameters(function, names, f"{where}: {hook}")
+        _check_parameters(function, ["of", *names] if hook == "expand" else names, f"{where}: {hook}")
     if cls.infer_var_type is not root.infer_var_type:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
     if cls.sharding_rule is not root.sharding_rule:
@@ -67,7 +68,7 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
     if cls.retained_bytes is not root.retained_bytes:
         _check_parameters(cls.retained_bytes, names, f"{where}: retained_bytes")
     _check_computes(cls, root, where)
-    if not cls.sub_blocks:
+    if not cls.sub_blocks and not expands:
         note_keywords(cls)
         check_in_place(cls, where)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):

@@ -13,6 +13,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType, coerce, exact, infer_type, words_for
 from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
+from foreshape.operator.composition import Composition
 from foreshape.operator.computations import Computation
 from foreshape.operator.definition import define
 from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
@@ -78,6 +79,9 @@ class Operator:
         from the operands' specs to the `foreshape.operator.traits.ShardingRule`: along which axes the operands can be cut into parts that each give a part of
         the results, as ranks need it that have a part of a value each. None, the default, where along none; of an operator that is ``per_element``
         they are known.
+    ``expand(self, of, <slots>)``
+        of an operator that is made of others: appends them by the `foreshape.operator.composition.Composition` ``of`` and returns the parts that are its
+        results. It has no kernel: a step has the others in its place.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -169,6 +173,10 @@ class Operator:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
+
+    def expand(self, of: Composition, *operands: Any) -> Any:
+        """Write the operator as others: append them to ``of``, and return the results."""
+        raise SchemaError(f"{self.type} is not made of others")
 
     def acts(self) -> bool:
         return self.side_effects

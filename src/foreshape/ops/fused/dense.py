@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.products import affine
 from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
@@ -23,18 +22,13 @@ from foreshape.operator import (
     require_rank,
     result,
     sample,
-    torch,
 )
-from foreshape.operator.temporaries import copies
+from foreshape.operator.composition import Composition
+from foreshape.ops.fused.parts import activated, layer_norm, with_bias
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def activated(x: Tensor, name: str) -> Tensor:
-    """An activation in place, by its name in an attribute; "" and "none" are none."""
-    return torch.relu_(x) if name == "relu" else x
 
 
 def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str, str, str]) -> tuple[Size, ...]:
@@ -47,11 +41,6 @@ def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str
     if bias is not None:
         require_equal(bias.elements, w.known_dims[1], f"{bias_slot} must have one number for each column of {w_slot}", **{bias_slot: None, w_slot: 1})
     return (*x.known_dims[:flat], w.known_dims[1])
-
-
-def linear(x: Tensor, w: Tensor, bias: Tensor | None, flat: int) -> Tensor:
-    """``x w + bias``, in memory of its own."""
-    return affine(x.flatten(flat), w.t(), None if bias is None else bias.reshape(-1))
 
 
 class Fc(Operator):
@@ -86,12 +75,12 @@ class Fc(Operator):
     def work(self, Input: Spec, W: Spec, Bias: Spec | None) -> Size:
         return product(Input.known_dims) * W.known_dims[1]
 
-    def workspace(self, Input: Spec, W: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
-        return Input.nbytes + copies(strided, W=W) + W.nbytes if strided or self.padding_weights else 0
-
-    def kernel(self, Input: Tensor, W: Tensor, Bias: Tensor | None) -> Tensor:
-        w = W[:-4, :-4] if self.padding_weights else W
-        return activated(linear(Input, w, Bias, self.in_num_col_dims), self.activation_type)
+    def expand(self, of: Composition, Input: Any, W: Any, Bias: Any) -> Any:
+        if self.padding_weights:
+            rows, columns = W.spec.known_dims
+            W = of("slice", {"axes": [0, 1], "starts": [0, 0], "ends": [rows - 4, columns - 4]}, Input=W)
+        out = with_bias(of, of("mul", {"x_num_col_dims": self.in_num_col_dims}, X=Input, Y=W), Bias)
+        return activated(of, out, self.activation_type)
 
     samples = [
         sample(Input=f32(4, 5), W=f32(5, 3), Bias=f32(3)),
@@ -139,14 +128,9 @@ class FusedGemmEpilogue(Operator):
     def work(self, X: Spec, Y: Spec, Bias: Spec) -> Size:
         return product(X.known_dims) * Bias.elements
 
-    def workspace(self, X: Spec, Y: Spec, Bias: Spec, *, strided: frozenset[str]) -> Size:
-        rows = product(X.known_dims[:-1]) if not self.trans_x else X.known_dims[1]
-        gelu = rows * Bias.elements * X.known_dtype.itemsize if self.activation == "gelu" else 0
-        return gelu + (X.nbytes + Y.nbytes + copies(strided, Y=Y) if strided or self.trans_x else 0)
-
-    def kernel(self, X: Tensor, Y: Tensor, Bias: Tensor) -> Any:
-        out = affine(X.t() if self.trans_x else X, Y if self.trans_y else Y.t(), Bias.reshape(-1))
-        return F.gelu(out, approximate="tanh") if self.activation == "gelu" else activated(out, self.activation), None
+    def expand(self, of: Composition, X: Any, Y: Any, Bias: Any) -> Any:
+        out = of("matmul_v2", {"trans_x": self.trans_x, "trans_y": self.trans_y}, X=X, Y=Y)
+        return activated(of, with_bias(of, out, Bias), self.activation), None
 
     samples = [
         sample(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3)),
@@ -186,14 +170,10 @@ class FusedFcElementwiseLayernorm(Operator):
         check_norm(out, self.begin_norm_axis, "X", Scale=Scale, Bias1=Bias1)
         return out, None, None
 
-    def workspace(
-        self, X: Spec, W: Spec, Y: Spec, Bias0: Spec | None, Scale: Spec | None, Bias1: Spec | None, *, strided: frozenset[str]
-    ) -> Size:
-        return Y.nbytes + 2 * product(Y.known_dims[: self.begin_norm_axis]) * 8 + (X.nbytes + copies(strided, W=W) + W.nbytes if strided else 0)
-
-    def kernel(self, X: Tensor, W: Tensor, Y: Tensor, Bias0: Tensor | None, Scale: Tensor | None, Bias1: Tensor | None) -> Any:
-        out = activated(linear(X, W, Bias0, self.x_num_col_dims), self.activation_type).add_(Y)
-        return normalised(out, self.begin_norm_axis, Scale, Bias1, self.epsilon), None, None
+    def expand(self, of: Composition, X: Any, W: Any, Y: Any, Bias0: Any, Scale: Any, Bias1: Any) -> Any:
+        out = with_bias(of, of("mul", {"x_num_col_dims": self.x_num_col_dims}, X=X, Y=W), Bias0)
+        out = of("elementwise_add", X=activated(of, out, self.activation_type), Y=Y)
+        return layer_norm(of, out, self.begin_norm_axis, Scale, Bias1, self.epsilon), None, None
 
     samples = [
         sample(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), Bias0=f32(3), Scale=f32(3), Bias1=f32(3)),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, Operator, attribute, f32, operand, reject, require, require_equal, require_rank, result, sample
+from foreshape.operator.composition import Composition
+from foreshape.ops.fused.parts import with_bias
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NOT_MADE = "not made here"
 
@@ -36,12 +35,10 @@ class FusionSquaredMatSub(Operator):
     def work(self, X: Spec, Y: Spec) -> Size:
         return 2 * X.elements * Y.known_dims[1]
 
-    def workspace(self, X: Spec, Y: Spec) -> Size:
-        return 2 * X.nbytes + 2 * Y.nbytes + 2 * X.with_dims((X.known_dims[0], Y.known_dims[1])).nbytes
-
-    def kernel(self, X: Tensor, Y: Tensor) -> Any:
-        out = (X @ Y).square_()
-        return None, None, None, out.sub_(X.square() @ Y.square()).mul_(self.scalar)
+    def expand(self, of: Composition, X: Any, Y: Any) -> Any:
+        squares = of("matmul_v2", X=of("square", X=X), Y=of("square", X=Y))
+        out = of("elementwise_sub", X=of("square", X=of("matmul_v2", X=X, Y=Y)), Y=squares)
+        return None, None, None, of("scale", {"scale": self.scalar}, X=out)
 
     samples = [sample(X=f32(2, 3), Y=f32(3, 5), scalar=0.5), sample(X=f32(0, 3), Y=f32(3, 5))]
     rejects = [reject(X=f32(2, 3), Y=f32(4, 5), says="as many as the rows of Y"), reject(X=f32(2, 3, 4), Y=f32(4, 5), says="X must have 2 dims")]
@@ -74,14 +71,10 @@ class FusionRepeatedFcRelu(Operator):
     def work(self, X: Spec, W: tuple[Spec, ...], Bias: tuple[Spec, ...]) -> Size:
         return X.known_dims[0] * sum((w.elements for w in W), 0)
 
-    def workspace(self, X: Spec, W: tuple[Spec, ...], Bias: tuple[Spec, ...]) -> Size:
-        return 2 * X.known_dims[0] * X.known_dtype.itemsize * sum((w.known_dims[1] for w in W), 0)
-
-    def kernel(self, X: Tensor, W: list[Tensor], Bias: list[Tensor]) -> Any:
-        out = X
+    def expand(self, of: Composition, X: Any, W: Any, Bias: Any) -> Any:
         for w, bias in zip(W, Bias, strict=True):
-            out = (out @ w).add_(bias.reshape(-1)).relu_()
-        return [], out
+            X = of("relu", X=with_bias(of, of("mul", X=X, Y=w), bias))
+        return [], X
 
     samples = [
         sample(X=f32(2, 3), W=[f32(3, 4), f32(4, 5)], Bias=[f32(4), f32(1, 5)]),

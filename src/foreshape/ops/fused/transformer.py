@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.kernels.products import affine, matmul
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.products import matmul
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -24,9 +24,10 @@ from foreshape.operator import (
     result,
     sample,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
-from foreshape.operator.temporaries import copies
-from foreshape.ops.fused.dense import check_alike, check_norm, normalised
+from foreshape.ops.fused.dense import check_alike, check_norm
+from foreshape.ops.fused.parts import attention, layer_norm, with_bias
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -67,18 +68,14 @@ class MultiheadMatmul(Operator):
     def work(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None) -> Size:
         return product(Input.known_dims) * product(W.known_dims[1:])
 
-    def workspace(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None, *, strided: frozenset[str]) -> Size:
-        batch, steps, _ = Input.known_dims
-        item = Input.known_dtype.itemsize
-        parts = batch * steps * product(W.known_dims[1:]) * item
-        return 3 * parts + 3 * batch * self.head_number * steps * steps * item + (Input.nbytes + W.nbytes + copies(strided, Input=Input, W=W) if strided else 0)
-
-    def kernel(self, Input: Tensor, W: Tensor, Bias: Tensor, BiasQK: Tensor | None) -> Tensor:
-        batch, steps, _ = Input.shape
-        weight = W.flatten(1)
-        parts = affine(Input, weight.t(), Bias.reshape(-1)).view(batch, steps, 3, self.head_number, weight.shape[1] // 3 // self.head_number)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        return attended(query, key, value, BiasQK, self.alpha).transpose(1, 2).flatten(2).contiguous()
+    def expand(self, of: Composition, Input: Any, W: Any, Bias: Any, BiasQK: Any) -> Any:
+        weight = of("reshape2", {"shape": [0, -1]}, X=W)[0]
+        width = product(W.spec.known_dims[2:]) // self.head_number
+        made = with_bias(of, of("matmul_v2", X=Input, Y=weight), Bias)
+        made = of("reshape2", {"shape": [0, 0, 3, self.head_number, width]}, X=made)[0]
+        query, key, value = of("unbind", {"axis": 0}, X=of("transpose2", {"axis": [2, 0, 3, 1, 4]}, X=made)[0])
+        out = of("transpose2", {"axis": [0, 2, 1, 3]}, X=attention(of, query, key, value, BiasQK, self.alpha))[0]
+        return of("reshape2", {"shape": [0, 0, -1]}, X=out)[0]
 
     samples = [
         sample(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 2, 3, 3), head_number=2, alpha=0.5),
@@ -121,11 +118,8 @@ class SkipLayernorm(Operator):
         check_norm(X, self.begin_norm_axis, "X", Scale=Scale, Bias=Bias)
         return X.like()
 
-    def workspace(self, X: Spec, Y: Spec, Scale: Spec, Bias: Spec, *, strided: frozenset[str]) -> Size:
-        return (2 if strided else 1) * X.nbytes + 16 * product(X.known_dims[: self.begin_norm_axis])
-
-    def kernel(self, X: Tensor, Y: Tensor, Scale: Tensor, Bias: Tensor) -> Tensor:
-        return normalised(X + Y, self.begin_norm_axis, Scale, Bias, self.epsilon)
+    def expand(self, of: Composition, X: Any, Y: Any, Scale: Any, Bias: Any) -> Any:
+        return layer_norm(of, of("elementwise_add", X=X, Y=Y), self.begin_norm_axis, Scale, Bias, self.epsilon)
 
     samples = [
         sample(X=f32(2, 3, 8), Y=f32(2, 3, 8), Scale=f32(8), Bias=f32(8), epsilon=1e-5, begin_norm_axis=2),
@@ -169,22 +163,10 @@ class FusedEmbeddingEltwiseLayernorm(Operator):
         check_norm(out, 2, "Embs", Scale=Scale, Bias=Bias)
         return out
 
-    def workspace(self, Ids: tuple[Spec, ...], Embs: tuple[Spec, ...], Bias: Spec, Scale: Spec, *, strided: frozenset[str]) -> Size:
-        width, item = Embs[0].known_dims[1], Bias.known_dtype.itemsize
-        return Ids[0].elements * (3 * width * item + 16 + 16)
-
-    def kernel(self, Ids: list[Tensor], Embs: list[Tensor], Bias: Tensor, Scale: Tensor) -> Tensor:
-        batch, steps = Ids[0].shape[:2]
-        total: Any = None
-        for ids, table in zip(Ids, Embs, strict=True):
-            index = ids.reshape(-1)
-            if index.numel() and index.is_cpu:
-                low, high = (int(n) for n in index.aminmax())
-                if low < 0 or high >= table.shape[0]:
-                    raise ExecutionError(f"Ids must be in [0, {table.shape[0]}); seen {low} to {high}")
-            found = table.index_select(0, index)
-            total = found if total is None else total.add_(found)
-        return normalised(total.view(batch, steps, total.shape[1]), 2, Scale, Bias, self.epsilon)
+    def expand(self, of: Composition, Ids: Any, Embs: Any, Bias: Any, Scale: Any) -> Any:
+        ids = [i if i.spec.rank == 2 else of("reshape2", {"shape": [0, 0]}, X=i)[0] for i in Ids]
+        rows = [of("lookup_table_v2", W=table, Ids=i) for i, table in zip(ids, Embs, strict=True)]
+        return layer_norm(of, of("sum", X=rows) if len(rows) > 1 else rows[0], 2, Scale, Bias, self.epsilon)
 
     samples = [
         sample(Ids=[i64(2, 3, high=6), i64(2, 3, high=4)], Embs=[f32(7, 5), f32(5, 5)], Bias=f32(5), Scale=f32(5)),

@@ -1,0 +1,88 @@
+"""Ops that stand for others are written as these before a step is lowered, in a copy of the program: files and what users see keep them whole.
+
+So they take part in rewrites, in plans and in costs as the ops that they stand for; see `foreshape.operator.Operator.expand`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import get
+from foreshape.program import Block, Op, Variable
+from foreshape.program.op import EMPTY
+
+
+def expanded(block: Block) -> Block:
+    """Return a block without ops that stand for others: itself where it has none, also in the blocks that its ops run, or one of a copy."""
+    program = block.program
+    if not any(_expands(op) for op in program.all_ops()):
+        return block
+    copy = program.clone()
+    for each in copy.blocks:
+        for op in [op for op in each.ops if _expands(op)]:
+            _expand(each, op)
+    return copy.blocks[block.idx]
+
+
+def _expands(op: Op) -> bool:
+    operator = op.operator
+    return operator is not None and type(operator).expand is not Operator.expand
+
+
+class _Ops:
+    """The ops that stand for one."""
+
+    def __init__(self, block: Block, op: Op) -> None:
+        self.block, self.op = block, op
+        self.at = next(at for at, other in enumerate(block.ops) if other is op)
+        self.makers: dict[Variable, Op] = {}
+
+    def __call__(self, type: str, attrs: dict[str, Any] | None = None, /, **operands: Any) -> Any:
+        """Append an op; see `foreshape.operator.composition.Composition`."""
+        given = {slot: value for slot, value in operands.items() if value is not None}
+        made = self.block.append_op(type, given, None, attrs, role=self.op.role, site=self.op.site, prefix=f"{self.op.type}.{type}", index=self.at)
+        self.at += 1
+        out: list[Any] = []
+        for result in get(type).schema.results:
+            found = [self.block.vars[n] for n in made.outputs.get(result.name, ())]
+            self.makers.update(dict.fromkeys(found, made))
+            out.append(found if result.many else found[0] if found else None)
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def name(self, given: Variable, name: str) -> None:
+        """Let a part be the variable that the op writes."""
+        made = self.makers.pop(given, None)
+        if made is None:  # an operand, or a part that is two results
+            self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
+            self.at += 1
+            return
+        made.rename_output(given.name, name)
+        for op in self.block.ops[: self.at]:
+            if given.name in op.input_names():
+                op.rename_input(given.name, name)
+        del self.block.vars[given.name]
+        variable = self.block.vars.get(name)
+        if variable is not None:
+            variable.op = made
+
+
+def _expand(block: Block, op: Op) -> None:
+    """Write the ops that an op stands for in its place."""
+    operator = op.operator
+    assert operator is not None
+    ops = _Ops(block, op)
+    operands: list[Any] = []
+    for operand in operator.schema.operands:
+        found = [v for n in op.inputs.get(operand.name, ()) if n != EMPTY and (v := block.find(n)) is not None]
+        operands.append(found if operand.many else found[0] if found else None)
+    results = operator.expand(ops, *operands)
+    given = results if isinstance(results, tuple) else (results,)
+    before = ops.at
+    block.ops.pop(before)
+    for result, value in zip(operator.schema.results, given, strict=True):
+        names = op.outputs.get(result.name, ())
+        for part, name in zip(value if isinstance(value, list) else [value], names, strict=False):
+            if part is not None and name != EMPTY:
+                ops.name(part, name)
+    block.program.touch()

@@ -1,0 +1,37 @@
+"""Parts of which fused operators are made, as they append them in `Operator.expand`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.operator.composition import Composition
+
+
+def activated(of: Composition, x: Any, name: str) -> Any:
+    """Return an activation by its name in an attribute; "" and "none" are none, and gelu is the one by tanh."""
+    if name == "gelu":
+        return of("gelu", {"approximate": True}, X=x)
+    return of("relu", X=x) if name == "relu" else x
+
+
+def flat(of: Composition, x: Any) -> Any:
+    """Return the numbers of a parameter in one dim; None where it is absent."""
+    return x if x is None or x.spec.rank == 1 else of("reshape2", {"shape": [-1]}, X=x)[0]
+
+
+def with_bias(of: Composition, x: Any, bias: Any) -> Any:
+    """Return the sum of ``x`` and a bias with one number for each column, where there is one."""
+    return x if bias is None else of("elementwise_add", {"axis": -1}, X=x, Y=flat(of, bias))
+
+
+def layer_norm(of: Composition, x: Any, begin: int, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Return the layer norm of the dims from ``begin`` on."""
+    return of("layer_norm", {"begin_norm_axis": begin, "epsilon": epsilon}, X=x, Scale=flat(of, scale), Bias=flat(of, bias))[0]
+
+
+def attention(of: Composition, query: Any, key: Any, value: Any, mask: Any, scale: float) -> Any:
+    """Return softmax(scale * query key' + mask) value; each [batch, heads, steps, numbers of a head]."""
+    scores = of("scale", {"scale": scale}, X=of("matmul_v2", {"trans_y": True}, X=query, Y=key))
+    if mask is not None:
+        scores = of("elementwise_add", {"axis": -1}, X=scores, Y=mask)
+    return of("matmul_v2", X=of("softmax", {"axis": -1}, X=scores), Y=value)

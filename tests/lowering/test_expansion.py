@@ -1,0 +1,125 @@
+"""Ops that stand for others: a step is made of the others, and the program stays as it was."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.kernels.onednn_library import library
+from foreshape.lowering.expansion import expanded
+from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.composition import Composition
+from foreshape.spec import Spec
+
+WIDTHS = (64, 96, 96, 48, 10)
+
+
+def chain(whole: bool) -> tuple[fs.Program, Any]:
+    """Four layers as fc ops, as a file has them that was saved for use, or as products, sums and rectifiers."""
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        h = layer.data("x", ["batch", WIDTHS[0]])
+        for at, (k, n) in enumerate(pairwise(WIDTHS)):
+            w, b = (layer.create_parameter(d, "float32", layer.ParamAttr(name=f"{at}.{name}")) for name, d in (("w", [k, n]), ("b", [n])))
+            if whole:
+                h = main.global_block.apply("fc", {"Input": h, "W": w, "Bias": b}, {"activation_type": "relu"})
+            else:
+                h = layer.relu(main.global_block.apply("mul", {"X": h, "Y": w}) + b)
+    return main, h
+
+
+def test_a_chain_of_fc_is_what_its_parts_are() -> None:
+    x = np.random.default_rng(0).standard_normal((5, WIDTHS[0])).astype("float32")
+    found: list[Any] = []
+    for whole in (True, False):
+        main, out = chain(whole)
+        before = main.to_bytes()
+        for executor in (fs.Executor(seed=1), fs.Executor(seed=1, check=True), fs.Executor(seed=1, frozen=True)):
+            scope = fs.Scope()
+            for name, dims in ((v.name, v.dims) for v in main.parameters()):
+                scope.set(name, np.random.default_rng(len(name) + sum(dims)).standard_normal(dims).astype("float32") * 0.2)
+            found.append(executor.run(main, {"x": x}, [out], scope)[0])
+        calls = executor.step(main, [out]).emitted.lowered.calls  # pyright: ignore[reportPossiblyUnbound]
+        assert len(calls) == (1 if library() is not None else len(WIDTHS) - 1)
+        assert main.to_bytes() == before
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_its_plan_is_that_of_its_parts() -> None:
+    peaks = []
+    for whole in (True, False):
+        main, out = chain(whole)
+        peaks.append(fs.plan(main, [out]).peak(batch=32))
+    assert peaks[0] == peaks[1]
+
+
+class TwiceAndSum(Operator):
+    """Each of several tensors twice, and the sum of all; the last one is given back as it is."""
+
+    type = "twice_and_sum_of_the_test"
+    gradient = ZERO_GRADIENT
+    X = operand(FLOATING, many=True, doc="of one shape")
+    Twice = result(many=True, doc="as X")
+    Sum = result(doc="as each of X")
+    Last = result(doc="as each of X")
+    by = attribute(AttrType.FLOAT, 2.0)
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Any:
+        return tuple(x.like() for x in X), X[0].like(), X[-1].like()
+
+    def expand(self, of: Composition, X: Any) -> Any:
+        twice = [of("scale", {"scale": self.by}, X=x) for x in X]
+        return twice, of("sum", X=twice), X[-1]
+
+
+def test_lists_and_operands_that_are_results() -> None:
+    xs = [layer.data(f"x{n}", ["batch", 2]) for n in range(3)]
+    main = fs.default_main_program()
+    twice, total, last = main.global_block.apply("twice_and_sum_of_the_test", {"X": xs})
+    out = layer.relu(total) + twice[0]
+    fed = {f"x{n}": np.full((1, 2), n + 1.0, "float32") for n in range(3)}
+    found = fs.Executor().run(main, fed, [*twice, total, last, out], fs.Scope())
+    assert [f.tolist()[0][0] for f in found] == [2.0, 4.0, 6.0, 12.0, 3.0, 14.0]
+    assert [op.type for op in expanded(main.global_block).ops] == ["scale"] * 3 + ["sum", "assign", "relu", "elementwise_add"]
+    without = chain(False)[0].global_block
+    assert expanded(without) is without
+
+
+def test_ops_in_blocks_are_written_as_others_too() -> None:
+    x = layer.data("x", ["batch", 4])
+    w = layer.data("w", [4, 4])
+    block = fs.default_main_program().global_block
+
+    def body(n: Any, h: Any) -> Any:
+        inner = fs.default_main_program().blocks[-1]
+        return n + 1, inner.apply("fc", {"Input": h, "W": w}, {"activation_type": "relu"})
+
+    _, out = layer.while_loop(lambda n, h: n < 3, body, [layer.fill_constant([1], "int64", 0), x])
+    given = {"x": np.ones((2, 4), "float32"), "w": np.eye(4, dtype="float32") * 2}
+    found = fs.Executor().run(block.program, given, [out], fs.Scope())[0]
+    np.testing.assert_array_equal(found, np.full((2, 4), 8.0))
+    assert any(op.type == "fc" for op in block.program.all_ops()) and not any(op.type == "fc" for op in expanded(block).program.all_ops())
+
+
+def test_who_says_what_an_operator_is_made_of_needs_no_kernel_and_says_all_operands() -> None:
+    with pytest.raises(fs.SchemaError, match="expand"):
+
+        class Wrong(Operator):  # pyright: ignore[reportUnusedClass]
+            """It lacks its operand."""
+
+            type = "made_of_others_wrongly"
+            gradient = ZERO_GRADIENT
+            X = operand(FLOATING)
+            Out = result()
+
+            def infer_shape(self, X: Spec) -> Spec:
+                return X
+
+            def expand(self, of: Composition) -> Any:  # type: ignore[override]
+                return None
