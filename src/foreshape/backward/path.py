@@ -98,67 +98,88 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     ops = [op for op in block.ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE)]
     last_write, overwritten = _writes(block, ops)
     begun = {n for n in wanted if n not in last_write or _is_read_first(ops, n)}
-    reached = set(begun)
-    alias: dict[str, str] = {}
-    candidates: list[Visit] = []
-    used: set[str] = set()
-    """The names that ops on the way have read and that are written again."""
-    count = 0
-    local = block.vars
+    walk = _Walk(block, wanted, begun, stop, overwritten)
     for index, op in enumerate(ops):
-        operator = op.attributes.operator
+        walk.forward(index, op)
+    path = Path([], set(), walk.alias, walk.reached, last_write if overwritten else _NEVER)
+    _walk_back(path, walk.candidates, {path.final(n) for n in ends})
+    return path
+
+
+class _Walk:
+    """The walk along the ops of a block, from the wanted names on: the ops that they flow into, and a node for each value of a name."""
+
+    def __init__(self, block: Block, wanted: Collection[str], begun: set[str], stop: Collection[str], overwritten: set[str]) -> None:
+        self.block, self.wanted, self.begun, self.stop, self.overwritten = block, wanted, begun, stop, overwritten
+        self.reached = set(begun)
+        self.alias: dict[str, str] = {}
+        self.candidates: list[Visit] = []
+        self._used: set[str] = set()
+        """The names that ops on the way have read and that are written again."""
+        self._count = 0
+
+    def forward(self, index: int, op: Op) -> None:
+        """Take the next op."""
+        alias, reached, wanted = self.alias, self.reached, self.wanted
         if op.attributes.sub_blocks:
             reads, writes = list(reads_of(op)), sorted(op.all_writes())
         else:
             reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+            operator = op.attributes.operator
             if operator is not None and operator.accumulates:  # what it writes into must not keep the gradient of what was there
                 reads += writes
         flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
         if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
-            continue
+            return
         visit = Visit(op, index, dict(alias) if alias else _NOTHING, _NOTHING)
         if flows:
-            candidates.append(visit)
-            if overwritten:
-                used.update(n for n in reads if n in overwritten)
+            self.candidates.append(visit)
+            if self.overwritten:
+                self._used.update(n for n in reads if n in self.overwritten)
         for name in writes:
-            if not name or name == EMPTY:
-                continue
-            node = name
-            variable = local.get(name)
-            if variable is None:
-                variable = block.find(name)
-            goes = flows and name not in stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and name not in wanted)
-            again = name in reached or name in alias or (goes and name in used)
-            if again and not (variable is not None and variable.kind is LOD_TENSOR_ARRAY):
-                count += 1  # another value than the one before; the gradient of an array is gathered in place
-                node = f"{name}{_VERSION}{count}"
-                alias[name] = node
-                visit.written = visit.written | {name: node}
-            if goes or (name in wanted and name not in begun):
-                reached.add(node)
-    path = Path([], set(), alias, reached, last_write if overwritten else _NEVER)
-    live = {path.final(n) for n in ends}
+            if name and name != EMPTY:
+                self._write(visit, name, flows)
+
+    def _write(self, visit: Visit, name: str, flows: bool) -> None:
+        """Take a result: another node than before where the name has been on the way already."""
+        node, wanted = name, name in self.wanted
+        variable = self.block.vars.get(name)
+        if variable is None:
+            variable = self.block.find(name)
+        goes = flows and name not in self.stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and not wanted)
+        again = name in self.reached or name in self.alias or (goes and name in self._used)
+        if again and not (variable is not None and variable.kind is LOD_TENSOR_ARRAY):
+            self._count += 1  # another value than the one before; the gradient of an array is gathered in place
+            node = f"{name}{_VERSION}{self._count}"
+            self.alias[name] = node
+            visit.written = visit.written | {name: node}
+        if goes or (wanted and name not in self.begun):
+            self.reached.add(node)
+
+
+def _walk_back(path: Path, candidates: Sequence[Visit], live: set[str]) -> None:
+    """Leave on the path the ops that lead to the live nodes, and the nodes between."""
+    reached = path.reached
     for visit in reversed(candidates):
         op, written, read = visit.op, visit.written, visit.alias
         regional = bool(op.attributes.sub_blocks)
         names = op.all_writes() if regional else [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
-        if any([(node := written.get(n, n)) in live and node in reached for n in names]):  # noqa: C419  # a generator would cost more than it spares
-            reason = no_gradient(op)
-            if reason is NOT_DIFFERENTIABLE or reason is NOT_WRITTEN or op.operator is None:
-                words = reason.reason if reason is not None else "its operator is not known here"
-                raise SchemaError(f"{op.type} has no gradient ({words}), and the loss depends on it" + at(op))
-            if reason is not None:
-                continue
-            path.visits.append(visit)
-            for name in reads_of(op) if regional else op.input_names():
-                node = read.get(name, name)
-                if node in reached:
-                    live.add(node)
+        if not any([(node := written.get(n, n)) in live and node in reached for n in names]):  # noqa: C419  # a generator would cost more than it spares
+            continue
+        reason = no_gradient(op)
+        if reason is NOT_DIFFERENTIABLE or reason is NOT_WRITTEN or op.operator is None:
+            words = reason.reason if reason is not None else "its operator is not known here"
+            raise SchemaError(f"{op.type} has no gradient ({words}), and the loss depends on it" + at(op))
+        if reason is not None:
+            continue
+        path.visits.append(visit)
+        for name in reads_of(op) if regional else op.input_names():
+            node = read.get(name, name)
+            if node in reached:
+                live.add(node)
     path.visits.reverse()
     path.needed = live & reached
-    return path
 
 
 def _writes(block: Block, ops: Sequence[Op]) -> tuple[dict[str, int], set[str]]:

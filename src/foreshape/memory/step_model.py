@@ -53,12 +53,12 @@ class StepModel:
         self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
-        self._ops = [self._op(op) for op in block.ops]
-        self._reads = [() if self._joins_gradient(op) else tuple([n for n in names if self.size(n)])
-                       for op, names in zip(block.ops, self.recomputing.reads, strict=True)]  # fmt: skip
+        self.results = [self._op(op) for op in block.ops]
+        self.reads = [() if self._joins_gradient(op) else tuple([n for n in names if self.size(n)])
+                      for op, names in zip(block.ops, self.recomputing.reads, strict=True)]  # fmt: skip
         self.root: dict[str, str] = {}
         """Name -> the name of what it is a view of, itself where it is none."""
-        for results in self._ops:
+        for results in self.results:
             for name, source, view in results:
                 self.root[name] = self.root.get(source, source) if view and source is not None else name
         self.groups: dict[str, list[str]] = {}
@@ -152,93 +152,17 @@ class StepModel:
         """What it comes to when these groups are kept, and the others computed again where they are needed, those of ``anew`` every time."""
         drop, each = self.dropped(kept), self.members(anew)
         steps = [s for s in self.recomputing.order(drop, each) if self.needed[s.at]]
-        extra = 0.0
-        first: list[int] = []
-        last: list[int] = []
-        size: list[int] = []
-        original: dict[str, int] = {}
-        again: dict[str, int] = {}
-        late_from: dict[int, int] = {}
-        copies: dict[int, tuple[str, list[int]]] = {}
-        shared: list[tuple[int, int, int]] = []
-        late, reads = self.recomputing.late, self._reads
+        extra = sum([3 * self.size(s.again) / BYTES if s.again else self.work[s.at] for s in steps if s.copy], 0.0)
+        lives = _Lives(self, drop, each)
+        lives.run(steps)
+        lives.end(len(steps) - 1)
+        workspace = [0 if s.again else self._workspace[s.at] for s in steps]
+        position, peak = lives.peak(workspace)
+        return Outcome(peak, extra, position, lives.kept_over(position, kept), lives.waiting_at(position))
 
-        sizes_of = self.sizes
-
-        def place(name: str, t: int) -> int:
-            first.append(t)
-            last.append(t)
-            size.append(sizes_of[name])
-            return len(first) - 1
-
-        for t, step in enumerate(steps):
-            at = step.at
-            copy_or_late = step.copy or late[at]
-            if step.copy:
-                extra += self._again_work(step) if step.again else self.work[at]
-            given: dict[str, int] = {}
-            for name in self._again_reads(step) if step.again else reads[at]:
-                held = again.get(name) if copy_or_late else None
-                if held is None:
-                    held = original.get(name)
-                    if held is None:
-                        held = original[name] = place(name, 0)  # fed, or written later by a block
-                    elif copy_or_late and held not in late_from:
-                        late_from[held] = t
-                last[held] = t
-                if held in copies:
-                    copies[held][1].append(t)
-                given[name] = held
-            target = again if step.copy else original
-            for name, source, view in ((step.again, None, False),) if step.again else self._ops[at]:
-                if not step.copy and name in original:
-                    last[original[name]] = t
-                    continue
-                held = given.get(source) if source is not None else None
-                if view:
-                    if held is not None and (name not in target or name in each):
-                        target[name] = held
-                    continue
-                made = place(name, t)
-                if step.copy:
-                    if name in drop and (name not in again or name in each):
-                        again[name] = made
-                        copies[made] = (name, [])
-                else:
-                    original[name] = made
-                if held is not None and size[held] == size[made]:
-                    shared.append((t, held, made))
-        end = len(steps) - 1
-        for name in self.fetch:
-            if name in original:
-                last[original[name]] = end
-        taken: set[int] = set()
-        for t, held, made in shared:
-            if last[held] == t and first[held] < t and held not in taken and first[made] == t:
-                last[held] = t - 1
-                taken.add(held)
-        change = numpy.zeros(len(steps) + 1, dtype=numpy.int64)
-        sizes = numpy.array(size, dtype=numpy.int64)
-        numpy.add.at(change, first, sizes)
-        numpy.subtract.at(change, numpy.array(last, dtype=numpy.int64) + 1, sizes)
-        line = numpy.cumsum(change[:-1]) + numpy.array([0 if s.again else self._workspace[s.at] for s in steps], dtype=numpy.int64)
-        position = int(line.argmax()) if len(line) else 0
-        peak = int(line[position]) if len(line) else 0
-        alive = tuple(
-            n for n, held in original.items()
-            if n in self.groups and n in kept and first[held] <= position < last[held] and late_from.get(held, -1) != position
-        )  # fmt: skip
-        waiting = tuple(
-            n for held, (n, used) in copies.items() if n in self.groups and n not in each and first[held] < position < last[held] and position not in used
-        )
-        return Outcome(peak, extra, position, alive, waiting)
-
-    def _again_reads(self, step: Step) -> Iterable[str]:
-        inputs = self.recomputing.again_inputs(step.again, (), ())
-        return [n for n in inputs or () if self.size(n)]
-
-    def _again_work(self, step: Step) -> float:
-        return 3 * self.size(step.again) / BYTES
+    def reads_again(self, step: Step) -> Iterable[str]:
+        """The names that a step reads which computes one value again."""
+        return [n for n in self.recomputing.again_inputs(step.again, (), ()) or () if self.size(n)]
 
     def cost_of(self, root: str, kept: Collection[str]) -> float:
         """The work of computing one group again, from what is kept."""
@@ -264,6 +188,113 @@ class StepModel:
     def _lost(self, name: str, root: str, kept: Collection[str]) -> bool:
         of = self.root.get(name, name)
         return of in self.groups and name in self.recomputing.maker and (of not in kept or of == root)
+
+
+class _Lives:
+    """The buffers of one order of steps: the first and the last step of each, and its bytes."""
+
+    def __init__(self, model: StepModel, drop: Collection[str], each: Collection[str]) -> None:
+        self._model, self._drop, self._each = model, drop, each
+        self._first: list[int] = []
+        self._last: list[int] = []
+        self._size: list[int] = []
+        self._original: dict[str, int] = {}
+        """Name -> its buffer, as the forward pass made it."""
+        self._again: dict[str, int] = {}
+        """Name -> its buffer, computed again."""
+        self._late_from: dict[int, int] = {}
+        """Buffer -> the first step of the backward pass that reads it."""
+        self._copies: dict[int, tuple[str, list[int]]] = {}
+        """Buffer of what was computed again -> its name, and the steps that read it."""
+        self._shared: list[tuple[int, int, int]] = []
+        """Step, operand and result, of as many bytes, which may be in its memory."""
+
+    def _place(self, name: str, t: int) -> int:
+        self._first.append(t)
+        self._last.append(t)
+        self._size.append(self._model.sizes[name])
+        return len(self._first) - 1
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Take the steps in turn: what one reads lives until then, what it makes from then on."""
+        original, again, last, size, results, place = self._original, self._again, self._last, self._size, self._model.results, self._place
+        for t, step in enumerate(steps):
+            given = self._read(t, step)
+            target = again if step.copy else original
+            for name, source, view in ((step.again, None, False),) if step.again else results[step.at]:
+                if not step.copy and name in original:
+                    last[original[name]] = t
+                    continue
+                held = given.get(source) if source is not None else None
+                if view:
+                    if held is not None and (name not in target or name in self._each):
+                        target[name] = held
+                    continue
+                made = place(name, t)
+                if not step.copy:
+                    original[name] = made
+                elif name in self._drop and (name not in again or name in self._each):
+                    again[name] = made
+                    self._copies[made] = (name, [])
+                if held is not None and size[held] == size[made]:
+                    self._shared.append((t, held, made))
+
+    def _read(self, t: int, step: Step) -> dict[str, int]:
+        """The buffers of what a step reads."""
+        original, again, copies, last = self._original, self._again, self._copies, self._last
+        copy_or_late = step.copy or self._model.recomputing.late[step.at]
+        given: dict[str, int] = {}
+        for name in self._model.reads_again(step) if step.again else self._model.reads[step.at]:
+            held = again.get(name) if copy_or_late else None
+            if held is None:
+                held = original.get(name)
+                if held is None:
+                    held = original[name] = self._place(name, 0)  # fed, or written later by a block
+                elif copy_or_late and held not in self._late_from:
+                    self._late_from[held] = t
+            last[held] = t
+            if held in copies:
+                copies[held][1].append(t)
+            given[name] = held
+        return given
+
+    def end(self, t: int) -> None:
+        """Keep what is fetched until the last step, and let results be in the memory of operands that end with their step."""
+        first, last = self._first, self._last
+        for name in self._model.fetch:
+            if name in self._original:
+                last[self._original[name]] = t
+        taken: set[int] = set()
+        for at, held, made in self._shared:
+            if last[held] == at and first[held] < at and held not in taken and first[made] == at:
+                last[held] = at - 1
+                taken.add(held)
+
+    def peak(self, workspace: Sequence[int]) -> tuple[int, int]:
+        """The step with the most bytes, and these; ``workspace``: what each step needs besides."""
+        change = numpy.zeros(len(workspace) + 1, dtype=numpy.int64)
+        sizes = numpy.array(self._size, dtype=numpy.int64)
+        numpy.add.at(change, self._first, sizes)
+        numpy.subtract.at(change, numpy.array(self._last, dtype=numpy.int64) + 1, sizes)
+        line = numpy.cumsum(change[:-1]) + numpy.array(workspace, dtype=numpy.int64)
+        position = int(line.argmax()) if len(line) else 0
+        return position, int(line[position]) if len(line) else 0
+
+    def kept_over(self, position: int, kept: Collection[str]) -> tuple[str, ...]:
+        """The kept groups that are alive at a step without being read there for the first time."""
+        first, last, groups = self._first, self._last, self._model.groups
+        return tuple(
+            n for n, held in self._original.items()
+            if n in groups and n in kept and first[held] <= position < last[held] and self._late_from.get(held, -1) != position
+        )  # fmt: skip
+
+    def waiting_at(self, position: int) -> tuple[str, ...]:
+        """The groups that were computed again before a step and are read behind it, not at it."""
+        first, last, groups = self._first, self._last, self._model.groups
+        return tuple(
+            n for held, (n, used) in self._copies.items()
+            if n in groups and n not in self._each and first[held] < position < last[held] and position not in used
+        )  # fmt: skip
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:
