@@ -34,7 +34,7 @@ def words(strategy: Any) -> str:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=words)
 def test_a_strategy_is_what_it_was_after_its_journey(strategy: Any) -> None:
-    assert strategy_of(json.loads(words(strategy))) == patient(strategy, strategy_of(json.loads(words(strategy))).patience)
+    assert strategy_of("strategy", json.loads(words(strategy))) == patient(strategy, strategy_of("strategy", json.loads(words(strategy))).patience)
     assert patient(strategy, 3.0).patience == 3.0
     assert words(patient(strategy, 3.0)) == words(strategy)
 
@@ -73,9 +73,9 @@ LAYERS = {"name": "split_layers", "rest": TABLES, "degree": 2, "layers": {}, "ch
     ],
 )
 def test_what_is_no_strategy_is_refused(given: Any, says: str) -> None:
-    assert strategy_document(strategy_of(LAYERS)) == LAYERS
+    assert strategy_document(strategy_of("strategy", LAYERS)) == LAYERS
     with pytest.raises(fs.FormatError, match=says):
-        strategy_of(given)
+        strategy_of("strategy", given)
 
 
 @pytest.fixture

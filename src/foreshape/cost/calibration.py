@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foreshape.checked_json import bounded_json
+from foreshape.checked_json.readers import any_text, document, listing, mapping, of_format, real, record, text
 from foreshape.cost.curves import Curve
 from foreshape.errors import FormatError
-from foreshape.wire import bounded_json
 from foreshape.wire.files import read_file, replacing
 from foreshape.wire.other_formats import JSON, instead_of
 
@@ -110,58 +109,35 @@ class Calibration:
     @classmethod
     def of(cls, found: Any) -> Calibration:
         """From what a file says. Raises `FormatError` for anything that `save` would not write."""
-        top = _fields(found, "the file", ("format", "machine", "threads"))
-        if top["format"] != FORMAT:
-            raise FormatError(f"a calibration of format {str(top['format'])[:20]}; this version reads {FORMAT}: run `foreshape calibrate` again")
-        if not isinstance(top["machine"], str) or len(top["machine"]) > 1000:
-            raise FormatError("a calibration names its machine")
-        threads = _mapping(top["threads"], "threads", MAX_THREADS)
-        made: dict[int, Kernels] = {}
-        for name, given in threads.items():
-            if not (name.isascii() and name.isdecimal() and 1 <= len(name) <= 4 and int(name) >= 1):
-                raise FormatError(f"{name[:20]!r} is no number of threads")
-            one = _fields(given, f"threads {name}", ("step", "among", "kinds", "memory"))
-            kinds = _mapping(one["kinds"], "kinds", MAX_KINDS)
-            measured = {kind: _points(points, kind[:60]) for kind, points in kinds.items()}
-            memory = _points(one["memory"], "memory")
-            if any(len(p) != 2 for p in memory):
-                raise FormatError("memory is measured in bytes and seconds")
-            made[int(name)] = Kernels(_positive(one["step"], "step"), _positive(one["among"], "among"), measured, memory)
-        if not made:
-            raise FormatError("a calibration of no number of threads")
-        return cls(top["machine"], made)
+        return _CALIBRATION("the file", of_format(found, FORMAT, "a calibration", ": run `foreshape calibrate` again"))
 
 
-def _fields(found: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
-    values = _mapping(found, what, len(names))
-    if set(values) != set(names):
-        raise FormatError(f"{what} has {', '.join(names)}; seen {', '.join(sorted(values))[:200]}")
-    return values
-
-
-def _mapping(found: Any, what: str, most: int) -> dict[str, Any]:
-    if not isinstance(found, Mapping) or len(found) > most:  # pyright: ignore[reportUnknownArgumentType]
-        raise FormatError(f"{what} is an object of at most {most} entries")
-    return {str(name): value for name, value in found.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-def _points(found: Any, what: str) -> Points:
-    if not isinstance(found, list) or not 1 <= len(found) <= MAX_POINTS:  # pyright: ignore[reportUnknownArgumentType]
-        raise FormatError(f"{what} is a list of 1 to {MAX_POINTS} measurements")
-    out: Points = []
-    for point in found:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(point, list) or not 2 <= len(point) <= MAX_COORDINATES:  # pyright: ignore[reportUnknownArgumentType]
-            raise FormatError(f"a measurement of {what} is sizes and seconds")
-        out.append([_positive(v, what) for v in point])  # pyright: ignore[reportUnknownVariableType]
-        if len(out[-1]) != len(out[0]):
-            raise FormatError(f"the measurements of {what} have different numbers of sizes")
+def _points(what: str, given: Any) -> Points:
+    """Measurements, ``[[size, ..., seconds], ...]``, of as many sizes each."""
+    out = listing(_POINT, MAX_POINTS, 1)(what, given)
+    if any(len(point) != len(out[0]) for point in out):
+        raise FormatError(f"the measurements of {what} have different numbers of sizes")
     return out
 
 
-def _positive(found: Any, what: str) -> float:
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < 1e18 or not math.isfinite(found):
-        raise FormatError(f"{what}: sizes and seconds are numbers above 0; seen {str(found)[:40]}")
-    return float(found)
+def _threads(what: str, given: str) -> str:
+    if not (given.isascii() and given.isdecimal() and 1 <= len(given) <= 4 and int(given) >= 1):
+        raise FormatError(f"{given[:20]!r} is no number of threads")
+    return given
+
+
+def _calibration(machine: str, threads: dict[str, Kernels]) -> Calibration:
+    if not threads:
+        raise FormatError("a calibration of no number of threads")
+    return Calibration(machine, {int(number): kernels for number, kernels in threads.items()})
+
+
+_POSITIVE = real(below=1e18, above_zero=True)
+_POINT = listing(_POSITIVE, MAX_COORDINATES, 2)
+_KERNELS = record(
+    Kernels, step=_POSITIVE, among=_POSITIVE, kinds=mapping(_points, MAX_KINDS, any_text), memory=listing(listing(_POSITIVE, 2, 2), MAX_POINTS, 1)
+)  # fmt: skip
+_CALIBRATION = document(_calibration, machine=text(1000, 0), threads=mapping(_KERNELS, MAX_THREADS, _threads))
 
 
 def default_path() -> Path:

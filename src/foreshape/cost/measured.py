@@ -7,10 +7,12 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from foreshape.checked_json import bounded_json
+from foreshape.checked_json.readers import count, document, of_format, real, record, text, tupled
 from foreshape.errors import FormatError
-from foreshape.wire import bounded_json, read_file, replacing
+from foreshape.wire import read_file, replacing
 from foreshape.wire.other_formats import JSON, instead_of
 
 FORMAT: Final = "foreshape timeline 1"
@@ -88,22 +90,28 @@ class Measured:
             raise FormatError(f"{os.fspath(path)}: no measured step: {instead_of(data, JSON) or error}"[:400]) from None
 
 
+def _message(**given: Any) -> MeasuredMessage:
+    m = MeasuredMessage(**given)
+    if not (m.started <= m.waited <= m.came and m.started <= m.done <= m.came):
+        seen = f"{m.started}, {m.waited}, {m.done}, {m.came}"
+        raise FormatError(f"a message of {m.type[:40]} is started, waited for and through before the rank goes on; seen {seen}")
+    return m
+
+
+_SECONDS = real(below=1e9)
+_MESSAGE = record(_message, type=text(200), ring=count(), bytes=count(), started=_SECONDS, waited=_SECONDS, done=_SECONDS, came=_SECONDS)
+_STEP = record(MeasuredStep, seconds=_SECONDS, messages=tupled(_MESSAGE, _MOST_MESSAGES))
+_MEASURED = document(Measured, step=count(), steps=count(), ranks=tupled(_STEP, _MOST_RANKS, 1))
+
+
 def measured_of(found: Any) -> Measured:
     """From what a file says. Raises `FormatError` for anything that `save` would not write."""
-    top = _fields(found, "a measured step", ("format", "step", "steps", "ranks"))
-    if top["format"] != FORMAT:
-        raise FormatError(f"a measured step of format {str(top['format'])[:40]!r}; this version reads {FORMAT!r}")
-    ranks = _list(top["ranks"], "ranks", _MOST_RANKS)
-    if not ranks:
-        raise FormatError("a measured step of no rank")
-    return Measured(_whole(top["step"], "step"), _whole(top["steps"], "steps"), tuple(step_of(one) for one in ranks))
+    return _MEASURED("a measured step", of_format(found, FORMAT, "a measured step"))
 
 
 def step_of(found: Any) -> MeasuredStep:
     """The step of one rank, from JSON. Raises `FormatError` for anything else."""
-    one = _fields(found, "the step of a rank", ("seconds", "messages"))
-    messages = tuple(_message(m) for m in _list(one["messages"], "messages", _MOST_MESSAGES))
-    return MeasuredStep(_seconds(one["seconds"], "seconds"), messages)
+    return _STEP("the step of a rank", found)
 
 
 def joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -115,38 +123,3 @@ def joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             out.append((begin, end))
     return out
-
-
-def _message(found: Any) -> MeasuredMessage:
-    one = _fields(found, "a message", ("type", "ring", "bytes", "started", "waited", "done", "came"))
-    if not isinstance(one["type"], str) or not 1 <= len(one["type"]) <= 200:
-        raise FormatError("the type of a message is a word")
-    started, waited, done, came = (_seconds(one[n], n) for n in ("started", "waited", "done", "came"))
-    if not (started <= waited <= came and started <= done <= came):
-        seen = f"{started}, {waited}, {done}, {came}"
-        raise FormatError(f"a message of {one['type'][:40]} is started, waited for and through before the rank goes on; seen {seen}")
-    return MeasuredMessage(one["type"], _whole(one["ring"], "ring"), _whole(one["bytes"], "bytes"), started, waited, done, came)
-
-
-def _fields(found: Any, what: str, names: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(found, dict) or set(cast("dict[str, Any]", found)) != set(names):
-        raise FormatError(f"{what} has {', '.join(names)}")
-    return cast("dict[str, Any]", found)
-
-
-def _list(found: Any, what: str, most: int) -> list[Any]:
-    if not isinstance(found, list) or len(cast("list[Any]", found)) > most:
-        raise FormatError(f"{what} are a list of at most {most}")
-    return cast("list[Any]", found)
-
-
-def _whole(found: Any, what: str) -> int:
-    if type(found) is not int or not 0 <= found <= 2**53:
-        raise FormatError(f"{what} must be a whole number; seen {str(found)[:40]}")
-    return found
-
-
-def _seconds(found: Any, what: str) -> float:
-    if type(found) not in (int, float) or not 0 <= found < 1e9:
-        raise FormatError(f"{what} must be seconds; seen {str(found)[:40]}")
-    return float(found)

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from foreshape.checked_json import bounded_json
 from foreshape.errors import FormatError, TypeMismatchError, border
 from foreshape.interop import safetensors_file
-from foreshape.wire import bounded_json
 from foreshape.wire.files import map_file, replacing
 from foreshape.wire.other_formats import CHECKPOINT, instead_of
 

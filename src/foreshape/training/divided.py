@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from foreshape.engine import Scope
 from foreshape.errors import FormatError
 from foreshape.passes.for_ranks import Part, Piece
-from foreshape.spec import DTYPES, DType
+from foreshape.spec import DType
 from foreshape.training import container
+from foreshape.training.part_layout import PartEntry, Place, parts_of, places_of
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_RANKS = 65536
 BLOCK = 1 << 24
 """The bytes of a value that are put together at once."""
 _PREFIX = "part/"
@@ -52,26 +51,10 @@ def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]
     return {"checksums": list(checksums), "layout": layout}
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value's elements are: in which part, from which of its elements on."""
-
-    part: str
-    start: int
-    dims: tuple[int, ...]
-    dtype: DType
-    dealt: bool
-    axis: int | None
-    holders: tuple[int, ...]
-    """For each part the rank whose file it is read from."""
-    cut: tuple[int, int] | None = None
-    """(axis, ways): the ranks from there on have each a part of the value along this axis, and of that what is said above."""
-
-
 class Divided:
     """The divided values of a checkpoint, in as many files as ranks wrote it, mapped into memory."""
 
-    def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, _Place]) -> None:
+    def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, Place]) -> None:
         self._files, self._sizes, self._places = files, sizes, places
 
     @property
@@ -93,7 +76,7 @@ class Divided:
             rows[first : first + len(some)] = some
         return out
 
-    def _of_holder(self, place: _Place, rank: int) -> Tensor:
+    def _of_holder(self, place: Place, rank: int) -> Tensor:
         """The part along an axis that a rank has written."""
         assert place.axis is not None
         dims = [d // len(place.holders) if at == place.axis else d for at, d in enumerate(place.dims)]
@@ -253,23 +236,10 @@ class Divided:
         Raises:
             FormatError: what describes them is not as it should be, or a file is missing, damaged or another one.
         """
-        if not isinstance(given, dict) or set(cast("dict[str, Any]", given)) != {"checksums", "layout"}:
-            raise FormatError("parts must be checksums and a layout")
-        facts = cast("dict[str, Any]", given)
-        checksums, layout = facts["checksums"], facts["layout"]
-        if not isinstance(checksums, list) or not 1 <= len(cast("list[Any]", checksums)) <= MOST_RANKS:
-            raise FormatError("parts must have a checksum for each rank")
-        if not isinstance(layout, dict):
-            raise FormatError("the layout of parts must be an object")
-        sizes: dict[str, int] = {}
-        types: dict[str, DType] = {}
-        places: dict[str, _Place] = {}
-        for name, entry in cast("dict[str, Any]", layout).items():
-            types[name], sizes[name] = _entry(name, entry, len(cast("list[Any]", checksums)), places)
-        files: list[Mapping[str, Tensor]] = []
-        for rank, digits in enumerate(cast("list[Any]", checksums)):
-            files.append(_file(file_of(path, rank, len(cast("list[Any]", checksums))), digits, sizes, types))
-        return Divided(files, sizes, places)
+        checksums, layout = parts_of("parts", given)
+        places = places_of(layout, len(checksums))
+        files = [_file(file_of(path, rank, len(checksums)), digits, layout) for rank, digits in enumerate(checksums)]
+        return Divided(files, {name: entry.size for name, entry in layout.items()}, places)
 
 
 NOTHING = Divided([], {}, {})
@@ -333,65 +303,14 @@ def _number(size: Any) -> int:
     return size
 
 
-def _whole(what: str, given: Any) -> int:
-    if type(given) is not int or not 0 <= given <= 2**53:
-        raise FormatError(f"{what} must be a whole number from 0 to 2^53; seen {str(given)[:50]}")
-    return given
-
-
-def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tuple[DType, int]:
-    """A part's element type and size; its pieces are added to the places."""
-    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "dealt", "axis", "ways", "stride", "pieces"}:
-        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size, whether it is dealt, an axis, ways, a stride, and pieces")
-    facts = cast("dict[str, Any]", entry)
-    of = next((d for d in DTYPES if d.short == facts["dtype"]), None)
-    if of is None:
-        raise FormatError(f"the part {name[:80]!r} is of no element type: {str(facts['dtype'])[:20]!r}")
-    size = _whole(f"the size of {name[:80]!r}", facts["size"])
-    dealt = facts["dealt"]
-    if type(dealt) is not bool:
-        raise FormatError(f"whether {name[:80]!r} is dealt must be true or false")
-    axis = facts["axis"] if facts["axis"] is None else _whole(f"the axis of {name[:80]!r}", facts["axis"])
-    ways, stride = (_whole(f"the {what} of {name[:80]!r}", facts[what]) for what in ("ways", "stride"))
-    if not ways or not stride or ranks % ways or (ways - 1) * stride >= ranks:
-        raise FormatError(f"{name[:80]!r} cannot be of {ways} parts, each for {stride} ranks one after the other, where {ranks} ranks wrote it")
-    if axis is not None and dealt:
-        raise FormatError(f"{name[:80]!r} cannot be dealt and have an axis")
-    if not isinstance(facts["pieces"], list) or ((dealt or axis is not None) and len(cast("list[Any]", facts["pieces"])) != 1):
-        raise FormatError(f"the pieces of {name[:80]!r} must be a list, of one where it is dealt or has an axis")
-    for piece in cast("list[Any]", facts["pieces"]):
-        if not isinstance(piece, list) or len(cast("list[Any]", piece)) not in (3, 5):
-            raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims, and an axis and ways where it is a part of a value")
-        of_name, start, dims, *cut = cast("list[Any]", piece)
-        if not isinstance(of_name, str) or of_name in places or not isinstance(dims, list) or len(cast("list[Any]", dims)) > 64:
-            raise FormatError(f"a piece of {name[:80]!r} must have a name of its own and at most 64 dims")
-        numbers = tuple(_whole(f"a dim of {of_name[:80]!r}", d) for d in cast("list[Any]", dims))
-        if dealt and (start != 0 or not numbers or -(-numbers[0] // ways) * math.prod(numbers[1:]) != size):
-            raise FormatError(f"the rows of {of_name[:80]!r} do not make {size} elements for each of {ways} ranks")
-        if axis is not None and (start != 0 or axis >= len(numbers) or numbers[axis] % ways or math.prod(numbers) != size * ways):
-            raise FormatError(f"{of_name[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
-        if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ways:
-            raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
-        holders = tuple(at * stride for at in range(ways))
-        if not cut:
-            places[of_name] = _Place(name, start, numbers, of, dealt, axis, holders)
-            continue
-        along, parts = (_whole(f"the {what} of {of_name[:80]!r}", n) for what, n in zip(("axis", "ways"), cut, strict=True))
-        if dealt or axis is not None or along >= len(numbers) or not 1 <= parts <= stride or ways * stride > ranks:
-            raise FormatError(f"{of_name[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
-        whole = tuple(d * parts if at == along else d for at, d in enumerate(numbers))
-        places[of_name] = _Place(name, start, whole, of, dealt, axis, holders, (along, parts))
-    return of, size
-
-
-def _file(path: str, digits: Any, sizes: Mapping[str, int], types: Mapping[str, DType]) -> Mapping[str, Tensor]:
+def _file(path: str, digits: str, layout: Mapping[str, PartEntry]) -> Mapping[str, Tensor]:
     tensors, _ = container.read(path)
     if container.checksum(path) != digits:
         raise FormatError(f"{path} is whole, and belongs to another checkpoint")
-    if tensors.keys() != {_PREFIX + n for n in sizes}:
+    if tensors.keys() != {_PREFIX + n for n in layout}:
         raise FormatError(f"{path} must have the parts that the checkpoint names")
-    for name, size in sizes.items():
+    for name, entry in layout.items():
         found = tensors[_PREFIX + name]
-        if found.dim() != 1 or len(found) != size or found.dtype is not torch_dtype(types[name]):
-            raise FormatError(f"{path}: {name[:80]!r} must be {types[name].short}[{size}]; seen {found.dtype} {list(found.shape)}")
+        if found.dim() != 1 or len(found) != entry.size or found.dtype is not torch_dtype(entry.dtype):
+            raise FormatError(f"{path}: {name[:80]!r} must be {entry.dtype.short}[{entry.size}]; seen {found.dtype} {list(found.shape)}")
     return tensors

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
+from foreshape.checked_json import bounded_json
 from foreshape.engine import Scope
 from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError, whole
@@ -22,7 +23,7 @@ from foreshape.training.checkpoint import as_checkpoint
 from foreshape.training.made import training_program
 from foreshape.training.program import persistables
 from foreshape.training.progress import figures
-from foreshape.wire import bounded_json, save_program
+from foreshape.wire import save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
 from foreshape.workers.prepare import load_inferred
 from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, Reply, Result, described, replies_from, row

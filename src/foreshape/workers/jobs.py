@@ -1,6 +1,6 @@
 """A job: everything that workers need to train a program that they have no code of. One document of JSON and the bytes of two programs.
 
-The document has exactly the keys of `DOCUMENT`; docs/many-machines.md says what each is. All of it is compared with that before any of it
+The document has exactly the keys of `_DOCUMENT`; docs/many-machines.md says what each is. All of it is compared with that before any of it
 is used, and no part of it is ever executed or unpickled.
 """
 
@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from foreshape.checked_json import bounded_json
+from foreshape.checked_json.readers import checksum, count, document, listing, mapping, of_format, one_of, optional, record, text, truth, tupled
 from foreshape.errors import FormatError
-from foreshape.wire import bounded_json, read_file, replacing
+from foreshape.wire import read_file, replacing
 from foreshape.wire.other_formats import JOB, instead_of
-from foreshape.workers.fields import checksum, count, listing, mapping, one_of, optional, record, text, truth
 from foreshape.workers.strategies import Strategy, strategy_document, strategy_of
 
 FORMAT: Final = "foreshape job 1"
@@ -26,8 +27,6 @@ MOST_BYTES: Final = 1 << 28
 """The bytes of a job, programs included."""
 MOST_DOCUMENT: Final = 1 << 20
 """Those of its document."""
-DOCUMENT: Final = ("format", "foreshape", "programs", "described", "loss", "feeds", "data", "validation", "metrics", "strategy", "epochs", "batch_size",
-                   "seed", "shuffle", "on_change", "values", "checkpoint", "save", "model", "bring")  # fmt: skip
 _MAGIC: Final = b"foreshape job\n"
 _SIZES: Final = struct.Struct("<QQQ")
 _SEED: Final = 2**63 - 1
@@ -161,8 +160,7 @@ class Job:
         if words > MOST_DOCUMENT or words + main + startup != len(data) - begin:
             raise FormatError(f"a job's document of {words} bytes and programs of {main} and {startup}, where {len(data) - begin} bytes are")
         view = memoryview(data)[begin:]
-        document = bounded_json.parse(bytes(view[:words]))
-        return job_of(document, bytes(view[words : words + main]), bytes(view[words + main :]))
+        return job_of(bounded_json.parse(bytes(view[:words])), bytes(view[words : words + main]), bytes(view[words + main :]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the job to the file ``path``, from which ``foreshape worker --job`` takes it. Raises `FormatError` where it cannot be written."""
@@ -180,52 +178,31 @@ class Job:
             raise FormatError(f"{os.fspath(path)}: {instead_of(data, JOB) or error}") from None
 
 
-def job_of(document: Any, main: bytes, startup: bytes) -> Job:
+def job_of(words: Any, main: bytes, startup: bytes) -> Job:
     """A job from its document, all of which is compared with the schema, and its programs.
 
     Raises:
         FormatError: a field that is missing, surplus, or not what it must be; programs that are not those of the document.
     """
-    if isinstance(document, dict) and document.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-        raise FormatError(f"not a job of a kind that is known here: {str(document.get('format'))[:80]!r}")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    given = record("the job", document, DOCUMENT)
-    seeds: list[int] = []
-    for name, data, one in zip(("main", "startup"), (main, startup), listing(_anything, 2, 2)("programs", given["programs"]), strict=True):
-        program = record(f"the {name} program", one, ("bytes", "sha256", "random_seed"))
-        size = count(0, MOST_BYTES)(f"bytes of the {name} program", program["bytes"])
-        if size != len(data) or checksum("sha256", program["sha256"]) != hashlib.sha256(data).hexdigest():
+    given = _DOCUMENT("the job", of_format(words, FORMAT, "a job"))
+    for name, data, one in zip(("main", "startup"), (main, startup), given["programs"], strict=True):
+        if one["bytes"] != len(data) or one["sha256"] != hashlib.sha256(data).hexdigest():
             raise FormatError(f"the {name} program is not the one that the job describes: its length or its checksum differs")
-        seeds.append(count(0, _SEED)("random_seed", program["random_seed"]))
-    return Job(
-        main, startup, text(100)("foreshape", given["foreshape"]), (seeds[0], seeds[1]), checksum("described", given["described"]),
-        text()("loss", given["loss"]), mapping(text())("feeds", given["feeds"]), mapping(_files)("data", given["data"]),
-        optional(mapping(_files))("validation", given["validation"]), mapping(text())("metrics", given["metrics"]), strategy_of(given["strategy"]),
-        count(0)("epochs", given["epochs"]), count(1)("batch_size", given["batch_size"]), count(0, _SEED)("seed", given["seed"]),
-        truth("shuffle", given["shuffle"]), one_of("refuse", "take")("on_change", given["on_change"]), optional(text())("values", given["values"]),
-        optional(_keep)("checkpoint", given["checkpoint"]), optional(text())("save", given["save"]), optional(_model)("model", given["model"]),
-        truth("bring", given["bring"]),
-    )  # fmt: skip
+    seeds = tuple(one["random_seed"] for one in given.pop("programs"))
+    return Job(main, startup, random_seeds=seeds, save_to=given.pop("save"), **given)
 
 
 def _files_document(given: Mapping[str, Files]) -> dict[str, Any]:
     return {name: {"rows": one.rows, "lengths": list(one.lengths)} for name, one in given.items()}
 
 
-def _files(what: str, given: Any) -> Files:
-    found = record(what, given, ("rows", "lengths"))
-    return Files(text()(f"{what}.rows", found["rows"]), tuple(listing(text(), 16)(f"{what}.lengths", found["lengths"])))
-
-
-def _keep(what: str, given: Any) -> Keep:
-    found = record(what, given, ("folder", "every", "keep"))
-    every, keep = optional(count(1))("checkpoint.every", found["every"]), count(1)("checkpoint.keep", found["keep"])
-    return Keep(text()("checkpoint.folder", found["folder"]), every, keep)
-
-
-def _model(what: str, given: Any) -> Model:
-    found = record(what, given, ("path", "feeds", "fetches"))
-    return Model(text()("model.path", found["path"]), *(tuple(listing(text(), least=1)(f"model.{n}", found[n])) for n in ("feeds", "fetches")))
-
-
-def _anything(what: str, given: Any) -> Any:
-    return given
+_FILES = mapping(record(Files, rows=text(), lengths=tupled(text(), 16)))
+_PROGRAM = record(dict[str, Any], bytes=count(0, MOST_BYTES), sha256=checksum, random_seed=count(0, _SEED))
+_NAMES = tupled(text(), least=1)
+_DOCUMENT = document(
+    dict[str, Any], foreshape=text(100), programs=listing(_PROGRAM, 2, 2), described=checksum, loss=text(), feeds=mapping(text()),
+    data=_FILES, validation=optional(_FILES), metrics=mapping(text()), strategy=strategy_of, epochs=count(), batch_size=count(1), seed=count(0, _SEED),
+    shuffle=truth, on_change=one_of("refuse", "take"), values=optional(text()),
+    checkpoint=optional(record(Keep, folder=text(), every=optional(count(1)), keep=count(1))), save=optional(text()),
+    model=optional(record(Model, path=text(), feeds=_NAMES, fetches=_NAMES)), bring=truth,
+)  # fmt: skip

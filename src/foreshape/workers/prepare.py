@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foreshape.checked_json.readers import MOST_WORDS
 from foreshape.engine import Executor, LoDTensor, Scope
 from foreshape.engine.held import compare_spec
 from foreshape.engine.machine_memory import found_limits
@@ -23,7 +24,6 @@ from foreshape.training.over_ranks import fit_together
 from foreshape.training.program import persistables
 from foreshape.training.share import share_of
 from foreshape.wire import Limits, load_program
-from foreshape.workers.fields import MOST_WORDS
 from foreshape.workers.jobs import MOST_BYTES, Files, Job
 from foreshape.workers.reply import Reply, alike_of, described
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from foreshape.checked_json import bounded_json
+from foreshape.checked_json.readers import MOST_WORDS, count, document, listing, mapping, number, optional, real, text
 from foreshape.errors import FormatError
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Program
 from foreshape.training import History
 from foreshape.training.changes import op_line
 from foreshape.training.program import persistables
-from foreshape.wire import bounded_json
-from foreshape.workers.fields import MOST_WORDS, count, finite, listing, mapping, number, optional, record, text
 
 MOST_REPLY: Final = 1 << 18
 """The bytes of one rank's answer."""
@@ -60,14 +60,11 @@ class Reply:
         return json.dumps(dataclasses.asdict(dataclasses.replace(self, error=self.error[:MOST_WORDS]))).encode()
 
 
-def reply_of(what: str, given: Any) -> Reply:
-    """An answer, all of it looked at. Raises `FormatError` where it is none."""
-    found = record(what, given, (f.name for f in dataclasses.fields(Reply)))
-    return Reply(
-        count(0, MOST_RANKS)("rank", found["rank"]), text(1000, 0)("host", found["host"]), mapping(text(200), 100)("alike", found["alike"]),
-        count()("examples", found["examples"]), count()("share", found["share"]), optional(count())("peak", found["peak"]),
-        text(MOST_WORDS, 0)("left_out", found["left_out"]), optional(count())("memory", found["memory"]), text(MOST_WORDS, 0)("error", found["error"]),
-    )  # fmt: skip
+reply_of = document(
+    Reply, rank=count(0, MOST_RANKS), host=text(1000, 0), alike=mapping(text(200), 100), examples=count(), share=count(), peak=optional(count()),
+    left_out=text(MOST_WORDS, 0), memory=optional(count()), error=text(MOST_WORDS, 0),
+)  # fmt: skip
+"""An answer, all of it looked at."""
 
 
 def reply_from(data: bytes | bytearray) -> Reply:
@@ -102,9 +99,11 @@ class Result:
     @staticmethod
     def from_bytes(data: bytes | bytearray) -> Result:
         """A result, all of it looked at. Raises `FormatError` where it is none."""
-        found = record("the result", bounded_json.parse(bytes(data)), ("losses", "epochs", "files", "error"))
-        history = History(listing(number, 2**40)("losses", found["losses"]), listing(row, 2**24)("epochs", found["epochs"]))
-        return Result(history, listing(text())("files", found["files"]), text(MOST_WORDS, 0)("error", found["error"]))
+        def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> Result:
+            return Result(History(losses, epochs), files, error)
+
+        result = document(made, losses=listing(number, 2**40), epochs=listing(row, 2**24), files=listing(text()), error=text(MOST_WORDS, 0))
+        return result("the result", bounded_json.parse(bytes(data)))
 
 
 def row(what: str, given: Any) -> dict[str, float]:
@@ -112,7 +111,7 @@ def row(what: str, given: Any) -> dict[str, float]:
     found = mapping(number)(what, given)
     if "seconds" not in found:
         raise FormatError(f"{what} lacks 'seconds'")
-    finite("seconds", found["seconds"])
+    real()("seconds", found["seconds"])
     return found
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from foreshape.errors import FormatError, SchemaError
+from foreshape.checked_json.readers import Reader, any_text, anything, count, listing, mapping, one_of, optional, record, text, truth
+from foreshape.errors import SchemaError
 from foreshape.passes import DataParallel, ShardOptimizer, ShardParameters, SplitLayers, SplitTables
 from foreshape.program import Program
-from foreshape.workers.fields import count, listing, mapping, one_of, optional, record, text, truth
 
 Strategy: TypeAlias = DataParallel | SplitTables | SplitLayers
 WHOLE_MODELS: Final[dict[str, type[DataParallel]]] = {
@@ -38,17 +38,6 @@ def strategy_document(strategy: Strategy) -> dict[str, Any]:
     raise SchemaError(f"workers know {', '.join(NAMES)}; seen {strategy!r}")
 
 
-def strategy_of(given: Any) -> Strategy:
-    """A strategy from JSON. Raises `FormatError` where it is none."""
-    name = _name("strategy", given, NAMES)
-    if name != LAYERS:
-        return _of_tables("strategy", given)
-    found = record("strategy", given, ("name", "rest", "degree", "layers", "choose"))
-    rest = _of_tables("strategy.rest", found["rest"])
-    layers = mapping(one_of("columns", "rows"))("strategy.layers", found["layers"])
-    return SplitLayers(rest, optional(count(1))("strategy.degree", found["degree"]), tuple(layers.items()), truth("strategy.choose", found["choose"]))
-
-
 def patient(strategy: Strategy, patience: float) -> Strategy:
     """A strategy whose ranks wait so long for one another."""
     if isinstance(strategy, SplitLayers):
@@ -68,27 +57,34 @@ def with_layers(strategy: Strategy, program: Program) -> Strategy:
     return replace(strategy, layers=tuple((said | dict(strategy.layers)).items()))
 
 
-def _name(what: str, given: Any, names: tuple[str, ...]) -> str:
-    return one_of(*names)(f"{what}.name", mapping(_anything, 100)(what, given).get("name"))
+def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
+    """A strategy of one of these names, each with a reader of its own."""
+
+    def read(what: str, given: Any) -> Any:
+        name = one_of(*makers)(f"{what}.name", mapping(anything, 100)(what, given).get("name"))
+        return makers[name](what, given)
+
+    return read
 
 
-def _of_tables(what: str, given: Any) -> DataParallel | SplitTables:
-    if _name(what, given, (*WHOLE_MODELS, TABLES)) != TABLES:
-        return _of_model(what, given)
-    found = record(what, given, ("name", "rest", "tables"))
-    rest = _of_model(f"{what}.rest", found["rest"])
-    tables = optional(listing(text()))(f"{what}.tables", found["tables"])
+def _record(make: Callable[..., Any], **fields: Reader[Any]) -> Reader[Any]:
+    """The settings beside a strategy's name."""
+    def made(name: str, **settings: Any) -> Any:
+        return make(**settings)
+
+    return record(made, name=any_text, **fields)
+
+
+def _split_tables(rest: DataParallel, tables: list[str] | None) -> SplitTables:
     return SplitTables(rest, None if tables is None else tuple(tables))
 
 
-def _of_model(what: str, given: Any) -> DataParallel:
-    name = _name(what, given, tuple(WHOLE_MODELS))
-    found: Mapping[str, Any] = record(what, given, ("name", "bucket", "synchronise_batch_norm"))
-    synchronise = found["synchronise_batch_norm"]
-    if type(synchronise) is not bool:
-        raise FormatError(f"{what}.synchronise_batch_norm must be true or false; seen {str(synchronise)[:50]}")
-    return WHOLE_MODELS[name](bucket=optional(count(1))(f"{what}.bucket", found["bucket"]), synchronise_batch_norm=synchronise)
+def _split_layers(rest: DataParallel | SplitTables, degree: int | None, layers: dict[str, str], choose: bool) -> SplitLayers:
+    return SplitLayers(rest, degree, tuple(layers.items()), choose)
 
 
-def _anything(what: str, given: Any) -> Any:
-    return given
+_MODELS = {name: _record(of, bucket=optional(count(1)), synchronise_batch_norm=truth) for name, of in WHOLE_MODELS.items()}
+_TABLES = _MODELS | {TABLES: _record(_split_tables, rest=_named(_MODELS), tables=optional(listing(text())))}
+_LAYERS = _record(_split_layers, rest=_named(_TABLES), degree=optional(count(1)), layers=mapping(one_of("columns", "rows")), choose=truth)
+strategy_of = _named(_TABLES | {LAYERS: _LAYERS})
+"""A strategy from JSON, or a `FormatError`."""

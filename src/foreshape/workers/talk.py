@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from foreshape.checked_json import bounded_json
+from foreshape.checked_json.readers import count, document, text, truth
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.ranks.meeting import Meeting, Watch
 from foreshape.ranks.parcel import word
-from foreshape.wire import bounded_json
-from foreshape.workers.fields import count, record, text, truth
 
 JOBS: Final = "jobs"
 """How many jobs have been announced."""
@@ -60,8 +60,8 @@ class Here:
     @staticmethod
     def from_bytes(data: bytes) -> Here:
         """Raises `FormatError` where it is nothing of the kind."""
-        found = record("the worker", bounded_json.parse(data), ("foreshape", "ranks", "keeps"))
-        return Here(text(100)("foreshape", found["foreshape"]), count(1)("ranks", found["ranks"]), truth("keeps", found["keeps"]))
+        found = document(dict[str, Any], foreshape=text(100), ranks=count(1), keeps=truth)("the worker", bounded_json.parse(data))
+        return Here(found["foreshape"], found["ranks"], found["keeps"])
 
 
 def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None] | None = None) -> T | None:

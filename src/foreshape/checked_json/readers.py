@@ -1,0 +1,177 @@
+"""Readers of JSON, from which a schema is put together: each value is of the type, range and count that it must be, or the whole is refused.
+
+A reader takes what a value is called and the value, and returns what it stands for: ``record(Point, x=real(), y=real())("at", {"x": 1, "y": 2})``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+from foreshape.errors import FormatError
+
+MOST_TEXT: Final = 4096
+"""The characters of a name or a path."""
+MOST_WORDS: Final = 20_000
+"""Those of an error."""
+MOST: Final = 2**53
+_DIGITS: Final = frozenset("0123456789abcdef")
+
+T = TypeVar("T")
+Reader = Callable[[str, Any], T]
+"""Takes what the field is called and what was given; gives the value, or raises `FormatError`."""
+
+
+def refuse(what: str, wanted: str, seen: Any) -> NoReturn:
+    """Say what a field must be."""
+    raise FormatError(f"{what[:200]} must be {wanted}; seen {str(seen)[:100]!r}")
+
+
+def of_format(given: Any, wanted: object, what: str, otherwise: str = "") -> dict[str, Any]:
+    """The other keys of an object whose ``format`` is the wanted one; ``what`` it is and what to do ``otherwise`` are in the error."""
+    found = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    if "format" not in found:
+        raise FormatError(f"not {what}: it does not say its format, {wanted!r}")
+    seen = found["format"]
+    if type(seen) is not type(wanted) or seen != wanted:
+        raise FormatError(f"{what} of format {repr(seen)[:80]}; this version reads {wanted!r}{otherwise}")
+    return {name: value for name, value in found.items() if name != "format"}
+
+
+# --- objects and lists
+
+
+def record(make: Callable[..., T], /, *may_lack: str, **fields: Reader[Any]) -> Reader[T]:
+    """An object with exactly these keys, of which it makes something; those that it may lack are left out."""
+    return lambda what, given: make(**_members(what, given, fields, may_lack, f"{what}."))
+
+
+def document(make: Callable[..., T], /, *may_lack: str, **fields: Reader[Any]) -> Reader[T]:
+    """The same of an outermost object: an error calls its fields by their keys alone."""
+    return lambda what, given: make(**_members(what, given, fields, may_lack, ""))
+
+
+def _members(what: str, given: Any, fields: Mapping[str, Reader[Any]], may_lack: Sequence[str], prefix: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        refuse(what, f"an object of {', '.join(fields)}", cast("object", given))
+    found = cast("dict[str, Any]", given)
+    for name in sorted((found.keys() ^ fields.keys()) - (set(may_lack) - found.keys())):
+        raise FormatError(f"{what} {'has' if name in found else 'lacks'} {name[:100]!r}")
+    return {name: read(prefix + name, found[name]) for name, read in fields.items() if name in found}
+
+
+def mapping(element: Reader[T], most: int = 10_000, name: Reader[str] | None = None) -> Reader[dict[str, T]]:
+    """An object of any names, as ``name`` reads them; none of them empty where that is not said."""
+    named = name or text()
+
+    def read(what: str, given: Any) -> dict[str, T]:
+        if not isinstance(given, dict) or len(cast("dict[str, Any]", given)) > most:
+            refuse(what, f"an object of at most {most} entries", cast("object", given))
+        return {named(f"a name in {what}", key): element(f"{what}.{key}", one) for key, one in cast("dict[str, Any]", given).items()}
+
+    return read
+
+
+def listing(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[list[T]]:
+    """A list."""
+
+    def read(what: str, given: Any) -> list[T]:
+        if not isinstance(given, list) or not least <= len(cast("list[Any]", given)) <= most:
+            refuse(what, f"a list of {least} to {most}", cast("object", given))
+        return [element(what, one) for one in cast("list[Any]", given)]
+
+    return read
+
+
+def series(make: Callable[..., T], /, *elements: Reader[Any], or_first: int | None = None) -> Reader[T]:
+    """A list of so many, each read by a reader of its own; or of the first of them alone."""
+    counts = {len(elements), len(elements) if or_first is None else or_first}
+
+    def read(what: str, given: Any) -> T:
+        if not isinstance(given, list) or len(cast("list[Any]", given)) not in counts:
+            refuse(what, f"a list of {' or '.join(map(str, sorted(counts)))}", cast("object", given))
+        return make(*(element(what, one) for element, one in zip(elements, cast("list[Any]", given), strict=False)))
+
+    return read
+
+
+def tupled(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[tuple[T, ...]]:
+    """A list, as a tuple."""
+    read = listing(element, most, least)
+    return lambda what, given: tuple(read(what, given))
+
+
+def optional(element: Reader[T]) -> Reader[T | None]:
+    """Null, or what ``element`` is."""
+    return lambda what, given: None if given is None else element(what, given)
+
+
+def anything(what: str, given: Any) -> Any:
+    """Whatever is given."""
+    return given
+
+
+# --- texts
+
+
+def text(most: int = MOST_TEXT, least: int = 1) -> Reader[str]:
+    """A text."""
+
+    def read(what: str, given: Any) -> str:
+        if not isinstance(given, str) or not least <= len(given) <= most or "\0" in given:
+            refuse(what, f"a text of {least} to {most} characters, none of them 0", given)
+        return given
+
+    return read
+
+
+def any_text(what: str, given: Any) -> str:
+    """A text of any length and characters."""
+    return given if isinstance(given, str) else refuse(what, "a text", given)
+
+
+def one_of(*words: str) -> Reader[str]:
+    """One of some words."""
+    return lambda what, given: given if isinstance(given, str) and given in words else refuse(what, " or ".join(map(repr, words)), given)
+
+
+def checksum(what: str, given: Any) -> str:
+    """A SHA-256 in digits."""
+    return given if isinstance(given, str) and len(given) == 64 and _DIGITS.issuperset(given) else refuse(what, "64 digits of a SHA-256", given)
+
+
+# --- numbers
+
+
+def count(least: int = 0, most: int = MOST) -> Reader[int]:
+    """A whole number."""
+    return lambda what, given: given if type(given) is int and least <= given <= most else refuse(what, f"a whole number from {least} to {most}", given)
+
+
+def number(what: str, given: Any) -> float:
+    """A number; NaN and infinities are such."""
+    if type(given) is float or (type(given) is int and abs(given) <= MOST):
+        return float(given)
+    refuse(what, "a number", given)
+
+
+def real(below: float = math.inf, above_zero: bool = False) -> Reader[float]:
+    """A number that is finite and at least 0, or above it, and below a bound."""
+    wanted = f"a finite number {'above' if above_zero else 'of at least'} 0" + (f" and below {below:g}" if below < math.inf else "")
+
+    def read(what: str, given: Any) -> float:
+        found = number(what, given)
+        return found if 0.0 <= found < below and (found or not above_zero) else refuse(what, wanted, given)
+
+    return read
+
+
+def truth(what: str, given: Any) -> bool:
+    """True or false."""
+    return given if isinstance(given, bool) else refuse(what, "true or false", given)
+
+
+def scalar(what: str, given: Any) -> float | str | bool | None:
+    """Null, a text, true or false, or a number; whole ones of any size."""
+    return given if given is None or isinstance(given, (str, bool)) or type(given) is int else number(what, given)

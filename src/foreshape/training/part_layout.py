@@ -1,0 +1,118 @@
+"""How a checkpoint says that values are divided over ranks, and where the elements of each are then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from foreshape.checked_json.readers import MOST, any_text, count, listing, mapping, one_of, optional, record, series, truth, tupled
+from foreshape.errors import FormatError
+from foreshape.spec import DTYPES, DType
+
+MOST_RANKS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value's elements are: in which part, from which of its elements on."""
+
+    part: str
+    start: int
+    dims: tuple[int, ...]
+    dtype: DType
+    dealt: bool
+    axis: int | None
+    holders: tuple[int, ...]
+    """For each part the rank whose file it is read from."""
+    cut: tuple[int, int] | None = None
+    """(axis, ways): the ranks from there on have each a part of the value along this axis, and of that what is said above."""
+
+
+class PartEntry(NamedTuple):
+    """A part as a checkpoint describes it."""
+
+    dtype: DType
+    size: int
+    dealt: bool
+    axis: int | None
+    ways: int
+    stride: int
+    pieces: list[PieceEntry]
+
+    def check(self, name: str, ranks: int) -> None:
+        """Refuse what does not fit together, or the number of ranks."""
+        one = self.dealt or self.axis is not None
+        if ranks % self.ways or (self.ways - 1) * self.stride >= ranks:
+            words = f"{self.ways} parts, each for {self.stride} ranks one after the other, where {ranks} ranks wrote it"
+            raise FormatError(f"{name[:80]!r} cannot be of {words}")
+        if self.axis is not None and self.dealt:
+            raise FormatError(f"{name[:80]!r} cannot be dealt and have an axis")
+        if one and len(self.pieces) != 1:
+            raise FormatError(f"the pieces of {name[:80]!r} must be one, where it is dealt or has an axis")
+
+    def place(self, name: str, piece: PieceEntry, ranks: int) -> Place:
+        """Where a piece is."""
+        said, start, dims = piece.name, piece.start, piece.dims
+        size, axis, ways, stride = self.size, self.axis, self.ways, self.stride
+        if self.dealt and (start != 0 or not dims or -(-dims[0] // ways) * math.prod(dims[1:]) != size):
+            raise FormatError(f"the rows of {said[:80]!r} do not make {size} elements for each of {ways} ranks")
+        if axis is not None and (start != 0 or axis >= len(dims) or dims[axis] % ways or math.prod(dims) != size * ways):
+            raise FormatError(f"{said[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
+        if start + math.prod(dims) > size * ways:
+            raise FormatError(f"{said[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
+        holders = tuple(at * stride for at in range(ways))
+        if piece.axis is None:
+            return Place(name, start, dims, self.dtype, self.dealt, axis, holders)
+        along, parts = piece.axis, piece.ways
+        if self.dealt or axis is not None or along >= len(dims) or not 1 <= parts <= stride or ways * stride > ranks:
+            raise FormatError(f"{said[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
+        whole = tuple(d * parts if at == along else d for at, d in enumerate(dims))
+        return Place(name, start, whole, self.dtype, self.dealt, axis, holders, (along, parts))
+
+
+class PieceEntry(NamedTuple):
+    """A piece of a part as a checkpoint describes it: a value, or a part of one along an axis."""
+
+    name: str
+    start: int
+    dims: tuple[int, ...]
+    axis: int | None = None
+    ways: int = 1
+
+
+class _Parts(NamedTuple):
+    """How values are divided: the checksum of each rank's file, and the parts by their names."""
+
+    checksums: list[str]
+    layout: dict[str, PartEntry]
+
+
+_TYPES = {d.short: d for d in DTYPES}
+
+
+def _dtype(what: str, given: Any) -> DType:
+    return _TYPES[one_of(*_TYPES)(what, given)]
+
+
+parts_of = record(
+    _Parts, checksums=listing(any_text, MOST_RANKS, 1),
+    layout=mapping(record(
+        PartEntry, dtype=_dtype, size=count(), dealt=truth, axis=optional(count()), ways=count(1), stride=count(1),
+        pieces=listing(series(PieceEntry, any_text, count(), tupled(count(), 64), count(), count(), or_first=3), MOST),
+    ), MOST, any_text),
+)  # fmt: skip
+"""How values are divided, all of it looked at but what `places_of` refuses."""
+
+
+def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, Place]:
+    """Where each value is. Raises `FormatError` where parts do not fit together, or the number of ranks that wrote them."""
+    places: dict[str, Place] = {}
+    for name, entry in layout.items():
+        entry.check(name, ranks)
+        for piece in entry.pieces:
+            if piece.name in places:
+                raise FormatError(f"a piece of {name[:80]!r} must have a name of its own; seen {piece.name[:80]!r}")
+            places[piece.name] = entry.place(name, piece, ranks)
+    return places
