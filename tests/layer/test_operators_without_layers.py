@@ -26,8 +26,8 @@ WITHOUT: Final = {
         alltoall barrier c_allgather c_allreduce_max c_allreduce_min c_allreduce_prod c_allreduce_sum c_broadcast c_concat c_dropout c_embedding
         c_identity c_reduce_max c_reduce_min c_reduce_prod c_reduce_sum c_reducescatter c_scatter c_softmax_with_cross_entropy c_split
         c_sync_calc_stream c_sync_comm_stream c_wait_comm c_wait_compute mp_allreduce_sum""",
-    "PaddlePaddle's optimizers and training write them: use_multi_tensor, ModelAverage, a warm-up of paddle.incubate, cross_entropy2 of fluid": """
-        average_accumulates cross_entropy2 cross_entropy_grad2 merged_adam merged_momentum pow2_decay_with_linear_warmup""",
+    "PaddlePaddle's trainings write them: use_multi_tensor, ModelAverage, a warm-up of paddle.incubate, recompute, cross_entropy of fluid": """
+        average_accumulates cross_entropy2 cross_entropy_grad2 merged_adam merged_momentum pow2_decay_with_linear_warmup seed""",
     "an older form, of PaddlePaddle 1.8, of what a layer writes by a newer one": """
         bicubic_interp bilinear_interp crop diag expand expand_as flatten flatten2 generate_proposals gru isinf isnan linear_interp lstm matmul
         multiclass_nms multiclass_nms2 nearest_interp one_hot pad2d reshape reverse shuffle_channel squeeze top_k transpose trilinear_interp
@@ -36,7 +36,7 @@ WITHOUT: Final = {
         depthwise_conv2d_transpose empty memcpy memcpy_d2h select_output share_data unbind""",
     "functions of fluid.layers for few networks": """
         add_position_encoding affine_channel box_decoder_and_assign center_loss cvm data_norm fsp gru_unit hash locality_aware_nms lstm_unit lstmp
-        merge_lod_tensor pad_constant_like seed similarity_focus size space_to_depth split_lod_tensor teacher_student_sigmoid_loss
+        merge_lod_tensor pad_constant_like similarity_focus size space_to_depth split_lod_tensor teacher_student_sigmoid_loss
         uniform_random_batch_size_like""",
     "functions of paddle.incubate, paddle.amp and others for few networks": """
         check_numerics fill_diagonal_tensor fused_bn_add_activation fused_embedding_seq_pool l1_norm partial_concat partial_sum shuffle_batch""",

@@ -1,4 +1,4 @@
-"""What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
+"""Layers: functions that append ops to the default main program and return their results."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -66,9 +66,7 @@ from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_
 from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.positions import position_numbers, rotary_positions, sinusoidal_positions
-from foreshape.layer.ranking import (
-    argmax, argmin, argsort, bincount, cummax, cummin, cumprod, cumsum, histogram, kthvalue, logcumsumexp, mode, nanmedian, searchsorted, topk,
-)
+from foreshape.layer.printing import assert_true, print
 from foreshape.layer.recompute_marks import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
@@ -84,6 +82,9 @@ from foreshape.layer.sequence_rows import (
     lod_append, lod_reset, sequence_attention, sequence_enumerate, sequence_erase, sequence_mask, sequence_pad, sequence_reshape, sequence_scatter,
     sequence_slice, sequence_topk_avg_pooling, sequence_unpad,
 )
+from foreshape.layer.sorting import (
+    argmax, argmin, argsort, bincount, cummax, cummin, cumprod, cumsum, histogram, kthvalue, logcumsumexp, mode, nanmedian, searchsorted, topk,
+)
 from foreshape.layer.special import (
     acos, acosh, asin, asinh, atan, atan2, atanh, cosh, digamma, erfinv, expm1, fmax, fmin, frac, heaviside, i0, i0e, i1, i1e, lerp, lgamma, logit,
     nextafter, polygamma, sinh, tan, trunc,
@@ -94,7 +95,6 @@ from foreshape.layer.training_only import in_training
 from foreshape.layer.transformer import mlp, transformer_decoder, transformer_decoder_block, transformer_encoder, transformer_encoder_block
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
 from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, max_pool3d_with_index, max_unpool3d, pool3d
-from foreshape.layer.watching import assert_true, print
 from foreshape.layer.weights import weighted_mean
 # isort: on
 # fmt: on

@@ -126,7 +126,7 @@ def _dense(
 
 @tells_line
 def attention_mask(query: Variable, key: Variable | None = None, mask: Variable | None = None, causal: bool = False) -> Variable | None:
-    """What attention adds to its scores: 0 where a key may be seen, and a number far below 0 where not. Made once, it serves many layers.
+    """Return the mask that attention adds to its scores: 0 where a key may be seen, and a number far below 0 elsewhere. Made once, it serves many layers.
 
     A row of queries that may see nothing looks at all keys alike.
 
@@ -173,7 +173,7 @@ def _added(mask: Variable, query: Variable) -> Variable:
 
 
 def _is_bounded(mask: Variable) -> bool:
-    """Whether a mask is trained, or made as `attention_mask` makes it, so that it is never -inf."""
+    """Tell whether a mask is trained, or made as `attention_mask` makes it, so that it is never -inf."""
     op = mask.op
     if op is None or not mask.spec.known_dtype.is_floating:
         return mask.is_parameter or not mask.spec.known_dtype.is_floating

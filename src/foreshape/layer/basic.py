@@ -139,7 +139,7 @@ def _dims(count: int) -> str:
 
 
 def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
-    """What to write where features are not known: what PaddlePaddle would read, or the dims at the end that are known."""
+    """Say how to write it where features are not known: as PaddlePaddle would read it, or with the known dims at the end."""
     if given is not None and isinstance(product(dims[given:]), int):
         return f"; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is flatten_last={len(dims) - given} here"
     known = next((at for at, size in enumerate(reversed(dims)) if not isinstance(size, int)), len(dims))

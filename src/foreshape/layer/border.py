@@ -127,7 +127,7 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
 
 
 def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether the class of each argument says already that it fits, which is all that most calls cost."""
+    """Tell whether the class of each argument says already that it fits: all that most calls cost."""
     in_order, by_name = quick_looks(begin)
     for quick, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
         if value.__class__ not in quick.classes and not isinstance(value, quick.bases):
@@ -149,7 +149,7 @@ def _hint(error: BaseException, called: str, function: Callable[..., Any]) -> No
 
 
 def _is_not_ours(error: Exception) -> bool:
-    """Whether it was raised in a function of the user's, or because the call does not fit the signature."""
+    """Tell whether an error was raised in a function of the user's, or because the call does not fit the signature."""
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None  # without the wrapper
     if trace is None:
         return True
@@ -161,12 +161,12 @@ def _is_not_ours(error: Exception) -> bool:
 
 
 class _Called(NamedTuple):
-    """What is called, to be named in an error."""
+    """A callable, to be named in an error."""
 
     name: str
     function: Callable[..., Any]
     documented: Callable[..., Any]
-    """What has the docstring with its arguments."""
+    """The function or class whose docstring explains the arguments."""
     hidden: int = 0
     """So many of the first parameters are no user's."""
 
@@ -189,7 +189,7 @@ class _Called(NamedTuple):
         return out
 
     def blame(self, args: tuple[Any, ...], named: dict[str, Any], error: Exception) -> str:
-        """What the parameters want and what they were given: those that do not fit; where all do, those that the failing line names."""
+        """Say of parameters how they must be and were: of those that do not fit; if all do, of those in the failing line."""
         wrong = self.misfits(args, named)
         if wrong:
             return self.words(wrong)

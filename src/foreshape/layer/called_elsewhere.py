@@ -1,4 +1,4 @@
-"""What other libraries call the layers, for whoever looks for them by those names."""
+"""Names of the layers in other libraries, with the names that they have here."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ Branch = Callable[[], Any]
 
 @tells_line
 def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None = None) -> Any:
-    """What ``true_fn()`` gives where ``pred`` holds, otherwise what ``false_fn()`` gives; only that one runs.
+    """Return ``true_fn()`` where ``pred`` holds, otherwise ``false_fn()``; only one of them runs.
 
     Args:
         pred: a bool variable of one element.
@@ -184,7 +184,7 @@ def _pairs(given: Any, what: str) -> list[tuple[Any, Branch]]:
 
 @tells_line
 def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | None = None) -> Any:
-    """What the function of the first condition that holds gives; where none holds, ``default()`` (the last pair's, if left out).
+    """Return the result of the function of the first true condition; if none is, ``default()`` (the last pair's, if left out).
 
     Args:
         pred_fn_pairs: (condition, function) pairs: one bool, and a function without arguments, which gives variables; all functions give as many, of the same
@@ -209,7 +209,7 @@ def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | Non
 
 @tells_line
 def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Sequence[Branch | tuple[int, Branch]], default: Branch | None = None) -> Any:
-    """What the function of the number ``branch_index`` gives; of another number, ``default()`` (the last function's, if left out).
+    """Return the result of the function of the number ``branch_index``; of another number, ``default()`` (the last function's, if left out).
 
     Args:
         branch_index: one int32 or int64 number.

@@ -1,4 +1,4 @@
-"""What detectors of objects do beside their layers: ``layer.detection.yolo_box``, ``layer.detection.multiclass_nms`` and the like.
+"""Operations of object detectors: ``layer.detection.yolo_box``, ``layer.detection.multiclass_nms`` and the like.
 
 A box is four numbers: left, top, right, bottom. Which boxes stay is known when the numbers are, so that their count is a symbol of its own.
 """
@@ -108,7 +108,7 @@ def yolo_loss(
     x: Variable, gt_box: Variable, gt_label: Variable, anchors: Sequence[int], anchor_mask: Sequence[int], num_classes: int, ignore_threshold: float,
     downsample_ratio: int, gt_score: Variable | None = None, use_label_smooth: bool = True, scale_x_y: float = 1.0,
 ) -> Variable:  # fmt: skip
-    """What the boxes, confidences and classes of a YOLO network cost, ``[batch]``.
+    """Return the loss of the boxes, confidences and classes of a YOLO network, ``[batch]``.
 
     Args:
         x: ``[batch, len(anchor_mask) * (5 + num_classes), height, width]``.
@@ -135,7 +135,7 @@ def multiclass_nms(
     boxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
     nms_eta: float = 1.0, background_label: int = -1, boxes_num: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """Of the boxes of each class of each image that overlap the best ones; of all classes the ``keep_top_k`` best.
+    """Drop the boxes of each class of each image that overlap better ones, and keep the ``keep_top_k`` best of all classes.
 
     Args:
         boxes: ``[batch, boxes, 4]``; or, with boxes_num, ``[rows, classes, 4]``.
@@ -303,7 +303,7 @@ def mine_hard_examples(
 def target_assign(
     x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """What the truth has that each prior is matched to, ``[images, priors, width]``, and how much it counts, ``[images, priors, 1]``.
+    """Return the truth that each prior is matched to, ``[images, priors, width]``, and its weight, ``[images, priors, 1]``.
 
     Args:
         x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.

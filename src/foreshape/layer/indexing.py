@@ -18,7 +18,7 @@ from foreshape.spec import dtype as dtype_of
 
 @tells_line
 def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Variable:
-    """What ``x`` is after ``x[index] = value``; ``x`` itself stays as it is.
+    """Return ``x`` after ``x[index] = value``; ``x`` itself stays as it is.
 
     Args:
         index: integers, slices and an Ellipsis, as of numpy.
@@ -102,7 +102,7 @@ def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
 
 
 def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
-    """Of a vector, the matrix with it as the diagonal ``offset`` and ``pad_value`` elsewhere; of a matrix, that diagonal.
+    """Return the matrix with a vector as its diagonal ``offset`` and ``pad_value`` elsewhere; of a matrix, that diagonal.
 
     Args:
         x: ``[n]`` or ``[rows, columns]``.
@@ -234,7 +234,7 @@ def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
 
 
 def index_sample(x: Variable, index: Variable) -> Variable:
-    """Of each row of ``x`` the elements that its row of ``index`` names: ``[rows, n]``.
+    """Return the elements of each row of ``x`` at the places in its row of ``index``: ``[rows, n]``.
 
     Args:
         x: ``[rows, columns]``.
@@ -328,7 +328,7 @@ def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
 
 
 def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
-    """Where those numbers of ``x``, ``[..., 1]``, that are in the part ``shard_id`` of ``index_num`` are in it; ``ignore_value`` for the others.
+    """Number the indices in ``x``, ``[..., 1]``, within the shard ``shard_id``; indices of other shards become ``ignore_value``.
 
     Args:
         x: int32 or int64.

@@ -91,7 +91,7 @@ def logical_or(x: Operand, y: Operand) -> Variable:
 
 
 def logical_xor(x: Operand, y: Operand) -> Variable:
-    """Whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0.
+    """Tell whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -125,7 +125,7 @@ def _close(type: str, x: Variable, y: Variable, rtol: float, atol: float, equal_
 
 
 def isclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
-    """Whether |x - y| <= atol + rtol * |y|, broadcast; bool. NaN is close to NaN where ``equal_nan``.
+    """Tell whether |x - y| <= atol + rtol * |y|, broadcast; bool. NaN is close to NaN where ``equal_nan``.
 
     Args:
         x: floats of any shape.
@@ -137,7 +137,7 @@ def isclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, eq
 
 
 def allclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
-    """Whether all |x - y| <= atol + rtol * |y|, for tensors of the same dims; one bool.
+    """Tell whether all |x - y| <= atol + rtol * |y|, for tensors of the same dims; one bool.
 
     Args:
         x, y: floats.
@@ -148,7 +148,7 @@ def allclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, e
 
 
 def equal_all(x: Variable, y: Variable) -> Variable:
-    """Whether x and y have the same dims and the same elements; one bool. Floating-point ones may differ by less than 1e-8.
+    """Tell whether x and y have the same dims and the same elements; one bool. Floating-point ones may differ by less than 1e-8.
 
     Args:
         x: of any shape.

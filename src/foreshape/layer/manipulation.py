@@ -19,7 +19,7 @@ _OPEN = 2**31 - 1
 
 
 def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
-    """What an operator takes for sizes: the attribute and the operands.
+    """Return the attribute and the operands by which an operator takes sizes.
 
     A size with symbols that is the one in ``keep`` at its place is written as ``kept``, which the operator reads as "the same".
     """

@@ -101,17 +101,17 @@ def sign(x: Variable) -> Variable:
 
 
 def is_finite(x: Variable) -> Variable:
-    """Whether x is neither NaN nor infinite; bool."""
+    """Tell whether x is neither NaN nor infinite; bool."""
     return unary(x, "isfinite_v2")
 
 
 def is_nan(x: Variable) -> Variable:
-    """Whether x is NaN; bool."""
+    """Tell whether x is NaN; bool."""
     return unary(x, "isnan_v2")
 
 
 def is_inf(x: Variable) -> Variable:
-    """Whether x is infinite; bool."""
+    """Tell whether x is infinite; bool."""
     return unary(x, "isinf_v2")
 
 

@@ -17,7 +17,7 @@ from foreshape.program.call_site import tells_line
 from foreshape.program.variable import Variable
 
 _LEAST = 1e-24
-"""What a square of a length is at least."""
+"""The least square of a length."""
 
 
 def _rows(layer: str, **given: Variable) -> None:

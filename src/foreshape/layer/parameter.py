@@ -22,7 +22,7 @@ from foreshape.spec import dtype as dtype_of
 
 @dataclass(frozen=True, slots=True)
 class ParamAttr:
-    """What a layer's parameter is called, how it starts, and whether it is trained.
+    """The name of a layer's parameter, its first values, and its training.
 
     An equal name in two layers shares the parameter. ``split`` says how `foreshape.split_layers` divides a weight over ranks: by "columns" or
     by "rows"; it is not saved with a program.
@@ -71,7 +71,7 @@ _DEFAULT = ParamAttr()
 
 
 def part_of(given: Any, called: str, initialised: bool = True) -> Any:
-    """What one of several parameters is given of what a layer of several was: where that has a name, the name and ``called`` behind a dot.
+    """Return the attributes of one of a layer's several parameters: if they have a name, that with ``called`` behind a dot.
 
     Args:
         given: as of `param_attr`, or False.
@@ -167,7 +167,7 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
 
 
 _first_values: dict[Any, Attributes] = {}
-"""What the startup program does for a spec, by initializer: the parameters of a network are of few kinds."""
+"""The startup op of a spec, by initializer: the parameters of a network are of few kinds."""
 
 
 def _first_value(initializer: Initializer, spec: Spec, site: Site) -> Attributes:

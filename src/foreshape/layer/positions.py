@@ -9,8 +9,8 @@ from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.manipulation import concat, reshape, shape, slice, split, stack, unsqueeze, unstack
 from foreshape.layer.math import cast, cos, scale, sin
-from foreshape.layer.ranking import cumsum
 from foreshape.layer.sequence import sequence_expand_as, sequence_first_step
+from foreshape.layer.sorting import cumsum
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import name_scope
 from foreshape.program.variable import Variable
@@ -24,7 +24,7 @@ def size_of(x: Variable, axis: int) -> int | Variable:
 
 @tells_line
 def position_numbers(x: Variable) -> Variable:
-    """Where each row of ``x`` stands in its sequence: 0, 1, 2, ...
+    """Number the rows of each sequence of ``x``: 0, 1, 2, ...
 
     Args:
         x: dense ``[batch, time, ...]``, or ragged ``[rows, ...]``.

@@ -110,7 +110,7 @@ def simple_rnn(
 
 
 class _Layers:
-    """What the three share."""
+    """The part that the three recurrent layers share."""
 
     def __init__(self, mode: str, hidden: int, layers: int, bidirectional: bool, dropout: float, is_test: bool, seed: int, prefix: str) -> None:
         if hidden < 1 or layers < 1:

@@ -96,7 +96,7 @@ def reduce_prod(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variab
 
 
 def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Tell whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
 
     Args:
         x: bools, or numbers, which are true where they are not 0.
@@ -107,7 +107,7 @@ def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variabl
 
 
 def reduce_any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Tell whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
 
     Args:
         x: bools, or numbers, which are true where they are not 0.

@@ -27,7 +27,7 @@ _PLAIN: Final[dict[Any, tuple[str, str]]] = {
 }
 """A class -> what one of it is called, and several."""
 _IN_ALIASES: Final = {"Sequence": Sequence, "Mapping": Mapping, "Callable": Callable, "Dim": Dim, "Variable": Variable}
-"""What aliases that are strings name, also where the module that imports one of them does not have it."""
+"""Classes in aliases that are strings, for modules that import an alias without its classes."""
 
 
 signature_of = functools.cache(inspect.signature)
@@ -52,7 +52,7 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 class Quick(NamedTuple):
-    """What of a parameter is known by the class of a value alone, as a quick look before `fits`.
+    """Classes of values that fit a parameter, as a quick look before `fits`.
 
     Attributes:
         classes: an instance of exactly one of these fits.
@@ -83,12 +83,12 @@ def _quick(wanted: Any) -> Quick:
 
 
 def _meant(annotation: str, names: dict[str, Any]) -> Any:
-    """What an annotation that is a string says."""
+    """Return the object that an annotation says as a string."""
     return get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names)["it"]
 
 
 def fits(value: object, wanted: Any) -> bool:
-    """Whether a value is what an annotation says, where numpy's numbers are numbers, and any iterable is a sequence."""
+    """Tell whether a value fits an annotation, where numpy's numbers are numbers, and any iterable is a sequence."""
     kind = get_origin(wanted)
     inner = get_args(wanted)
     if wanted is Any or wanted is object:
@@ -137,7 +137,7 @@ def _is_number(value: object, whole: bool) -> bool:
 
 
 def words(wanted: Any, several: bool = False) -> str:
-    """What an annotation says, as a person would."""
+    """Say an annotation in words."""
     if wanted is Any or wanted is object:
         return "things" if several else "what its documentation says"
     if wanted is None:

@@ -140,7 +140,7 @@ def edit_distance(
     x: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
     label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """How many insertions, deletions and substitutions make each sequence of ``x`` that of ``label``.
+    """Count the insertions, deletions and substitutions that make each sequence of ``x`` that of ``label``.
 
     Args:
         x, label: numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with the lengths.
@@ -170,7 +170,7 @@ def chunk_eval(
     x: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None,
     length: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:  # fmt: skip
-    """How well the chunks of a tagging (such as the names of a text) are found.
+    """Return precision, recall and F1 of the chunks of a tagging, such as the names in a text.
 
     Args:
         x, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``. A number is type * (tags of the

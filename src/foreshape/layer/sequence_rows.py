@@ -14,7 +14,7 @@ from foreshape.spec import INT64, dtype
 
 
 def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
-    """Of each sequence i the ``length[i]`` rows from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
+    """Return the ``length[i]`` rows of each sequence i from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
 
     A range that does not lie in its sequence is an error of the run.
 

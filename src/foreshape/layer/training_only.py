@@ -18,7 +18,7 @@ from foreshape.program.variable import Variable
 
 @tells_line
 def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], otherwise: Any = None) -> Any:
-    """What ``function(x)`` gives in training; in a test ``x`` itself.
+    """Return ``function(x)`` in training; in a test ``x`` itself.
 
     Examples:
         >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own

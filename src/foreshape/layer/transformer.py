@@ -57,7 +57,7 @@ def mlp(
 
 
 class _Settings:
-    """What the blocks of a network share."""
+    """The settings that the blocks of a network share."""
 
     def __init__(
         self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool, epsilon: float,

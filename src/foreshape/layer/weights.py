@@ -146,5 +146,5 @@ def of_labels(weights: Variable, label: Variable, ignore_index: int) -> Variable
 
 
 def counted(label: Variable, ignore_index: int) -> Variable:
-    """Where a class number is not the one that is ignored."""
+    """Tell where a class number is not the ignored one."""
     return not_equal(label, ignore_index)

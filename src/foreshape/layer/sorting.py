@@ -14,7 +14,7 @@ from foreshape.spec import dtype as dtype_of
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order.
+    """Return the index of the largest element of ``x`` along ``axis``; without an axis, among all elements in row-major order.
 
     Args:
         x: numbers of any shape.
@@ -26,7 +26,7 @@ def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
 
 
 def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:
-    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order.
+    """Return the index of the smallest element of ``x`` along ``axis``; without an axis, among all elements in row-major order.
 
     Args:
         x: numbers of any shape.
@@ -115,7 +115,7 @@ def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: boo
 
 
 def searchsorted(sorted_sequence: Variable, values: Variable, dtype: Any = "int64", right: bool = False) -> Variable:
-    """How many numbers of a rising row ``[n]`` are less than each of ``values``; at most it where ``right``. int64, or int32.
+    """Count the numbers of a rising row ``[n]`` that are less than each of ``values``; with ``right``, at most it.
 
     A sequence of more dims has a row for each row of ``values``.
 
@@ -179,7 +179,7 @@ def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable,
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
-    """How often each number from 0 on occurs in ``x``, ``[n]``, or the sum of the ``weights`` where it does. Only the run tells how many
+    """Count the occurrences of each number from 0 on in ``x``, ``[n]``, or the sum of the ``weights`` where it does. Only the run tells how many
     numbers that are; where ``x`` is not empty, at least ``minlength``.
 
     Args:
@@ -191,7 +191,7 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
 
 
 def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Variable:
-    """How many elements of ``x`` lie in each of ``bins`` ranges of one width between ``min`` and ``max``; where these are equal, between
+    """Count the elements of ``x`` in each of ``bins`` ranges of one width between ``min`` and ``max``; where these are equal, between
     the least and the greatest of ``x``. int64, ``[bins]``.
 
     Args:
