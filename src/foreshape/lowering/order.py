@@ -16,7 +16,6 @@ from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.call_memory import retained_of, workspace_in_rows
 from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value, values_of
-from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 
@@ -30,7 +29,8 @@ Place = list[KernelCall]
 
 def _is_held(i: KernelCall) -> bool:
     """Return whether the order around a call stays, since it runs a block, adds to an array, or waits for other ranks."""
-    return isinstance(i.op.operator, Collective) or (isinstance(i, OpCall) and (i.region is not None or i.before is not None))
+    operator = i.op.operator
+    return (operator is not None and operator.collective) or (isinstance(i, OpCall) and (i.region is not None or i.before is not None))
 
 
 def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:

@@ -12,7 +12,6 @@ from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
 from foreshape.engine.machine_memory import default_limit
 from foreshape.errors import ExecutionError, RankError, SchemaError
-from foreshape.ops.collective.sums import Collective
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
 from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
@@ -226,7 +225,7 @@ class OverRanks:
         """The floating persistable values that the forward pass writes, each rank its own: not those that a collective makes alike."""
         block = self.program.global_block
         forward = [op for op in self.program.all_ops() if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE)]
-        written = {n for op in forward if not isinstance(op.operator, Collective) for n in op.output_names()}
+        written = {n for op in forward if op.operator is None or not op.operator.collective for n in op.output_names()}
         return sorted(n for n in written if (v := block.vars.get(n)) is not None and v.persistable and v.dtype is not None and v.dtype.is_floating)
 
     def _compare_programs(self) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 from foreshape.checked_json import bounded_json
 from foreshape.checked_json.readers import MOST_WORDS, count, document, listing, mapping, number, optional, real, text
 from foreshape.errors import FormatError
-from foreshape.ops.collective.sums import Collective
 from foreshape.program import Program
 from foreshape.training import History
 from foreshape.training.changes import op_line
@@ -133,7 +132,7 @@ def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]
         "ops": digest(map(op_line, ops)),
         "values": digest(f"{v.name} {v.spec.text()}" for v in persistables(program)),
         "feeds": digest(f"{name} {spec}" for name, spec in sorted(feeds.items())),
-        "collectives": digest(op_line(op) for op in ops if isinstance(op.operator, Collective)),
+        "collectives": digest(op_line(op) for op in ops if op.operator is not None and op.operator.collective),
         "data": digest(f"{name} {fact}" for name, fact in sorted(data.items())),
     }
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:
     """``x`` in the shape that two tensors are broadcast to; ragged where either is."""
-    ragged = x.lod is not None, y.lod is not None
-    dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots, ragged)
+    dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots, (x.lod is not None, y.lod is not None))
     return Spec(x.kind, x.dtype, dims, broadcast_lod(x, y, dims, axis))
 
 
@@ -130,6 +129,7 @@ class Logical(Operator):
 
     abstract = True
     family = "shape"
+    per_element = True
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="broadcast against X")
     Out = result(doc="bool, the broadcast shape")
@@ -173,6 +173,7 @@ class LogicalNot(Operator):
 
     type = "logical_not"
     family = "shape"
+    per_element = True
     X = operand(ANY, doc="any shape")
     Out = result(doc="bool, as X")
     gradient = ZERO_GRADIENT
@@ -231,7 +232,7 @@ class BitwiseNot(Operator):
     """Out = the bits that X has not."""
 
     type = "bitwise_not"
-    family = "shape"
+    per_element = True
     X = operand((BOOL, *INTEGER), doc="any shape")
     Out = result(doc="as X", may_share="X")
     gradient = ZERO_GRADIENT
@@ -249,7 +250,6 @@ class IsClose(Operator):
     """Out = whether |Input - Other| <= atol + rtol * |Other|."""
 
     type = "isclose"
-    family = "shape"
     Input = operand(FLOATING, doc="any shape")
     Other = operand(FLOATING, same_type_as="Input", doc="broadcast against Input")
     Rtol = operand((FP64,), optional=True, doc="rtol, as a tensor of one number")
@@ -331,7 +331,6 @@ class EqualAll(Operator):
     """Out = whether X and Y have the same dims and the same elements; floating-point ones that differ by less than 1e-8 count as the same."""
 
     type = "equal_all"
-    family = "shape"
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="any shape")
     Out = result(doc="bool, []")
@@ -367,6 +366,7 @@ class Where(Operator):
 
     type = "where"
     family = "shape"
+    per_element = True
     Condition = operand((BOOL,), doc="broadcast against X and Y")
     X = operand(ANY, doc="broadcast against Condition and Y")
     Y = operand(ANY, same_type_as="X", doc="broadcast against Condition and X")

@@ -53,6 +53,7 @@ class Lerp(Operator):
     """Out = X + Weight * (Y - X): X where Weight is 0, Y where it is 1. Weight has no gradient."""
 
     type = "lerp"
+    per_element = True
     X = operand(FLOATING, doc="any shape")
     Y = operand(FLOATING, same_type_as="X", doc="broadcast against X")
     Weight = operand(FLOATING, same_type_as="X", doc="broadcast against both")
@@ -90,6 +91,7 @@ class NextAfter(Operator):
     """out = the next number after x in the direction of y that the element type has; y where both are equal. Nothing is broadcast."""
 
     type = "nextafter"
+    per_element = True
     x = operand(FLOATING, doc="any shape")
     y = operand(FLOATING, same_type_as="x", doc="as x")
     out = result(doc="as x", may_share="x")
