@@ -14,8 +14,9 @@ from support.harness import build, key_of, of_each_operator, operators, sampled
 from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.traits import ShardingRule, is_update
-from foreshape.spec import SELECTED_ROWS
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, tensor
 from foreshape.values.rows import Rows
+from foreshape.values.torch_types import dtype_of_torch
 
 CASES = list(sampled())
 SAYS = {
@@ -96,6 +97,23 @@ def test_parts_of_operands_give_parts_of_results(name: str, cls: type[Operator],
     rule = None if is_drawn(operator) else operator.sharding_rule(*key)
     if rule is not None:
         hold_to_rule(operator, given, rule)
+
+
+@of_each_operator(c for c in CASES if c[1].per_element and c[1].grad_class is not None)
+def test_parts_of_gradients_of_each_element_follow_too(name: str, cls: type[Operator], sample: Sample) -> None:
+    operator, key, given = given_of(cls, sample)
+    if is_drawn(operator) or not sample.differentiate or any(s is not None and s.kind is not LOD_TENSOR for s in key):
+        return
+    made, slots = results_of(operator, given), cls.grad_class.schema.operand_names
+    rng = np.random.RandomState(2)
+    flowing = {f"{n}@GRAD": torch.from_numpy(rng.uniform(-1, 1, t.shape)).to(t.dtype) for n, t in made.items() if t is not None}
+    taken = {**given, **made, **flowing}
+    if slots <= taken.keys() and all(t.is_floating_point() for t in made.values() if t is not None):
+        undone = cls.grad_class.with_values({n: getattr(operator, n) for n in cls.schema.attributes})
+        of_gradient: Given = {o.name: taken[o.name] for o in cls.grad_class.schema.operands}
+        rule = undone.sharding_rule(*(None if t is None else tensor(dtype_of_torch(t.dtype), *t.shape) for t in of_gradient.values()))
+        if rule is not None:
+            hold_to_rule(undone, of_gradient, rule)
 
 
 def test_most_axes_of_samples_are_cut() -> None:
