@@ -76,13 +76,14 @@ def _expand(block: Block, op: Op) -> None:
     for operand in operator.schema.operands:
         found = [v for n in op.inputs.get(operand.name, ()) if n != EMPTY and (v := block.find(n)) is not None]
         operands.append(found if operand.many else found[0] if found else None)
-    results = operator.expand(ops, *operands)
-    given = results if isinstance(results, tuple) else (results,)
+    results: Any = operator.expand(ops, *operands)
+    given: tuple[Any, ...] = results if isinstance(results, tuple) else (results,)
     before = ops.at
     block.ops.pop(before)
     for result, value in zip(operator.schema.results, given, strict=True):
         names = op.outputs.get(result.name, ())
-        for part, name in zip(value if isinstance(value, list) else [value], names, strict=False):
+        parts: list[Any] = value if isinstance(value, list) else [value]
+        for part, name in zip(parts, names, strict=False):
             if part is not None and name != EMPTY:
                 ops.name(part, name)
     block.program.touch()

@@ -174,8 +174,8 @@ class Operator:
 
     kernel: ClassVar[Callable[..., Any]]
 
-    def expand(self, of: Composition, *operands: Any) -> Any:
-        """Write the operator as others: append them to ``of``, and return the results."""
+    def expand(self, of: Composition, *operands: Any, **named: Any) -> Any:
+        """Write the operator as others: append them to ``of``, given its ``operands`` (or ``named`` slots), and return the results."""
         raise SchemaError(f"{self.type} is not made of others")
 
     def acts(self) -> bool:

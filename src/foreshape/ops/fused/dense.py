@@ -76,10 +76,11 @@ class Fc(Operator):
         return product(Input.known_dims) * W.known_dims[1]
 
     def expand(self, of: Composition, Input: Any, W: Any, Bias: Any) -> Any:
+        weight = W
         if self.padding_weights:
             rows, columns = W.spec.known_dims
-            W = of("slice", {"axes": [0, 1], "starts": [0, 0], "ends": [rows - 4, columns - 4]}, Input=W)
-        out = with_bias(of, of("mul", {"x_num_col_dims": self.in_num_col_dims}, X=Input, Y=W), Bias)
+            weight = of("slice", {"axes": [0, 1], "starts": [0, 0], "ends": [rows - 4, columns - 4]}, Input=W)
+        out = with_bias(of, of("mul", {"x_num_col_dims": self.in_num_col_dims}, X=Input, Y=weight), Bias)
         return activated(of, out, self.activation_type)
 
     samples = [

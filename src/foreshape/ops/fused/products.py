@@ -72,9 +72,10 @@ class FusionRepeatedFcRelu(Operator):
         return X.known_dims[0] * sum((w.elements for w in W), 0)
 
     def expand(self, of: Composition, X: Any, W: Any, Bias: Any) -> Any:
+        out = X
         for w, bias in zip(W, Bias, strict=True):
-            X = of("relu", X=with_bias(of, of("mul", X=X, Y=w), bias))
-        return [], X
+            out = of("relu", X=with_bias(of, of("mul", X=out, Y=w), bias))
+        return [], out
 
     samples = [
         sample(X=f32(2, 3), W=[f32(3, 4), f32(4, 5)], Bias=[f32(4), f32(1, 5)]),
