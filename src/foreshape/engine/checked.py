@@ -1,6 +1,6 @@
-"""Checked running: instruction by instruction, every value compared with its inferred spec, stopping at the first that is not finite.
+"""Checked running: instruction by instruction, with every value compared with its inferred spec, up to the first that is not finite.
 
-What nothing needs any more is filled with a pattern before it is dropped, so that whoever reads it all the same computes nonsense.
+A value is filled with a pattern before it is dropped, so that a late reader computes nonsense.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foreshape.values.torch_types import dtype_of_torch
 
 @data_class()
 class Frame:
-    """A block while it is run: its values, by the names that the step's text has for them, and the number of the instruction."""
+    """A block while it runs: its values, by their names in the step's text, and the number of the instruction."""
 
     lowered: Lowered
     values: dict[str, Any]
@@ -36,14 +36,14 @@ Watch = Callable[[list[Frame]], None]
 
 
 class Checked:
-    """Runs a step instruction by instruction, by the text that is compiled otherwise.
+    """A runner of a step, instruction by instruction, by the text that is compiled otherwise.
 
     Args:
-        symbols: the values of symbols, for the dims that values must have.
-        every: results that nobody reads are made and looked at, too.
-        look: compare values with their specs, and refuse those that are not finite.
-        fill: write a pattern over the memory of what is dropped.
-        watch: is called after every kernel, before anything is dropped, with the blocks that are being run, the outermost first.
+        symbols: the values of symbols, for the dims of values.
+        every: make and look at unread results too.
+        look: compare values with their specs, and refuse values that are not finite.
+        fill: write a pattern over the memory of dropped values.
+        watch: called after every kernel, before anything is dropped, with the running blocks, the outermost first.
     """
 
     def __init__(self, symbols: Mapping[str, int], *, every: bool = True, look: bool = True, fill: bool = True, watch: Watch | None = None) -> None:
@@ -52,10 +52,10 @@ class Checked:
         self._texts: dict[int, _Text] = {}
 
     def run(self, emitted: Emitted, tensors: Sequence[Any], scope: Scope) -> list[Any]:
-        """What the compiled step would return.
+        """Return the results that the compiled step would return.
 
         Raises:
-            ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
+            ExecutionError: a value of another shape or element type than inferred, or an op made a NaN or an infinity.
         """
         function: FunctionType = emitted.bind(scope)[0]
         self.symbols = Symbols(self.given, emitted.lowered.block.program)
@@ -124,7 +124,7 @@ class Checked:
         if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:
             raise ExecutionError(f"{what} must be {spec.dtype.name}; the kernel made {dtype_of_torch(plain.dtype).name}{where}")
         if (plain.is_floating_point() or plain.is_complex()) and plain.numel() and not bool(torch.isfinite(plain).all()):
-            if (meant is not None and meant(repr(value), plain)) or (i is None and len(self.frames) > 1):  # what comes into a block was looked at
+            if (meant is not None and meant(repr(value), plain)) or (i is None and len(self.frames) > 1):  # a block's operands were looked at
                 return
             kind = "a NaN" if bool(torch.isnan(plain).any()) else "an infinity"
             given: dict[str, Any] = {v.name: values.get(repr(v)) for v in i.reads()} if i is not None else {}

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: it is run with a clock behind each of its kernel calls."""
+"""The profiler: it runs a step with a clock behind each of its kernel calls."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def profile(
     program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None, *,
     executor: Executor | None = None, runs: int | None = None,
 ) -> Profile:  # fmt: skip
-    """How long each kernel call of a step takes, measured.
+    """Measure how long each kernel call of a step takes.
 
-    The program is really run, ``runs`` times with a clock behind each call and as often without, after three runs that are not counted: what
-    updates parameters updates them each time. No other thread may use the executor meanwhile. A program that is used as it was saved is best
-    profiled with ``executor=fs.Executor(frozen=True)``, as `Predictor` runs it.
+    The program is really run, ``runs`` times with a clock behind each call and as often without, after three uncounted runs. Each run updates parameters if
+    the program does. No other thread may use the executor meanwhile. Profile a program for inference with ``executor=fs.Executor(frozen=True)``, as
+    `Predictor` runs it.
 
     Args:
         program, feed, fetch, scope: as `Executor.run` takes them.
@@ -50,8 +50,8 @@ def profile(
         The calls with the medians of their times.
 
     Raises:
-        ExecutionError: ``runs`` is no whole number from 1 on; the executor checks what it runs, or is on another device, whose kernels run later
-            than they are called. What `Executor.run` raises.
+        ExecutionError: ``runs`` is no whole number from 1 on; or the executor checks its runs, or is on another device, whose kernels run later than their
+            calls. Also every error of `Executor.run`.
     """
     program = program if program is not None else default_main_program()
     scope = scope if scope is not None else default_scope()
@@ -71,7 +71,7 @@ def profile(
             clock.begin()
             run()
             clock.end()
-    planned = next(reversed(step.plan_cache.values()))  # of the feed that came last, for the first time
+    planned = next(reversed(step.plan_cache.values()))  # for the last feed, for the first time
     threads = 1 if planned.threads == 1 else torch.get_num_threads()
     return Profile(clock.calls(dict(planned.values)), median(plain), count, dict(planned.values), threads, _rate(threads))
 
@@ -83,7 +83,7 @@ def _timed(run: Callable[[], object]) -> float:
 
 
 def _rate(threads: int) -> float:
-    """The multiply-adds in a second of a large product on so many threads."""
+    """Return the multiply-adds in a second of a large product on so many threads."""
     x, before = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -93,7 +93,7 @@ def _rate(threads: int) -> float:
 
 
 class _Clocked(Protocol):
-    """A kernel of several steps that can tell how long each takes."""
+    """A kernel of several steps with a clock for each."""
 
     def clocked(self, *given: Any) -> tuple[Any, list[Any]]: ...
 
@@ -104,7 +104,7 @@ _Key: TypeAlias = tuple[int, int | None]
 
 @dataclass(slots=True)
 class _Times:
-    """Of the calls of one block: seconds and calls in the run that is under way."""
+    """The times of the calls of one block: seconds and calls in the run under way."""
 
     lowered: Lowered
     seconds: dict[_Key, float] = field(default_factory=dict[_Key, float])
@@ -119,17 +119,17 @@ class _Times:
 
 
 class _Clock:
-    """Times what a step calls, and what its blocks call."""
+    """A clock for the calls of a step and of its blocks."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Times] = {}
         self._functions: dict[int, FunctionType] = {}
         self._inside = 0.0
-        """The seconds, since the call under way began, that are counted for what it calls."""
+        """The seconds, since the call under way began, that count for calls within it."""
 
     @contextmanager
     def within(self, lowered: Lowered, function: Any) -> Generator[None]:
-        """Let a step that is bound be run with the clock: its function is another one meanwhile."""
+        """Exchange the function of a bound step for one with clocks meanwhile."""
         code, defaults, before = function.__code__, function.__defaults__ or (), running.checked
         emitted, times = self._emitted(lowered)
         held = len(defaults) - len(lowered.derived)
@@ -151,7 +151,7 @@ class _Clock:
             names.update(there)
 
     def _emitted(self, lowered: Lowered) -> tuple[dict[str, Any], _Times]:
-        """The names that the text of a step or a block with clocks needs, its code among them; and where its times go."""
+        """Return the names in the text of a step or a block with clocks, its code among them, and its times."""
         times = self._blocks[id(lowered)] = _Times(lowered)
 
         def tick(at: int, since: float) -> float:
@@ -174,7 +174,7 @@ class _Clock:
         return run
 
     def _block(self, lowered: Lowered, given: Sequence[Any]) -> list[Any]:
-        """A block that an op runs; what its calls take is not that op's."""
+        """Run a block of an op; the time of its calls is not the op's own."""
         function = self._functions.get(id(lowered))
         if function is None:
             names = self._emitted(lowered)[0]
@@ -193,7 +193,7 @@ class _Clock:
             times.runs.append(times.seconds)
 
     def calls(self, values: dict[str, int]) -> list[Call]:
-        """What was called, in the order of the step."""
+        """Return the calls, in the order of the step."""
         out: list[Call] = []
         for times in self._blocks.values():
             stands = _standing(times.lowered)
@@ -221,7 +221,7 @@ def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict
 
 
 def _types(ops: Sequence[Op]) -> str:
-    """The types of some ops, each once."""
+    """Return the types of some ops, each once."""
     return " + ".join(dict.fromkeys(op.type for op in ops))
 
 
@@ -230,7 +230,7 @@ def _line(op: Op) -> str:
 
 
 def _result(i: KernelCall, of: Op | None) -> Variable | None:
-    """The variable that a call makes first; of an op that is a part of it, or that changes what it is given."""
+    """Return the variable of a call's first described result; for one op of the call, or without any, the op's own first."""
     if of is None:
         found = next((v for v in i.writes() if v.variable is not None), None)
         if found is not None:
@@ -246,7 +246,7 @@ def _dims(variable: Variable, values: dict[str, int]) -> str:
 
 
 def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | None:
-    """The multiply-adds of shares of some ops; None where none of them is a product, or nobody knows how many there are."""
+    """Return the multiply-adds of shares of some ops; None where none of them is a product, or nobody knows how many there are."""
     total = 0.0
     for op, part in stands:
         of = op.operator
@@ -265,8 +265,9 @@ def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | N
 
 
 def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
-    """What each call stands for, in the order of the block: ops, and the share of the results of each that it makes. A result that no call makes
-    is within the one that it goes into."""
+    """Return the ops that each call computes, in the order of the block, with its share of the results of each. A result of no call counts for the call that
+    takes it.
+    """
     makers: dict[tuple[int, str], _Key] = {}
     own: dict[int, _Key] = {}
     for at, i in enumerate(lowered.calls):
@@ -277,8 +278,8 @@ def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
     stands: dict[_Key, list[tuple[Op, float]]] = {}
     readers: dict[str, _Key] = {}
     chosen = set(map(id, lowered.ops))
-    for op in reversed([op for op in lowered.block.ops if id(op) in chosen]):  # in the order in which results go into others
-        if op.operator is not None and op.operator.described_results:  # what is fed
+    for op in reversed([op for op in lowered.block.ops if id(op) in chosen]):  # in reverse order of use
+        if op.operator is not None and op.operator.described_results:  # a feed
             continue
         names = [n for n in op.output_names() if not is_absent(n)]
         found = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]

@@ -13,12 +13,12 @@ _MOST_DEPTH = 64
 
 
 def column_of(name: str, given: Any, levels: int) -> tuple[Any, list[Any], list[Any]] | None:
-    """The flat values of a list column, the lengths of each of its ``levels`` levels of sequences, and of each list level below.
+    """Return the flat values of a list column, the lengths of each of its ``levels`` levels of sequences, and of each list level below.
 
-    None where it is no column.
+    None if it is no column.
 
     Raises:
-        FeedError: fewer levels, missing values, or offsets that are none.
+        FeedError: too few levels, missing values, or invalid offsets.
     """
     package = type(given).__module__.partition(".")[0]
     if package == "pyarrow":
@@ -45,7 +45,7 @@ def _even(count: int, length: int) -> Any:
 
 
 def _lengths(name: str, offsets: Any, count: int, below: int) -> tuple[int, int, Any]:
-    """The range of the parts that a list level takes from the next, and the lengths of its lists."""
+    """Return the range of the parts that a list level takes from the next, and the lengths of its lists."""
     import numpy
 
     offsets = numpy.asarray(offsets)
@@ -92,7 +92,7 @@ def _arrow(name: str, array: Any) -> tuple[list[Any], Any]:
 
 
 def _viewed(name: str, array: Any) -> tuple[Any, Any]:
-    """The lengths of lists that begin anywhere in their values, and these values in the order of the lists."""
+    """Return the lengths of lists that begin anywhere in their values, and these values in the order of the lists."""
     import numpy
 
     values, starts, counts = array.values, numpy.asarray(array.offsets).astype(numpy.int64), numpy.asarray(array.sizes).astype(numpy.int64)
@@ -103,7 +103,7 @@ def _viewed(name: str, array: Any) -> tuple[Any, Any]:
 
 
 def missing_in(array: Any) -> int:
-    """How many values an Arrow column lacks, at the outermost depth that lacks any."""
+    """Count the missing values of an Arrow column, at the outermost depth with any."""
     if hasattr(array, "chunks"):
         return sum(missing_in(chunk) for chunk in array.chunks)
     if hasattr(array, "storage"):  # an extension type

@@ -1,4 +1,4 @@
-"""Fed numbers in the element type that the program wants, where they stay the same numbers."""
+"""Exact conversion of fed numbers to the element type of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tensor, bool]:
-    """A tensor in the element type ``want``, which torch calls ``wanted``, and whether numbers may have been rounded (float64 for float32).
+    """Return a tensor in the element type ``want`` (``wanted`` in torch), and True if numbers may be rounded (float64 to float32).
 
     Raises:
         FeedError: another kind of number, a float type that holds less, or an integer that the type does not have.
@@ -42,7 +42,7 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
 
 
 def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:
-    """A tensor of a type that no program has (uint16, float8) in one that holds all of its numbers; None where there is none."""
+    """Return a tensor of a foreign type (uint16, float8) in a type that holds all of its numbers; None without one."""
     name = str(tensor.dtype).removeprefix("torch.")
     if want.is_integer and name in ("uint16", "uint32", "uint64"):
         whole = tensor.to(torch.int64)

@@ -1,4 +1,4 @@
-"""Infinities that a program means: a -inf that it writes as a constant, as masks of attention do, and what only moves it or adds to it."""
+"""Intended infinities: -inf as a constant of the program, as in masks of attention, and ops that only move it or add to it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PUT = (-1.0, -1025.0)
-"""What is put in the place of -inf, one after the other, to see whether a result follows it."""
+"""The two substitutes of -inf, one after the other, by which a result is seen to follow it."""
 
 
 def operands_before(i: KernelCall, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Copies of what an instruction reads, where some of it is -inf; None where nothing is."""
+    """Return copies of the operands with -inf of an instruction; None without any."""
     if region_of(i) is not None:  # its own instructions are looked at one by one
         return None
     read = {repr(v): values[repr(v)] for v in i.reads() if repr(v) in values} | {repr(s): values[repr(s)] for _, s in i.copies if repr(s) in values}
@@ -29,11 +29,11 @@ def operands_before(i: KernelCall, values: Mapping[str, Any]) -> dict[str, Any] 
 
 
 def is_meant(i: KernelCall, name: str, result: Tensor, before: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
-    """Whether the infinities of a result are -inf that the program means.
+    """Return True if the infinities of a result are intended -inf.
 
     Args:
         name: the result's in the step's text.
-        before: what `operands_before` gave.
+        before: the result of `operands_before`.
         run: executes the instruction over values by name, and puts its results there.
     """
     if bool((torch.isnan(result) | (result == math.inf)).any()):
@@ -57,7 +57,7 @@ def is_meant(i: KernelCall, name: str, result: Tensor, before: Mapping[str, Any]
 
 
 def writes_infinity(op: Op) -> bool:
-    """Whether an attribute of an op is -inf, or a list with one in it."""
+    """Return True if an attribute of an op is -inf, or a list with one in it."""
     values: list[Any] = list(op.attrs.values())
     return any(_is_infinity(v) or (isinstance(v, (list, tuple)) and any(map(_is_infinity, v))) for v in values)  # pyright: ignore[reportUnknownArgumentType]
 

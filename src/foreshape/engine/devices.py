@@ -1,4 +1,4 @@
-"""Where an executor may compute: the devices that there are here."""
+"""The devices of this machine for an executor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreshape.values.torch_proxy import torch
 
 
 def device_of(name: Any) -> Any:
-    """The device of a name, ``cpu``, ``cuda``, ``cuda:1``: a ``torch.device``.
+    """Return the device of a name, ``cpu``, ``cuda``, ``cuda:1``: a ``torch.device``.
 
     Raises:
         ExecutionError: no device is called so, or this machine, or this PyTorch, has none of its kind.
@@ -17,7 +17,7 @@ def device_of(name: Any) -> Any:
     try:
         device: Any = torch.device(name)
         known = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
-    except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device; or of a kind that has no code here
+    except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device, or a kind without code here
         device, known = None, False
     if known:
         return device
@@ -28,5 +28,5 @@ def device_of(name: Any) -> Any:
 
 
 def _count(room: Any) -> int:
-    """How many devices of a kind there are."""
+    """Count the devices of a kind."""
     return int(room.device_count()) if room.is_available() else 0

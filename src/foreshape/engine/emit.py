@@ -21,12 +21,12 @@ STEP_FILE = "<foreshape step>"
 
 _lines: WeakKeyDictionary[CodeType, dict[int, Op]] = WeakKeyDictionary()
 _called: WeakValueDictionary[str, CodeType] = WeakValueDictionary()
-"""By their names, which no two have."""
+"""Codes by their unique names."""
 _number = count()
 
 
 def with_ops(code: CodeType, lines: dict[int, Op]) -> CodeType:
-    """The same code, which knows the op of each of its lines."""
+    """Return the same code, with the op of each of its lines."""
     code = code.replace(co_name=f"step {next(_number)}")  # the same text of another program is equal, and would be the same key
     _lines[code] = lines
     _called[code.co_name] = code
@@ -34,18 +34,18 @@ def with_ops(code: CodeType, lines: dict[int, Op]) -> CodeType:
 
 
 def op_at(code: CodeType, line: int) -> Op | None:
-    """The op of a line of an emitted function."""
+    """Return the op of a line of an emitted function."""
     return _lines.get(code, {}).get(line)
 
 
 def op_of(name: str, line: int) -> Op | None:
-    """The op of a line of the emitted function of this name."""
+    """Return the op of a line of the emitted function of this name."""
     code = _called.get(name)
     return None if code is None else op_at(code, line)
 
 
 class Emitted:
-    """The code of a step and what its names stand for; `bind` makes it a function over one scope."""
+    """The code of a step and the values of its names; `bind` makes it a function over one scope."""
 
     __slots__ = ("code", "constants", "lowered", "read_again", "source")
 
@@ -53,16 +53,16 @@ class Emitted:
         self.lowered, self.source, self.constants = lowered, source, constants
         read = {v for i in lowered.calls for v in i.reads()}
         self.read_again = {place.name for i in lowered.calls for place, _ in i.stores if place in read}
-        """The persistables that are read after they were written: their open dims must be what they were."""
+        """The persistables with reads after writes: their open dims must stay equal."""
         module = compile(source, STEP_FILE, "exec")
         self.code = with_ops(next(c for c in module.co_consts if isinstance(c, CodeType)), lines)
 
     def bind_region(self) -> FunctionType:
-        """The function of a block that an op runs: all that it reads from outside comes in as an argument."""
+        """Return the function of a block of an op: all that it reads from outside comes in as an argument."""
         return FunctionType(self.code, dict(self.constants), "block")
 
     def bind(self, scope: Scope, device: Any = None) -> Bound:
-        """The step over the values of a scope, moved to ``device`` where one is given.
+        """Return the step over the values of a scope, moved to ``device`` where one is given.
 
         Raises:
             ExecutionError: a persistable variable has no value, or one of another shape or element type.
@@ -89,7 +89,7 @@ class Emitted:
         def store(name: str, value: Any, owned: bool = True) -> Any:
             method = weak()
             assert method is not None
-            if value is None:  # a result that its operator does not make with these attributes: what is held stays
+            if value is None:  # a result that its operator does not make with these attributes: the held value stays
                 held: Any = getattr(method, "__self__")  # noqa: B009
                 return held.tensor(name) if name in held else None
             compare_spec(name, specs[name], value)
@@ -104,14 +104,14 @@ class Emitted:
 
 
 class Bound(NamedTuple):
-    """A step over the values of one scope, and what these say of symbols."""
+    """A step over the values of one scope, and the symbols that these set."""
 
     function: FunctionType
     held: Held
 
 
 def constant_tensor(variable: Any) -> Any:
-    """The tensor of a variable with a constant value."""
+    """Return the tensor of a variable with a constant value."""
     spec = variable.spec
     if spec.dtype is None:
         raise ExecutionError(f"{variable.name} is {spec.text()}, which no kernel takes")
@@ -124,8 +124,8 @@ def emit(lowered: Lowered, clocked: bool = False) -> Emitted:
     """Write the step: one line per kernel, values dropped after their last use.
 
     Args:
-        clocked: after each instruction ``tick`` is called, with its number and what ``tick`` gave before, at first ``now()``: both names are to
-            be given to the function. Blocks are not compiled then.
+        clocked: call ``tick`` after each instruction, with its number and the last result of ``tick``, at first ``now()``. The function needs both names.
+            Blocks are not compiled then.
     """
     text = Writer(lowered)
     lines: dict[int, Op] = {}
@@ -150,10 +150,10 @@ def emit(lowered: Lowered, clocked: bool = False) -> Emitted:
 
 
 class Writer:
-    """The text of a step, instruction by instruction, and the constants that it names.
+    """The text of a step, instruction by instruction, and its constants.
 
     Args:
-        every: results that nobody reads are asked for and given names, too.
+        every: request and name unread results too.
     """
 
     def __init__(self, lowered: Lowered, every: bool = False) -> None:
@@ -163,12 +163,12 @@ class Writer:
         self._kept = {id(v) for v in lowered.returns()} | {id(p) for p in lowered.persistables}
 
     def parameters(self) -> list[str]:
-        """What the step is called with, then what it is bound to."""
+        """Return the parameters of the step, then the values that it is bound to."""
         held = [*self.lowered.parameters(), *self.lowered.persistables]
         return [*map(repr, held), *(name for name, _, _ in self.lowered.derived)]
 
     def lines(self, at: int) -> list[str]:
-        """The statements of an instruction."""
+        """Return the statements of an instruction."""
         i = self.lowered.calls[at]
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         targets = self._targets(i)
@@ -180,19 +180,19 @@ class Writer:
                 out.append(f"{', '.join(names)}, = l{place}")
                 gone = [*dict.fromkeys([*gone, *(n for n in names if n == "_")]), f"l{place}"]
         if gone:
-            out.append(f"del {', '.join(gone)}")  # or what nobody reads would be held
+            out.append(f"del {', '.join(gone)}")  # or unread values would be held
         out += [f"{place} = store({place.name!r}, {value}{'' if _is_fresh(i, value) else ', False'})" for place, value in i.stores]
         return out
 
     def dead(self, at: int) -> list[Value]:
-        """The values that nothing needs after an instruction."""
+        """Return the values with no use after an instruction."""
         i = self.lowered.calls[at]
         used = [v for v in [*i.reads(), *(v for _, v in i.copies)] if self._last.get(id(v)) == at]
         used += [v for v in [*(v for _, v in i.stores), *(i.writes() if self.every else ())] if id(v) not in self._last]
         return [v for v in dict.fromkeys(used) if id(v) not in self._kept]
 
     def _is_wanted(self, i: KernelCall, v: Value | None) -> bool:
-        """Whether a result is given its name."""
+        """Return True if a result is given its name."""
         return v is not None and (self.every or id(v) in self._last or id(v) in self._kept or any(v is stored for _, stored in i.stores))
 
     def _targets(self, i: KernelCall) -> list[str]:
@@ -215,7 +215,7 @@ class Writer:
         return i.code(name, asked)
 
     def _is_asked(self, i: KernelCall, v: Value) -> bool:
-        """Whether a kernel is asked to make a result."""
+        """Return True if a kernel is asked to make a result."""
         return v.persistable or self._is_wanted(i, v)
 
 
@@ -230,12 +230,12 @@ def _last_uses(lowered: Lowered) -> dict[int, int]:
 
 
 def _wants_to_know(i: KernelCall) -> bool:
-    """Return whether a kernel takes which results are asked for."""
+    """Return True if a kernel takes the flags of requested results."""
     return isinstance(i, OpCall) and i.kernel_requested
 
 
 def _is_fresh(i: KernelCall, value: Value) -> bool:
-    """Whether a result has memory of its own."""
+    """Return True if a result has memory of its own."""
     operator = i.op.operator
     if operator is None:
         return False

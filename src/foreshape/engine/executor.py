@@ -53,12 +53,12 @@ _taking = border("the fed values cannot be taken", FeedError)
 _giving = border("the results cannot be given", ExecutionError)
 _compiling = RLock()
 """Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
-if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that is not there
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread of its parent
     os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
 
 class ShapePlan(NamedTuple):
-    """How feeds of certain shapes are run: the symbols' values, the threads that the work repays, and the work where it is timed."""
+    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, and the work where it is timed."""
 
     values: dict[str, int]
     threads: int
@@ -105,7 +105,7 @@ class Step:
 
     @property
     def plan(self) -> Plan:
-        """That of the calls that this step makes."""
+        """Return the plan of the calls of this step."""
         if self._plan is None:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
@@ -113,7 +113,7 @@ class Step:
     def plan_shapes(
         self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
     ) -> ShapePlan:
-        """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
+        """Check new shapes, compare their memory with a limit, and choose their threads."""
         values = {**self.feeder.check_shapes(given, held), **longest}
         peak = self._refuse_past(limit, values, exact) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
@@ -125,10 +125,10 @@ class Step:
         return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
 
     def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
-        """Raise `MemoryPlanError` where the plan needs more; returns the peak where it was asked. What only the run tells (a loop's rounds) counts as 1.
+        """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
 
         Args:
-            exact: the plan is asked for each shape. Otherwise it is asked for sizes twice as large, and what is smaller is admitted after that.
+            exact: ask the plan for each shape. Otherwise ask it for sizes twice as large, and admit smaller ones after that.
         """
         plan = self.plan
         given = {n: values.get(n, 1) for n in plan.symbols}
@@ -151,7 +151,7 @@ class Step:
         return peak
 
     def over(self, scope: Scope) -> Bound:
-        """The step over a scope, bound again where the scope's tensors have changed."""
+        """Return the step over a scope, bound again where the scope's tensors have changed."""
         if self.mark is not None and scope.turns.last is not self.mark:
             scope.turns.take(self.mark, self.state)
         last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
@@ -168,32 +168,29 @@ class Step:
 
 
 class Executor(ConstructorRepr):
-    """Runs programs on PyTorch's kernels.
+    """A runner of programs on PyTorch's kernels.
 
-    Several threads may run at once, with an executor each or with one, as long as no two of them update one scope. An executor's
-    random operators draw from one generator, in the order in which the threads come to it: with one each, every thread gets what
-    it would get alone.
+    Several threads may run at once, with an executor each or with one, as long as no two of them update one scope. An executor's random operators draw from
+    one generator, in the order in which the threads come to it: with one each, no thread changes the numbers of another.
 
     Args:
-        device: "cpu", "cuda" or what else torch has.
-        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite; what nothing
-            needs any more is filled with bytes of 255 (NaN, -1) at once, so that whatever reads it all the same is found. "fused": the
-            same with the kernel calls that are made otherwise, fused and in place, instead of the ops one by one.
-        seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
-            own ``random_seed`` starts it anew when that program first comes to this executor.
-        memory_limit: bytes, or words such as "2 GiB", or "none"; nine tenths of what this machine or its container has where it is left
-            out (on the CPU): a feed for which the program's plan (see `fs.plan`) needs more, parameters included,
-            is refused with a `MemoryPlanError` before anything is computed.
-        keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
-            the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
-        threads: how many threads a step has that repays them (a small one has one): a number; "adaptive", the number that is fastest
-            by measured time, asked again as the machine's load changes, so that last bits may differ from run to run; where it is left
-            out as many as torch has, which are those of the affinity mask and the container's quota, unless the user sets them.
-        align_feeds: copy fed values whose memory begins elsewhere than at a multiple of 64 bytes, as arrays of numpy often do. On some
-            processors products round otherwise there, so that without it equal runs may differ in their last bits; `fs.train` does it.
-        frozen: what the scope holds stays as it is while this executor runs: normalization goes into the weights, which are kept once more
-            as the kernels want them. What a program changes itself is left as it is, and values that are set with `Scope.set` are noticed;
-            what another executor trains in the same scope is not. On the CPU, and unless ``check``; otherwise it changes nothing.
+        device: "cpu", "cuda" or another of torch's.
+        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite. Dead values are filled with bytes of
+            255 (NaN, -1) at once, to find late reads. "fused": the same with the usual kernel calls, fused and in place, instead of the ops one by one.
+        seed: starts the generator of the random operators; from the system's entropy by default. A program's own ``random_seed`` starts it anew when the
+            program first comes to this executor.
+        memory_limit: bytes, or words such as "2 GiB", or "none"; on the CPU by default nine tenths of the memory of this machine or its container. If the
+            program's plan (see `fs.plan`) for a feed needs more, parameters included, a `MemoryPlanError` refuses it before anything is computed.
+        keep_memory: let this process keep freed memory for the next step (Linux with glibc), until the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off
+            everywhere.
+        threads: the threads of a large step (a small one has one). A number; or "adaptive", the fastest number by measured time, asked again as the machine's
+            load changes, so last bits may differ from run to run. By default torch's number: the affinity mask and the container's quota, unless the user
+            sets it.
+        align_feeds: copy fed values unless their memory begins at a multiple of 64 bytes; arrays of numpy often do not. On some processors products round
+            otherwise there, so that equal runs may differ in their last bits; `fs.train` does it.
+        frozen: promise that no other executor changes the scope meanwhile: normalization goes into the weights, which are kept once more in the kernels'
+            layout. Values that a program changes itself are left alone, and `Scope.set` is noticed; training by another executor in the same scope is not. On
+            the CPU, and unless ``check``; otherwise it changes nothing.
     """
 
     @tells_arguments
@@ -211,7 +208,7 @@ class Executor(ConstructorRepr):
         self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
         self.check, self.notes = check, Notes()
         self.finite: tuple[str, ...] = ()
-        """Fetches without which, where they are no finite numbers, a step makes no update and raises `foreshape.engine.finite.NotFinite`."""
+        """Fetches that must be finite: otherwise a step makes no update and raises `foreshape.engine.finite.NotFinite`."""
         if keep_memory:
             keep_pages()
         self._target = None if device == "cpu" else device_of(device)
@@ -276,7 +273,7 @@ class Executor(ConstructorRepr):
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
         function, held = step.over(scope)
-        if held is not NOTHING:  # open dims of what the scope holds decide guards too
+        if held is not NOTHING:  # open dims of the scope's values decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)
         if planned is None and (shapes := step.feeder.fit(tensors)):
@@ -298,7 +295,7 @@ class Executor(ConstructorRepr):
                 if self._target is None and not self.check:
                     fetched = function(*tensors)
                 else:
-                    with self._target or nullcontext():  # what kernels make from nothing is made there
+                    with self._target or nullcontext():  # kernels without operands make their results there
                         fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
@@ -327,7 +324,7 @@ class Executor(ConstructorRepr):
         return out
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
-        """The compiled step of ``program`` for what ``fetch`` names; made at the first question."""
+        """Return the compiled step of ``program`` for ``fetch``; made at the first question."""
         names = names_of(program, fetch)
         key = (*names, "\0", *self.finite) if self.finite else names
         found = self._steps.get(program, {}).get(key)
@@ -350,31 +347,31 @@ class Executor(ConstructorRepr):
             return found
 
     def _checked(self, planned: ShapePlan) -> Any:
-        from foreshape.engine.checked import Checked  # which few executors need
+        from foreshape.engine.checked import Checked  # few executors need it
 
         return Checked(planned.values, every=self.check is True)
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
-        """Raise what `run` would raise for this feed and ``fetch``, before anything runs and without any value of a scope.
+        """Raise the errors of `run` for this feed and ``fetch``, before anything runs and without any value of a scope.
 
         Raises:
-            FeedError, GuardError: fed values that the program does not take.
+            FeedError, GuardError: the program does not take the feed.
         """
         step = self.step(program, fetch)
         held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
         with _taking:
             tensors, _ = step.feeder.tensors(feed, self.notes)
             step.feeder.fit(tensors)
-            if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise what is held says a part of the sizes
+            if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise the scope's values tell a part of the sizes
                 step.feeder.check_shapes(tensors)
 
     @property
     def threads(self) -> int | Literal["adaptive"]:
-        """How many threads a step has that repays them."""
+        """Return the number of threads of a large step."""
         return "adaptive" if self._threads.wanted == "adaptive" else self._threads.most()
 
     def random_state(self) -> Any:
-        """Where the generator of the random operators is, as an array of bytes: what `set_random_state` takes."""
+        """Return the state of the generator of the random operators, as an array of bytes for `set_random_state`."""
         return self._generator.get_state().numpy().copy()
 
     def reseed(self, seed: int) -> None:
@@ -382,7 +379,7 @@ class Executor(ConstructorRepr):
         self._generator.manual_seed(seed)
 
     def set_random_state(self, state: Any) -> None:
-        """Put the generator where it was when `random_state` was asked. Raises `ExecutionError` where that is no such state."""
+        """Set the state of the generator to one of `random_state`. Raise `ExecutionError` for anything else."""
         try:
             given = to_tensor(state)
             if self._target is None:

@@ -1,4 +1,4 @@
-"""Errors of kernels, told of the op that they came from and the user's line."""
+"""Errors of kernels, with their op and the user's line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreshape.program.call_site import line_of
 
 
 def _op_of(error: Exception) -> Op | None:
-    """The op whose kernel raised an error."""
+    """Return the op whose kernel raised an error."""
     op: Op | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -20,13 +20,13 @@ def _op_of(error: Exception) -> Op | None:
 
 
 def placed(error: ExecutionError) -> ExecutionError:
-    """An error that a kernel worded, with the user's line."""
+    """Return a kernel's own error, with the user's line."""
     op = _op_of(error)
     return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{line_of(op.site, op.type)}")
 
 
 def failure(error: Exception) -> ExecutionError:
-    """The error of a kernel, with the op and the user's line."""
+    """Return the error of a kernel, with the op and the user's line."""
     op = _op_of(error)
     if op is None:
         return ExecutionError(str(error))

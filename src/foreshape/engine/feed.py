@@ -44,14 +44,14 @@ class Feeder:
         self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
 
     def tensors(self, feed: Mapping[str, Any], notes: Notes | None = None) -> tuple[list[Any], tuple[Any, ...]]:
-        """What the step is called with: the tensors, then the offsets of those that are ragged; and the shapes of all of it.
+        """Return the arguments of the step (the tensors, then the offsets of ragged ones), and the shapes of them all.
 
         Args:
-            feed: input -> what is fed.
-            notes: where a user is told what is taken and could be better; nobody is where it is left out.
+            feed: input -> its value.
+            notes: takes hints for the user on accepted but poor feeds; None for no hints.
 
         Raises:
-            FeedError: a value that is missing, unknown, or not what the program says.
+            FeedError: a value is missing, unknown, or not as described.
         """
         out: list[Any] = []
         offsets: list[Offsets] = []
@@ -84,7 +84,7 @@ class Feeder:
         return out + offsets, tuple(shapes)
 
     def by_input(self, feed: Any) -> Mapping[Any, Any]:
-        """What was fed, in any form that a whole feed has, by input. Raises `FeedError` where it has none."""
+        """Return a feed in any of its forms, by input. Raise `FeedError` for other objects."""
         if feed is None:
             return {}
         if isinstance(feed, Mapping):  # of a training's batch too
@@ -92,7 +92,7 @@ class Feeder:
         return named(feed, self.program, in_order(self.program, self.names))
 
     def fit(self, given: list[Any]) -> tuple[Any, ...]:
-        """Put the dim of 1 at the end of tensors that lack only that, as labels ``[n]`` for an input ``[n, 1]``.
+        """Append the missing dim of 1 to tensors, as labels ``[n]`` for an input ``[n, 1]``.
 
         Returns:
             The shapes of all inputs, as `tensors` gives them; nothing where none was changed.
@@ -106,7 +106,7 @@ class Feeder:
         return tuple([t.shape for t in given[: len(self.inputs)]]) if changed else ()
 
     def refuse_unknown(self, feed: Mapping[Any, Any]) -> None:
-        """Refuse a fed name that is no variable of the program, or one that is not fed."""
+        """Refuse an unknown name, or a variable that is not fed."""
         for name in feed:
             if name in self.names:
                 continue
@@ -131,13 +131,13 @@ class Feeder:
         return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted, notes), given.height)
 
     def _converted(self, value: Value, tensor: Tensor, wanted: Any, notes: Notes | None) -> Tensor:
-        """The same numbers in the program's element type.
+        """Return the same numbers in the program's element type.
 
-        Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
-        which is told once in a run.
+        Conversions are exact by kind, as int32 to int64, or exact for these numbers, as int64 to int32 where all fit. But float64 becomes float32 too, with
+        one warning in a run.
 
         Raises:
-            FeedError: they would be others.
+            FeedError: the numbers would change.
         """
         want = _spec(value).known_dtype
         out, rounds = converted(value.name, tensor, want, wanted)
@@ -147,11 +147,11 @@ class Feeder:
         return out
 
     def check_shapes(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
-        """Check the shapes and guards of what `tensors` gave, beside what the scope holds; returns the symbols' values.
+        """Check the shapes and guards of the tensors, beside the scope's values; return the symbols' values.
 
         Raises:
-            FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break. Both also say which
-                sizes the inputs take, and the nearest ones.
+            FeedError: a rank or a dim differs from the program's. GuardError: these values break a condition. Both also name the sizes that the inputs
+                take, and the nearest ones.
         """
         try:
             return self._checked(given, held)
@@ -199,14 +199,14 @@ class Feeder:
         return values
 
     def _settle(self, values: dict[str, int]) -> None:
-        """Give values to symbols that nothing fed has, and that dims were said to be since another input, which this step does not need, has them."""
+        """Give values to symbols without a feed: an input that this step does not need has them, and dims were set equal to them."""
         for name, size in self.guards.known.items():
             other = symbol_name(size)
             if other is not None and other not in values and name in values:
                 values[other] = values[name]
 
     def longest(self, given: Sequence[Any], wanted: Container[str]) -> dict[str, int]:
-        """The values of those ``wanted`` symbols that are how long the longest of fed sequences is, which no shape tells."""
+        """Return the values of the ``wanted`` symbols for the longest of fed sequences, which no shape tells."""
         values: dict[str, int] = {}
         ragged = [spec.lod for v in self.inputs if v.lod is not None and (spec := _spec(v)).lod is not None]
         for lod, offsets in zip(ragged, given[len(self.inputs) :], strict=True):
@@ -222,7 +222,7 @@ class Feeder:
             raise FeedError(f"{said}: {where} is {name}, and another input or a parameter makes that {before}")
 
     def _check_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
-        """Check the numbers of sequences; returns those that are sums of what other inputs make known."""
+        """Check the numbers of sequences; return those that are sums of sizes of other inputs."""
         later: list[OpenDim] = []
         for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):
             size = len(offsets) - 1
@@ -236,7 +236,7 @@ class Feeder:
 
 
 def aligned(given: Sequence[Any]) -> list[Any]:
-    """What `Feeder.tensors` gave, in memory that begins as torch's own does: arrays of numpy begin anywhere."""
+    """Return the tensors in memory that begins as torch's own does: arrays of numpy begin anywhere."""
     return [_aligned_rows(t) if isinstance(t, Rows) else t if isinstance(t, Offsets) or is_aligned(t) else copied(t) for t in given]
 
 
@@ -268,7 +268,7 @@ def _tensor(value: Value, given: Any) -> Tensor:
 
 
 def _unpacked(value: Value, given: Any) -> Any:
-    """What is fed besides arrays and tensors, as one of these."""
+    """Return other feeds as an array or a tensor."""
     kind: type[Any] = given.__class__
     if kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch"):
         _arrays.add(kind)

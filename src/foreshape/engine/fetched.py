@@ -1,4 +1,4 @@
-"""What is asked of a step, by name, and how the values that come out are handed out."""
+"""The names of a fetch, and the form of its values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foreshape.values.tensor_array import TensorArray
 
 
 def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
-    """The names that ``fetch`` asks for; those of the program's own fetch ops where it asks for none."""
+    """Return the names in ``fetch``; without any the program's own fetch ops'."""
     if isinstance(fetch, (str, Variable)):
         fetch = (fetch,)
     names: list[str] = []
@@ -37,13 +37,13 @@ def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
 
 
 def _column(op: Op) -> int:
-    """The place of what a fetch op gives; whatever else a file has there is refused when the op is inferred."""
+    """Return the place of a fetch op's result; other values of a file are refused when the op is inferred."""
     column = op.attributes.values.get("col", 0)
     return column if isinstance(column, int) else 0
 
 
 def fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
-    """How one fetched value is handed out: copied where it shares memory with what lives on; of a frozen step in a row."""
+    """Return the function that hands out one fetched value: copied where it shares memory with longer lived values; contiguous if of a frozen step."""
     shared = _is_shared(of)
     if of.variable is not None and of.variable.kind is STEP_SCOPES:
         raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
@@ -70,7 +70,7 @@ def _element(data: Any, offsets: Offsets | None) -> Any:
 
 
 def _is_shared(value: Value) -> bool:
-    """Whether a fetched tensor may share memory with the scope, a feed or another fetch."""
+    """Return True if a fetched tensor may share memory with the scope, a feed or another fetch."""
     if value.persistable or value.feed or value.variable is None or value.variable.op is None:
         return True
     operator = value.variable.op.operator

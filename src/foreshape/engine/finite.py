@@ -1,4 +1,4 @@
-"""A step that stops before its first update where its loss is no finite number, and leaves what the scope holds as it was."""
+"""A stop before the first update of a step with a loss that is not finite; the scope keeps its values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST = 1 << 24
-"""The bytes of what the forward pass changes, such as the averages of batch normalisation, that are kept to be put back."""
+"""The most bytes of values changed by the forward pass (averages of batch normalisation) to be kept for a stop."""
 
 
 class NotFinite(ForeshapeError):
-    """A value that was to be finite is not. Whoever asked for the check words it."""
+    """The error for a value that is not finite. The caller words it."""
 
     def __init__(self, values: tuple[float, ...]) -> None:
         super().__init__(f"not finite: {', '.join(map(str, values))}")
@@ -31,7 +31,7 @@ class NotFinite(ForeshapeError):
 def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
     """Let a step raise `NotFinite` before its first update, unless fetched values are finite: one number each.
 
-    Where one of them is there only after that, the loss that is minimised is looked at in its place. Where there are no updates, nothing changes.
+    If one of them is computed later, the minimised loss is looked at in its place. Without updates nothing changes.
     """
     calls = lowered.calls
     first = _first_update(lowered, names)
@@ -61,7 +61,7 @@ def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
 
 
 def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
-    """Input -> how many of the numbers that it was fed are not finite, of those that have such."""
+    """Return input -> the count of its numbers that are not finite, of inputs with any."""
     tensors, _ = feeder.tensors(feed, None)
     found = {v.name: given.values if isinstance(given, Rows) else given for v, given in zip(feeder.inputs, tensors, strict=False)}
     counts = {n: t.numel() - int(t.isfinite().sum()) for n, t in found.items() if t.is_floating_point() or t.is_complex()}
@@ -69,10 +69,9 @@ def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _first_update(lowered: Lowered, names: Sequence[str]) -> int | None:
-    """Return the place of the call before which the values are looked at.
+    """Return the index of the call before which the values are looked at.
 
-    That is the first update; or the first one after all of them are made, where what is changed before is little and can be put back, such as
-    the count of a group of batches.
+    It is the first update. Or it is the first one after all values are made, if few bytes changed before, such as the count of a group of batches.
     """
     calls = lowered.calls
     updates = [at for at, i in enumerate(calls) if _updates(i)]
@@ -90,7 +89,7 @@ def _updates(i: KernelCall) -> bool:
 
 
 def _within(values: Sequence[Value]) -> list[Value]:
-    """As many as may be copied in every step."""
+    """Return as many as may be copied in every step."""
     out: list[Value] = []
     left = MOST
     for value in values:
@@ -111,7 +110,7 @@ def _copies(values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _stop(before: Sequence[Tensor], values: Sequence[Tensor], *numbers: Tensor) -> None:
-    """Put back what was changed, and raise `NotFinite`."""
+    """Restore the changed values, and raise `NotFinite`."""
     for value, was in zip(values, before, strict=True):
         value.copy_(was)
     raise NotFinite(tuple([float(n.item()) for n in numbers]))

@@ -1,4 +1,4 @@
-"""What a step's values hold in memory, and a pattern over what none of them needs any more."""
+"""The memory of a step's values, and a pattern over dead ones."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PATTERN = 0xFF
 
 
 def tensors_in(value: Any, offsets: bool = True) -> Iterator[Tensor]:
-    """All tensors that a value keeps alive: of rows, arrays, what a loop's rounds keep, what is marked for a gradient.
+    """Yield all tensors that a value keeps alive: of rows, arrays, the kept rounds of a loop, values marked for a gradient.
 
     Args:
-        offsets: those of offsets too, with what was worked out of them.
+        offsets: include tensors of offsets, with their cached tables.
     """
     waiting: list[Any] = [value]
     seen: set[int] = set()
@@ -38,10 +38,10 @@ def tensors_in(value: Any, offsets: bool = True) -> Iterator[Tensor]:
 
 
 def _parts(one: Any) -> Iterable[Any]:
-    """What something refers to, of the kinds that values are made of."""
+    """Return the references of an object, of the kinds in values."""
     if isinstance(one, torch.Tensor):
         return vars(one).values()
-    if isinstance(one, (Op, Operator, Spec)):  # the description, which holds no value of a run, and leads to all of the program
+    if isinstance(one, (Op, Operator, Spec)):  # the description holds no value of a run, and leads to all of the program
         return ()
     if isinstance(one, dict):
         return list[Any](one.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
@@ -55,37 +55,37 @@ def _parts(one: Any) -> Iterable[Any]:
 
 
 def place_of(tensor: Tensor) -> int:
-    """Which memory a tensor is in; 0 where it has none."""
+    """Return the address of a tensor's memory; 0 without any."""
     return tensor.untyped_storage().data_ptr()
 
 
 class Freed:
-    """Fills the memory of values that are dropped, where no other value is in it.
+    """A filler of the memory of dropped values, unless another value is in it.
 
     Args:
-        given: what is not this step's to give away: fed, held by a scope, or of whoever runs this block.
-        constants: what is not either, and holds nothing else as time goes on.
+        given: values not owned by this step: feeds, the scope's, or the caller's of this block.
+        constants: not owned either, and without new references as time goes on.
     """
 
     def __init__(self, given: Iterable[Any], constants: Iterable[Any] = ()) -> None:
         self._safe: set[int] = {place_of(t) for value in constants for t in tensors_in(value)}
         self._plain: dict[str, int] = {}
-        """Names of tensors -> the memory that they are in."""
+        """Names of tensors -> the address of their memory."""
         self._users: Counter[int] = Counter()
         self._others: dict[str, Any] = {}
-        """Values that are no tensors, and that hold other ones as time goes on."""
+        """Other values, with references that may change."""
         self._given: list[Any] = []
         for value in given:
             self.keep(value)
 
     def keep(self, value: Any) -> None:
-        """A value is not this step's to give away."""
+        """Note that a value is not owned by this step."""
         self._safe |= {place_of(t) for t in tensors_in(value)}
         if not _is_plain(value):
             self._given.append(value)
 
     def hold(self, name: str, value: Any) -> None:
-        """A name has a value."""
+        """Note that a name has a value."""
         self._forget(name)
         if _is_plain(value):
             self._plain[name] = place_of(value)
@@ -94,7 +94,7 @@ class Freed:
             self._others[name] = value
 
     def drop(self, dropped: Mapping[str, Any]) -> None:
-        """Names have no values any more: fill what was theirs alone."""
+        """Fill the memory of dropped names, where no other value has it."""
         for name in dropped:
             self._forget(name)
         gone = {place_of(t): t for v in dropped.values() for t in tensors_in(v, offsets=False)}

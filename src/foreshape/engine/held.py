@@ -1,4 +1,4 @@
-"""What a scope holds for a step, compared with the description: element types, shapes, and what the symbols of open dims are there."""
+"""The scope's values of a step, compared with the description: element types, shapes, and the symbols of open dims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OpenDim(NamedTuple):
-    """A dim that is an expression, and the size that it has."""
+    """A dim that is an expression, and its size."""
 
     name: str
     where: str
@@ -25,14 +25,14 @@ class OpenDim(NamedTuple):
     size: int
 
     def check(self, values: dict[str, int]) -> str | None:
-        """What is wrong with it when symbols have these values; None where nothing is, or where one of them has none."""
+        """Return the error for these values of symbols; None if there is none, or a symbol has no value."""
         if not symbols_of(self.dim) <= values.keys() or (wanted := evaluate(self.dim, values)) == self.size:
             return None
         return f"{self.where} must be {self.dim} = {wanted}"
 
 
 class Held(NamedTuple):
-    """What the persistables of a step say of symbols: the values of those that are dims, and the dims that are expressions."""
+    """The symbols in persistables of a step: the values of plain symbols, and the dims that are expressions."""
 
     values: dict[str, int]
     expressions: tuple[OpenDim, ...]
@@ -46,10 +46,10 @@ NOTHING = Held({}, ())
 
 
 def compare_held(places: Sequence[Value], tensors: Sequence[Any]) -> Held:
-    """Refuse values of a scope that are not what their variables are described to be; returns what open dims are.
+    """Refuse values of a scope that differ from the descriptions of their variables; return the open dims.
 
     Raises:
-        ExecutionError: another kind, element type, number of dims or dim, or two variables that make one symbol two numbers.
+        ExecutionError: another kind, element type, rank or dim, or two sizes for one symbol.
     """
     values: dict[str, int] = {}
     first: dict[str, str] = {}
@@ -79,7 +79,7 @@ def compare_held(places: Sequence[Value], tensors: Sequence[Any]) -> Held:
 
 
 def compare_spec(name: str, spec: Spec, value: Any) -> None:
-    """Refuse a value that a described variable cannot have, whatever its symbols are. Raises `ExecutionError`."""
+    """Refuse a value that no symbols make fit its variable. Raise `ExecutionError`."""
     if spec.kind is SELECTED_ROWS:
         fits = isinstance(value, Rows) and value.dtype is torch_dtype(spec.known_dtype) and len(value.shape) == spec.rank
         if not fits or any(equal(d, s) is False for d, s in zip(spec.known_dims, value.shape, strict=True)):
@@ -95,5 +95,5 @@ def compare_spec(name: str, spec: Spec, value: Any) -> None:
 
 
 def shown(tensor: Tensor | Rows) -> str:
-    """A tensor's element type and shape, in words; of sparse rows those of their table."""
+    """Return a tensor's element type and shape, in words; of sparse rows their table's."""
     return f"{'rows ' if isinstance(tensor, Rows) else ''}{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

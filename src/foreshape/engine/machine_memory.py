@@ -1,4 +1,4 @@
-"""How much memory there is for this process: the machine's, or what its container, or a limit of its own, leaves of that."""
+"""The memory available to this process: the machine's, less the limits of its container and its own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from foreshape.values.processors import groups
 
 SHARE = 0.9
-"""The part of the memory that a run may take where nobody says otherwise."""
+"""The default share of the memory for a run."""
 
 
 @cache
 def default_limit() -> int | None:
-    """That many bytes; None where the system does not tell how much memory it has. Asked once."""
+    """Return the default limit in bytes; None if the system does not tell its memory. Asked once."""
     least = min(found_limits(), default=None)
     return None if least is None else int(least * SHARE)
 
 
 def found_limits(root: Path = Path("/")) -> Iterator[int]:
-    """The bytes that the machine has, and those that each control group around this process and its own limits grant.
+    """Yield the bytes of the machine's memory, and the limits of each control group around this process and its own.
 
     Args:
-        root: where the system's tree begins.
+        root: the root of the system's tree.
     """
     if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
         pages = os.sysconf("SC_PHYS_PAGES")
@@ -35,9 +35,9 @@ def found_limits(root: Path = Path("/")) -> Iterator[int]:
         for folder in groups(controller, root):
             try:
                 word = (folder / name).read_text(encoding="utf-8", errors="replace").strip()
-            except OSError:  # what cannot be read limits nothing
+            except OSError:  # an unreadable file limits nothing
                 continue
-            if re.fullmatch(r"[0-9]{1,20}", word) and int(word) > 0:  # no limit is "max", or a number that no machine has
+            if re.fullmatch(r"[0-9]{1,20}", word) and int(word) > 0:  # no limit is "max", or a number beyond any machine
                 yield int(word)
     try:
         import resource

@@ -1,4 +1,4 @@
-"""What a user has set for torch in this thread, and which must not reach into a step: it would compute other numbers, or elsewhere."""
+"""torch modes of the user's thread that must not reach into a step: it would compute other numbers, or elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.values.torch_private import private
 
 
 def is_set() -> bool:
-    """Whether autocast is on, or a default device, or whatever else stands between torch's functions and who calls them."""
+    """Return True if autocast is on, or a default device or another mode over torch's functions."""
     return private.is_any_autocast_enabled() or private.len_torch_function_stack() > 0
 
 

@@ -1,4 +1,4 @@
-"""What is fed in place of numbers, in words: dates, texts, objects."""
+"""Errors for feeds without numbers: dates, texts, objects."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BY_CLASS: Final = {"datetime": _DATES, "date": _DATES, "Timestamp": _DATES, "Pe
 
 
 def not_numbers(name: str, given: Any, array: Any, error: object) -> FeedError:
-    """The error for what is no array of numbers.
+    """Return the error for a feed that is no array of numbers.
 
     Args:
-        given: what the user fed.
-        array: the same as an array, where it could be made one.
-        error: what went wrong, where it is not known what the elements are.
+        given: the user's value.
+        array: the same as an array, if it could be made one.
+        error: the error of the conversion, if the elements are unknown.
     """
     dtype = getattr(array, "dtype", None)
     words = _BY_KIND.get(getattr(dtype, "kind", ""))

@@ -1,4 +1,4 @@
-"""What is told a user once in a run, however many steps it has."""
+"""Warnings given once in a run, however many steps it has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreshape.program.call_site import warn_user
 
 
 class Notes:
-    """Those of an executor: each is told once in its life, and once in each training, prediction or evaluation that it runs."""
+    """The warnings of an executor: each is given once in its life, and once in each training, prediction or evaluation."""
 
     __slots__ = ("_told",)
 
@@ -17,14 +17,14 @@ class Notes:
         self._told: set[str] = set()
 
     def tell(self, of: str, words: str) -> None:
-        """Warn of ``words``, unless that was done in this run ``of`` the same."""
+        """Warn of ``words``, once in this run ``of`` the same."""
         if of not in self._told:
             self._told.add(of)
             warn_user(words)
 
     @contextmanager
     def anew(self) -> Generator[None]:
-        """A run of its own; where it is within another one, as an evaluation between two epochs, that one goes on after it."""
+        """Begin a run; the outer run of an evaluation between two epochs goes on after it."""
         before, self._told = self._told, set()
         try:
             yield

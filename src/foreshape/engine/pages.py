@@ -1,12 +1,11 @@
-"""Keeping the allocator's pages: memory that is given back to the system and taken again costs a page fault per 4 KiB.
+"""Settings to keep the allocator's pages: memory returned to the system and taken again costs a page fault per 4 KiB.
 
-glibc returns large blocks to the system at once (``M_MMAP_THRESHOLD``) and trims the top of its heap (``M_TRIM_THRESHOLD``). A training
-step frees and takes the same blocks again and again, so both are raised, once per process.
+glibc returns large blocks to the system at once (``M_MMAP_THRESHOLD``) and trims the top of its heap (``M_TRIM_THRESHOLD``). A training step frees and takes
+the same blocks again and again, so both are raised, once per process.
 
-What is kept for good is then what lies in the heap after the first runs: small things that these make (oneDNN's kernels, tables of shapes)
-come to lie between large blocks, so that the holes of one run are too small for the next, and those of smaller shapes for larger ones. So where
-the arena of a run outgrows all before it, the heap's free pages go back to the system, the first runs take large blocks outside the heap, and
-the next ones find it without holes (`Growth`).
+After that, small long-lived blocks of the first runs (oneDNN's kernels, tables of shapes) lie between large ones. The holes of one run are then too small for
+the next, and holes of smaller shapes for larger ones. So when the arena of a run outgrows all before it, the heap's free pages go back to the system. The
+first runs then take large blocks outside the heap, and the next ones find it without holes (`Growth`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _M_MMAP_THRESHOLD = -3
 MAPPED = 1 << 20
 """From how many bytes on a block lies outside the heap in the first runs of a larger arena."""
 LEAST = 32 << 20
-"""The arena from which on its growth is looked at: the heap's own blocks are some MiB in any process."""
+"""The least arena with a watched growth: the heap's own blocks are some MiB in any process."""
 _HIGHEST = (1 << 30, 32 << 20)
-"""Thresholds, of which the first that glibc takes holds; older ones take no more than half a heap."""
+"""Thresholds, the first accepted one holds; older versions of glibc take no more than half a heap."""
 _done = False
 _lock = Lock()
 
@@ -55,7 +54,7 @@ def _give_back() -> None:
 
 
 class Outgrows:
-    """Whether what a step is fed now outgrows all before it by a quarter, where pages are kept: its plan is worth asking then."""
+    """The test if a new feed outgrows all before it by a quarter, where pages are kept: only then is its plan asked."""
 
     __slots__ = ("_most",)
 
@@ -70,24 +69,24 @@ class Outgrows:
 
 
 class Growth:
-    """The first runs with an arena that outgrows all before it in this process. Each is enclosed in `begin` and `end`.
+    """The first runs with the largest arena so far in this process. Each is enclosed in `begin` and `end`.
 
-    Before the first one the pages of all holes go back to the system. Two runs take their large blocks outside the heap, which go back as they
-    are freed; after them the two next ones find the heap as it was, and what only the last one touched is given back before the next.
-    Threads may run at once: large blocks come into the heap again when no run is left that takes them elsewhere.
+    Before the first one the pages of all holes go back to the system. Two runs take their large blocks outside the heap, to be returned when freed. The next
+    two find the heap as it was, and pages of the last one alone are returned before the next. Threads may run at once: large blocks come into the heap again
+    when no such run is left.
     """
 
     __slots__ = ("_left", "_mapping")
     _largest = LEAST
     runs = 0
-    """That take their large blocks outside the heap now."""
+    """The runs with large blocks outside the heap now."""
 
     def __init__(self) -> None:
         self._left, self._mapping = 4, 0
 
     @classmethod
     def of(cls, size: int) -> Growth | None:
-        """That of a run which needs so many bytes; None where as many were needed before, but for a quarter, or pages are not kept."""
+        """Return the growth for a run with this arena. None if pages are not kept, or an earlier arena was as large, but for a quarter."""
         with _lock:
             if not _done or 4 * size <= 5 * cls._largest:
                 return None
@@ -104,7 +103,7 @@ class Growth:
                 Growth.runs += 1
 
     def end(self) -> Growth | None:
-        """Tell that a run has ended, well or not; returns what encloses the next one."""
+        """End a run, successful or not; return the growth around the next one."""
         with _lock:
             if self._mapping:
                 self._mapping -= 1
@@ -116,7 +115,7 @@ class Growth:
 
 
 def _alone() -> None:
-    """In a child, which has none of the threads that were running."""
+    """Reset in a child process, without the threads of its parent."""
     _lock.release()
     if Growth.runs:
         Growth.runs = 0

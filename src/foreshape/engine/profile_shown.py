@@ -1,4 +1,4 @@
-"""What a profile says, at a prompt and in a notebook."""
+"""The text of a profile, at a prompt and in a notebook."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ROOM: Final = ((110, range(len(_HEADS))), (64, (0, 1, 3, 4)), (0, (0, 1, 3)))
 _NUMBERS: Final = frozenset(_HEADS[c] for c in _RIGHT)
 _WIDTH: Final = 160
 _LEAST: Final = 12
-"""The characters that are left of a text, where the lines are too long."""
+"""The characters left of a text, where the lines are too long."""
 _RATED: Final = 0.02
-"""A call that takes less of the time is not compared with the best rate: it hardly computes."""
+"""The least share of the time for a comparison with the best rate: shorter calls hardly compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Call:
 
     Attributes:
         what: the types of the ops that it computes.
-        result: the variable that it makes first, and ``dims``, its dims with this run's sizes.
-        seconds: the median over the runs of what it took in a run.
-        calls: how often it was called in the last run: a block of a loop may call it often.
-        work: multiply-adds in one call; None where it is no product.
-        kernel: which of oneDNN's kernels it was, where that is known.
+        result: the first variable that it makes, and ``dims``, its dims with this run's sizes.
+        seconds: the median over the runs of its time in a run.
+        calls: the number of calls in the last run: a block of a loop may call it often.
+        work: multiply-adds in one call; None unless it is a product.
+        kernel: the name of oneDNN's kernel, if known.
         line: the user's line of its op.
     """
 
@@ -55,15 +55,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile:
-    """How long the kernel calls of a step take.
+    """The times of the kernel calls of a step.
 
     Attributes:
         calls: in the order of the step; the calls of blocks behind it.
-        step: the median of the seconds that a step takes without clocks.
-        runs: how many runs were measured.
-        sizes: what the symbols of the program were.
-        threads: how many the step has; a small one has one.
-        best: multiply-adds in a second of a large product of matrices on as many threads.
+        step: the median of the seconds of a step without clocks.
+        runs: the number of measured runs.
+        sizes: the values of the program's symbols.
+        threads: the threads of the step; a small one has one.
+        best: multiply-adds per second of a large product of matrices on as many threads.
     """
 
     calls: list[Call]
@@ -75,15 +75,15 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """What all calls take together."""
+        """Return the time of all calls together."""
         return sum(c.seconds for c in self.calls)
 
     def slowest(self) -> list[Call]:
-        """The calls, those that take longest first."""
+        """Return the calls, the longest first."""
         return sorted(self.calls, key=lambda c: -c.seconds)
 
     def by_type(self) -> list[tuple[str, float, int]]:
-        """What is computed, the seconds of all calls that compute it, and how many there are, the longest first."""
+        """Return the types of the ops, the seconds of all their calls, and the number of these, the longest first."""
         found: dict[str, tuple[float, int]] = {}
         for c in self.calls:
             seconds, count = found.get(c.what, (0.0, 0))
@@ -91,7 +91,7 @@ class Profile:
         return sorted(((what, *of) for what, of in found.items()), key=lambda row: -row[1])
 
     def lost(self, call: Call) -> float:
-        """The seconds that a call takes longer than its multiply-adds would at the best rate; 0 where it has none."""
+        """Return the seconds of a call beyond its multiply-adds at the best rate; 0 without any."""
         return max(0.0, call.seconds - call.work * call.calls / self.best) if call.work else 0.0
 
     # --- text
@@ -115,11 +115,11 @@ class Profile:
                 f"{rate / 1e9:.3g}" if rate else "", share(rate, self.best) if rated else "", c.kernel)  # fmt: skip
 
     def text(self, width: int = _WIDTH, most: int | None = None) -> str:
-        """The table of the longest calls.
+        """Return the table of the longest calls.
 
         Args:
-            width: lines have at most so many characters; narrow ones the most important columns alone.
-            most: so many calls are shown; all where it is left out.
+            width: the most characters of a line; narrow lines have the most important columns alone.
+            most: the most calls shown; None for all.
         """
         calls = self.slowest()[:most]
         rest = self.slowest()[len(calls) :]

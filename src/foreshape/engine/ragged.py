@@ -1,7 +1,7 @@
-"""From what users have as ragged data to a `LoDTensor`: lists, torch nested tensors, Arrow and awkward columns.
+"""Conversion of users' ragged data to a `LoDTensor`: lists, torch nested tensors, Arrow and awkward columns.
 
-Whatever is fed becomes packed rows and, for each level, the lengths of its sequences. Columns bring their offsets as arrays, so
-that nothing is done element by element; of lists, whose sequences are Python objects, each sequence is looked at once.
+All become packed rows and, for each level, the lengths of its sequences. Columns bring their offsets as arrays, without work for each element; each sequence
+of a list, a Python object, is looked at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
 def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
-    """What was fed for the ragged variable ``name``, as a `LoDTensor` with as many levels as ``spec`` has.
+    """Return the feed of the ragged variable ``name``, as a `LoDTensor` with as many levels as ``spec``.
 
-    Taken are a `LoDTensor`; a list of sequences (of lists of them, for two levels), each an array or tensor ``[length, *row]`` or
-    a list of rows; a torch nested tensor; a list column of Arrow, awkward, pandas or polars. Of a variable whose rows end in a dim of 1, as ids
-    ``[words, 1]``, that dim may be left out.
+    It takes a `LoDTensor`, a torch nested tensor, or a list column of Arrow, awkward, pandas or polars. It also takes a list of sequences (of lists of them,
+    for two levels), each an array or tensor ``[length, *row]`` or a list of rows. A last dim of 1 of the rows, as in ids ``[words, 1]``, may be left out.
 
     Raises:
         FeedError: it is not ragged, has another number of levels, or rows of other dims.
@@ -61,7 +60,7 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
 
 
 def _lacks_last(shape: Sequence[int], spec: Spec) -> bool:
-    """Whether only the last dim of 1, which ids have, is missing from packed rows."""
+    """Return True if packed rows lack only the last dim of 1 of ids."""
     dims = spec.known_dims
     return len(shape) + 1 == len(dims) and len(dims) > 1 and dims[-1] == 1
 
@@ -124,7 +123,7 @@ class _Lists:
         self.of: DType = spec.known_dtype
 
     def packed(self, given: Any) -> tuple[Any, list[Any]]:
-        """The rows, and for each level the lengths."""
+        """Return the rows, and for each level the lengths."""
         import numpy
 
         lengths: list[Any] = []
@@ -147,7 +146,7 @@ class _Lists:
         return rows, lengths
 
     def _of_numbers(self, parts: Sequence[Any]) -> Any:
-        """The rows where all sequences are lists of plain numbers, made in one piece; None where they are not."""
+        """Return the rows where all sequences are lists of plain numbers, made in one piece; None where they are not."""
         import numpy
 
         dims = self.spec.known_dims
@@ -160,7 +159,7 @@ class _Lists:
         return made
 
     def _numbers(self, array: Any) -> Any:
-        """Python's numbers, which have no size, in the variable's type; None where that is not exact by kind."""
+        """Return Python's numbers, which have no size, in the variable's type; None if the conversion is not exact by kind."""
         import numpy
 
         if not self.of.numpy_name or (array.dtype.kind not in "iufb" and array.size):
@@ -175,7 +174,7 @@ class _Lists:
         return None
 
     def _sequence(self, lengths: list[Any], at: int, given: Any) -> Any:
-        """One innermost sequence as an array or tensor ``[length, *row]``; None for an empty list, which tells nothing of its rows."""
+        """Return one innermost sequence as an array or tensor ``[length, *row]``; None for an empty list, without a shape of rows."""
         import numpy
 
         dims = self.spec.known_dims
@@ -229,7 +228,7 @@ class _Lists:
         return numpy.concatenate(filled)
 
     def refuse(self, lengths: list[Any], at: int, seen: Any, required: str | None = None) -> NoReturn:
-        """Refuse the part number ``at`` of the level after those in ``lengths``."""
+        """Refuse part ``at`` of the level after the levels in ``lengths``."""
         index = [at]
         for level in reversed(lengths):
             above = int(level.cumsum().searchsorted(index[0], side="right"))
@@ -255,7 +254,7 @@ def _shown(given: Any) -> str:
 
 
 def _no_rows(name: str, spec: Spec) -> Any:
-    """Rows of which there are none. Their dims must be described, since nothing else tells them."""
+    """Return an array of no rows. Their dims must be described."""
     import numpy
 
     row = spec.known_dims[1:]
@@ -268,7 +267,7 @@ def _no_rows(name: str, spec: Spec) -> Any:
 
 
 def _with_rows(name: str, values: Any, lengths: list[Any], inner: list[Any], spec: Spec) -> Any:
-    """The flat values of a column as rows: list levels below the sequences (``inner``) are dims of the rows, and must be even."""
+    """Return the flat values of a column as rows: list levels below the sequences (``inner``) are dims of the rows, and must be even."""
     row = spec.known_dims[1:]
     if values.size == 0 and (values.dtype.kind == "b" or len(values.shape) + len(inner) <= len(row)):
         return _no_rows(name, spec)  # of nothing a column may know neither type nor dims

@@ -1,4 +1,4 @@
-"""The same step again and again, as a training or a series of batches runs it: what was asked for is looked up once."""
+"""A prepared run of the same step again and again, in training or prediction: the fetch is looked up once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foreshape.program import Program
 
 
 def repeated(executor: Executor, program: Program, fetch: Sequence[str], scope: Scope) -> Callable[[Any], list[Any]]:
-    """`Executor.run` of one program for the same variables over one scope: takes a feed, gives what is fetched.
+    """Return `Executor.run` of one program for the same variables over one scope: a function from a feed to the fetched values.
 
     Raises:
-        Nothing by itself; what it gives raises as `Executor.run` does.
+        Nothing by itself; the function raises as `Executor.run` does.
     """
     known: list[Step] = []
 

@@ -1,4 +1,4 @@
-"""Beginning anew, as a cell of a notebook does that is run again."""
+"""A fresh start, as for a cell of a notebook that is run again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from foreshape.program.current import begin_anew
 
 
 def reset(*, values: bool = True) -> None:
-    """Forget what was described in the default program, and what the default scope holds.
+    """Forget the default program's description and the default scope's values.
 
-    This thread's default main and startup programs are new and empty ones (inside of a ``with fs.program_guard(...)`` until it ends).
-    Variables, programs and scopes that a user holds stay as they are, and can still be run; only new layers cannot be put on the old variables.
+    This thread's default main and startup programs are new and empty ones (inside of a ``with fs.program_guard(...)`` until it ends). The user's own
+    variables, programs and scopes stay as they are, and can still be run. Only new layers cannot be put on the old variables.
 
     Args:
-        values: whether the default scope forgets its values too, so that parameters of the same names begin anew. Without it a network that is
-            described again goes on from them.
+        values: clear the default scope too, so that parameters of the same names begin anew. Otherwise a network described again goes on from
+            their values.
 
     Raises:
         SchemaError: inside of a ``with fs.program()``.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SHOWN, _LISTED = 10, 200
-"""How many values a prompt and a notebook list."""
+"""The values listed at a prompt, and in a notebook."""
 
 
 class Scope:
@@ -31,13 +31,13 @@ class Scope:
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
         self._waiting: dict[str, Callable[[], Tensor]] = {}
-        """What is made when it is first asked for."""
+        """The makers of values at first use."""
         self._lock = RLock()
         self.turns = Turns()
         self.version = 0
-        """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
+        """The count of changes that a compiled step must notice: a tensor that is new or another one."""
         self.overwritten = 0
-        """Counts the values that were put in the place of others, which a step must notice that holds what it has made of them."""
+        """The count of values written over others, for steps with constants made of them."""
 
     def set(self, name: str, array: Any) -> None:
         """Set the value ``name`` from an array (it is copied). A value of the same shape and element type keeps its place in memory.
@@ -58,14 +58,14 @@ class Scope:
                 self.store(name, new.get(name, value))
 
     def get(self, name: str) -> Any:
-        """A copy of the value ``name`` as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
+        """Return a copy of the value ``name`` as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
         value: Any = self.tensor(name)
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
         return to_numpy(value).copy() if value.device.type == "cpu" else to_numpy(value)
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor ``name`` itself; what is done to it is done to the run. Raises `ExecutionError` where there is none."""
+        """Return the tensor ``name`` itself, not a copy. Raise `ExecutionError` without one."""
         found = self._values.get(name)
         if found is None:
             found = self._made(name)
@@ -74,14 +74,14 @@ class Scope:
         return found
 
     def defer(self, name: str, make: Callable[[], Tensor]) -> None:
-        """Let ``make`` make the value ``name`` when it is first asked for, instead of the one that there is."""
+        """Let ``make`` make the value ``name`` at its first use, in place of the present one."""
         with self._lock:
             self._values.pop(name, None)
             self._waiting[name] = make
             self.version += 1
 
     def _made(self, name: str) -> Tensor | None:
-        """The value that has waited until now, made once whoever asks."""
+        """Return a deferred value, made once for all threads."""
         with self._lock, torch.inference_mode():
             make = self._waiting.get(name)
             if make is not None:
@@ -90,7 +90,7 @@ class Scope:
             return self._values.get(name)
 
     def names(self) -> list[str]:
-        """The names of all values, sorted."""
+        """Return the names of all values, sorted."""
         return sorted({*self._values, *self._waiting})
 
     def __getitem__(self, name: str) -> Any:
@@ -105,7 +105,7 @@ class Scope:
         return iter(self.names())
 
     def _facts(self) -> tuple[str, list[tuple[str, str, str, int]]]:
-        """What it holds in a line, and each value: name, element type, shape, bytes."""
+        """Return a line on the scope, and of each value: name, element type, shape, bytes."""
         rows = [(n, str(v.dtype).removeprefix("torch."), str(list(v.shape)), _bytes(v)) for n, v in sorted(self._values.items())]
         waiting = f", and {plural(len(self._waiting), 'value')} that are read when they are used" if self._waiting else ""
         return f"Scope: {plural(len(rows), 'value')}, {short_bytes(sum(r[3] for r in rows)) or '0B'}{waiting}", rows
@@ -138,7 +138,7 @@ class Scope:
         return self.__copy__()
 
     def move(self, name: str, device: Any) -> Tensor:
-        """The tensor of a name on a device, where the scope holds it from now on."""
+        """Return the tensor of a name on a device, where the scope holds it from now on."""
         value = self.tensor(name)
         if value.device != device:
             value = self._values[name] = value.to(device)
@@ -157,9 +157,9 @@ class Scope:
         self.version += 1
 
     def store(self, name: str, value: Tensor, owned: bool = True) -> Tensor:
-        """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``).
+        """Store a tensor: into the memory of the name if it fits, otherwise as a new value (a copy unless ``owned``).
 
-        What is held begins where torch's own memory would, so that a run that is resumed computes the same bits.
+        The memory begins where torch's own would, so that a resumed run computes the same bits.
         """
         old = self._values.get(name)
         if old is not None and _same_place(old, value):
@@ -174,7 +174,7 @@ class Scope:
 
 
 def _same_place(old: Any, value: Any) -> bool:
-    """Whether a value goes into the place of another: of one shape and element type, both tensors or both sparse rows."""
+    """Return True if a value goes into the memory of another: same shape and element type, both tensors or both sparse rows."""
     return old is not None and isinstance(old, Rows) is isinstance(value, Rows) and old.shape == value.shape and old.dtype == value.dtype
 
 
@@ -185,7 +185,7 @@ def _kept(value: Any, owned: bool) -> Any:
 
 
 def rows_of(given: SelectedRows) -> Rows:
-    """Sparse rows as kernels take them, of what is fed as such."""
+    """Return fed sparse rows in the kernels' form."""
     return Rows(to_tensor(given.rows).clone(), to_tensor(given.values).clone(), given.height)
 
 
@@ -198,7 +198,7 @@ _default: list[Scope] = []
 
 
 def default_scope() -> Scope:
-    """The scope that executors use where none is given."""
+    """Return the scope of executors by default."""
     if not _default:
         _default.append(Scope())
     return _default[0]

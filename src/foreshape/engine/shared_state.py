@@ -1,4 +1,4 @@
-"""Optimizers that go on from each other's state over one scope, without knowing."""
+"""A warning for optimizers that unknowingly share their state in one scope."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from foreshape.program.call_site import warn_user
 
 
 class Turns:
-    """The optimizers whose programs have run over a scope. Where two of them go on, by turns, from what the other one has left, a warning tells it."""
+    """The optimizers of programs run over a scope. A warning tells if two of them, by turns, go on from the other's state."""
 
     __slots__ = ("_names", "_overtaken", "_sharing", "last")
 
     def __init__(self) -> None:
         self.last: Any = None
-        """The mark (`Program.updated_by`) of those that ran last."""
+        """The mark (`Program.updated_by`) of the last updates."""
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: what is in the scope belongs to whoever comes."""
+        """Begin anew: no optimizer owns the scope's values."""
         self._names: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
         self._sharing: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
         self._overtaken: WeakSet[Any] = WeakSet()
@@ -29,8 +29,8 @@ class Turns:
         """Note that updates run.
 
         Args:
-            mark: tells whose they are.
-            names: of the state that they read.
+            mark: their owner.
+            names: the state that they read.
         """
         self.last = mark
         if not names <= self._names.get(mark, frozenset()):
@@ -54,7 +54,7 @@ class Turns:
 
 
 def state_of_updates(program: Program) -> frozenset[str]:
-    """The values that only updates and schedules read: rates, counters, moments."""
+    """Return the values read by updates and schedules alone: rates, counters, moments."""
     ours, others = set[str](), set[str]()
     for op in program.all_ops():
         (ours if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else others).update(op.input_names())

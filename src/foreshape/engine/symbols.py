@@ -1,4 +1,4 @@
-"""What the symbols of a program are while a step runs: some from the beginning, others since an op has made a value, in each round anew."""
+"""The values of a program's symbols while a step runs: known from the beginning, or since an op made a value, in each round anew."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from foreshape.dims import Size, evaluate, is_symbol, symbols_of
 from foreshape.program import Block, Program
 
 _JOINED = ("loop", "either", "each")
-"""What symbols end in, but for a number, that stand for a size of a variable which differs from one way or round to another."""
+"""The endings of symbols, but for a number, for sizes of a variable that differ between branches or rounds."""
 
 
 class Symbols:
     """The values of symbols, block by block as these are entered.
 
     Args:
-        given: what the feeds, and the conditions on their sizes, have made known.
+        given: the values from the feeds, and from the conditions on their sizes.
     """
 
     def __init__(self, given: Mapping[str, int], program: Program) -> None:
@@ -25,27 +25,27 @@ class Symbols:
         self._frames: list[_Frame] = [_Frame(dict(fixed), frozenset(), frozenset(), False)]
 
     def enter(self, block: Block) -> None:
-        """A block begins a round: what it makes, or what the block made that it undoes, is not known yet."""
+        """Begin a round of a block: its own results, or its forward block's, are not known yet."""
         blocks = block.program.blocks
         own = [block, *(blocks[b.forward_idx] for b in (block,) if 0 <= b.forward_idx < len(blocks))] if block.idx else []
         makes = frozenset(n for b in own for n in b.vars)
         self._frames.append(_Frame({}, makes, frozenset(n for b in own for n in b.outer_names()[1]), block.forward_idx >= 0))
 
     def leave(self) -> None:
-        """The round is over."""
+        """End a round."""
         self._frames.pop()
 
     def wanted(self, name: str, dims: Sequence[Size], seen: Sequence[int], comes: bool) -> list[int | None]:
-        """What the dims of a value of a variable must be; None where that is open. Symbols that the value makes are known from now on.
+        """Return the required dims of a value of a variable; None if open. Symbols that the value sets are known from now on.
 
         Args:
-            comes: it is what a block begins with or has left, which its joined sizes are about; what is written on the way may differ.
+            comes: the value begins or ends a round, and joined sizes are about it; values written on the way may differ.
         """
         of, gradient, _ = name.partition("@GRAD")
         out: list[int | None] = []
         for dim, size in zip(dims, seen, strict=False):
             own = not isinstance(dim, int) and any(_is_joined(n) and of in _owners(n) for n in symbols_of(dim))
-            if own and (gradient or not comes):  # the gradient of what a round leaves comes in where the round begins
+            if own and (gradient or not comes):  # the gradient of a round's results comes in at its beginning
                 out.append(None)
             elif is_symbol(dim) and ((own and self._find(str_of(dim)) is not None) or self._find(str_of(dim)) is _UNBOUND):
                 self._bind(str_of(dim), size)
@@ -78,12 +78,12 @@ class Symbols:
             if changes and frame.undoes:
                 return None  # where a round begins, and where it ends
             if changes or any(o in frame.makes for o in _owners(name)):
-                break  # what it was in another round, or is outside, has nothing to say here
+                break  # its size in another round, or outside, has nothing to say here
         return _UNBOUND
 
 
 class _Frame(NamedTuple):
-    """What is known in one round of a block: of the symbols of what it makes, and of what it changes outside, nothing from outside."""
+    """The known values in one round of a block: its own symbols and changed ones, nothing of these from outside."""
 
     values: dict[str, int | None]
     makes: frozenset[str]
@@ -95,7 +95,7 @@ _UNBOUND = object()
 
 
 def str_of(symbol: Size) -> str:
-    """The name of a symbol."""
+    """Return the name of a symbol."""
     return next(iter(symbols_of(symbol)))
 
 
@@ -104,5 +104,5 @@ def _is_joined(name: str) -> bool:
 
 
 def _owners(name: str) -> list[str]:
-    """The names of which a symbol may be made: all that stands before a dot."""
+    """Return the possible owners of a symbol: each part before a dot."""
     return [name[:at] for at, character in enumerate(name) if character == "."]

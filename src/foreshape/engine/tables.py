@@ -1,7 +1,7 @@
-"""Tables and columns that users have, by input: pandas, polars, Arrow and the data sets of Hugging Face, none of which is imported.
+"""Users' tables and columns, by input: pandas, polars, Arrow and the data sets of Hugging Face. None of them is imported.
 
-They are known by what they can do, so that a subclass or a look-alike is taken too. A table gives its columns by name; a column
-becomes an array, or lists where its elements are sequences. A column that lacks values is refused: nothing says what to put there.
+They are known by their methods, so that a subclass or a look-alike is taken too. A table gives its columns by name; a column becomes an array, or lists if
+its elements are sequences. A column with missing values is refused: there is no default for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Table(Mapping[str, Any]):
 
 
 def table_of(given: Any) -> Table | None:
-    """The columns of a table: a DataFrame, an Arrow table or record batch, a data set of Hugging Face; None where it is none."""
+    """Return the columns of a table: a DataFrame, an Arrow table or record batch, a data set of Hugging Face; None where it is none."""
     kind = cast("Any", type(given))
     if isinstance(given, (list, tuple, str, bytes, Mapping)) or kind.__name__ == "ndarray":
         return None
@@ -69,19 +69,19 @@ def table_of(given: Any) -> Table | None:
 
 
 def is_dataset(given: Any) -> bool:
-    """Whether it is a data set of rows that are asked for by their numbers, with columns of names and a format."""
+    """Return True for a data set of rows by number, with named columns and a format."""
     kind = cast("Any", type(given))
     return all(hasattr(kind, name) for name in ("column_names", "with_format", "__getitem__", "__len__"))
 
 
 def is_transformed(dataset: Any) -> bool:
-    """Whether a function makes the rows of a data set when they are asked for, of columns that are not known before."""
+    """Return True if a function makes the rows of a data set on demand, with unknown columns."""
     given: Any = getattr(dataset, "format", None)
     return isinstance(given, Mapping) and cast("Mapping[str, Any]", given).get("type") == "custom"
 
 
 def formatted(dataset: Any) -> Any:
-    """The data set so that its columns come as arrays, where its own format says nothing else."""
+    """Return the data set with its columns as arrays, unless its own format says otherwise."""
     given: Any = getattr(dataset, "format", None)
     return dataset.with_format("numpy") if not isinstance(given, Mapping) or cast("Mapping[str, Any]", given).get("type") is None else dataset
 
@@ -92,7 +92,7 @@ def _format_of(dataset: Any) -> Mapping[str, Any]:
 
 
 def _columns_of(dataset: Any) -> list[str]:
-    """The names of the columns that a data set's format shows."""
+    """Return the names of the columns in a data set's format."""
     shown = _format_of(dataset)
     return list(dataset.column_names if shown.get("output_all_columns", True) else shown.get("columns") or dataset.column_names)
 
@@ -117,7 +117,7 @@ class Complete:
 
 
 def gives_lists(dataset: Any) -> bool:
-    """Whether a row of a data set has lists where it could have arrays, since the data set has no format."""
+    """Return True if a row of a data set has lists for arrays, since the data set has no format."""
     data: Any = getattr(dataset, "data", None)
     if not hasattr(data, "schema") or _format_of(dataset).get("type", "") is not None:
         return False
@@ -129,16 +129,15 @@ def _lack(missing: int, of: int) -> str:
 
 
 def named(given: Any, program: Program, needed: Sequence[str]) -> Mapping[Any, Any]:
-    """What was given as a feed or a batch, by input.
+    """Return a feed or a batch by input.
 
     Args:
-        given: a mapping or a table, by the names of its columns; a list of rows, each a mapping; one value for each input, in the
-            order in which the inputs were described: of all inputs of the program, or of those in ``needed``; or, where the
-            program has one input, its value.
-        needed: the inputs that the run takes, in that order.
+        given: a mapping or a table, by the names of its columns; a list of rows, each a mapping; one value for each input, in the order of their
+            description (all inputs of the program, or ``needed``); or, for a program of one input, its value.
+        needed: the inputs of the run, in order.
 
     Raises:
-        FeedError: it is nothing of the kind, or of so many values that nothing tells which inputs they are for.
+        FeedError: another kind, or a number of values that fits no inputs.
     """
     if isinstance(given, Mapping):
         return cast("Mapping[Any, Any]", given)
@@ -166,12 +165,12 @@ def named(given: Any, program: Program, needed: Sequence[str]) -> Mapping[Any, A
 
 
 def described(program: Program) -> list[str]:
-    """The inputs of a program in the order in which they were described."""
+    """Return the inputs of a program in the order of their description."""
     return [v.name for v in inputs_of(program.global_block)]
 
 
 def in_order(program: Program, wanted: Sequence[Any]) -> list[str]:
-    """Names of inputs in the order in which they were described."""
+    """Return names of inputs in the order of their description."""
     names = {v.name if isinstance(v, Variable) else str(v) for v in wanted}
     return [name for name in described(program) if name in names]
 
@@ -187,7 +186,7 @@ def _in_order(parts: Sequence[Any], program: Program, needed: Sequence[str]) -> 
 
 
 def _of_rows(rows: Sequence[Any]) -> dict[Any, Any]:
-    """The columns of rows that have the same names."""
+    """Return the columns of rows with equal names."""
     names = list(rows[0])
     for at, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -196,7 +195,7 @@ def _of_rows(rows: Sequence[Any]) -> dict[Any, Any]:
 
 
 def is_value(given: Any) -> bool:
-    """Whether it may be what one input is fed: something with numbers, and no mapping, text or set."""
+    """Return True if an object may be the feed of one input: it has numbers, and is no mapping, text or set."""
     if isinstance(given, (int, float, list, tuple, LoDTensor, SelectedRows)):
         return True
     kind = cast("Any", type(given))
@@ -218,10 +217,10 @@ def _shown(given: Any) -> str:
 
 
 def array_of(name: str, given: Any, spec: Spec) -> Any:
-    """A column, a table or a list that is fed to one dense input, as an array or a tensor; what is something else as it is.
+    """Return a column, a table or a list for one dense input, as an array or a tensor; other objects unchanged.
 
     Raises:
-        FeedError: values are missing, elements are of no number, or lists of different lengths.
+        FeedError: values are missing, elements are no numbers, or lists have different lengths.
     """
     if isinstance(given, (list, tuple)):
         return _of_list(name, cast("Sequence[Any]", given), spec)
@@ -236,10 +235,10 @@ def array_of(name: str, given: Any, spec: Spec) -> Any:
 
 
 def column(name: str, given: Any) -> Any:
-    """A column of pandas or polars, or of a data set, as an array, an Arrow column, or a list; what is something else as it is.
+    """Return a column of pandas or polars, or of a data set, as an array, an Arrow column, or a list; other objects unchanged.
 
     Raises:
-        FeedError: values are missing, or elements are of no number.
+        FeedError: values are missing, or elements are no numbers.
     """
     kind = cast("Any", type(given))
     if hasattr(kind, "iloc") and hasattr(kind, "to_numpy"):
@@ -252,7 +251,7 @@ def column(name: str, given: Any) -> Any:
 
 
 def _of_pandas(name: str, given: Any) -> Any:
-    """A Series, or of a DataFrame all columns as one array ``[rows, columns]``."""
+    """Return a Series, or of a DataFrame all columns as one array ``[rows, columns]``."""
     if hasattr(given, "columns"):
         import numpy
 
@@ -303,7 +302,7 @@ def _of_polars(name: str, given: Any) -> Any:
 
 
 def _of_arrow(name: str, given: Any, spec: Spec) -> Any:
-    """The numbers of an Arrow column; of lists, which must be even, with a dim for each level."""
+    """Return the numbers of an Arrow column; of even lists, with a dim for each level."""
     if hasattr(given, "combine_chunks"):
         given = given.combine_chunks()
     if hasattr(given, "to_numpy_ndarray"):
@@ -326,13 +325,13 @@ def _uneven(name: str, how: str) -> str:
 
 
 def _of_objects(name: str, given: Any, spec: Spec) -> Any:
-    """An array of objects, such as a column of lists or of arrays."""
+    """Return an array of objects, such as a column of lists or of arrays."""
     made = _of_list(name, given.tolist(), spec) if given.ndim == 1 else given
     return given if made.dtype == object else made
 
 
 def _of_list(name: str, given: Sequence[Any], spec: Spec) -> Any:
-    """A list as an array. Python's numbers have no size, so that they are taken in the input's element type where it holds them."""
+    """Return a list as an array. Python's numbers have no size, so they take the input's element type if it holds them."""
     import numpy
 
     first = given[0] if len(given) else None
@@ -368,5 +367,5 @@ def _of_list(name: str, given: Sequence[Any], spec: Spec) -> Any:
 
 
 def _has_sizes(given: Any) -> bool:
-    """Whether any element of nested lists has an element type of its own."""
+    """Return True if any element of nested lists has an element type of its own."""
     return any(_has_sizes(part) if isinstance(part, (list, tuple)) else hasattr(part, "dtype") for part in given)

@@ -1,4 +1,4 @@
-"""How many threads a step has, of those that its work repays: as many as torch has, as the user says, or as are fastest just now."""
+"""The number of threads of a large step: torch's, the user's, or the fastest just now."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _Here(threading.local):
 _here = _Here()
 _lock = threading.Lock()
 _others: list[int] = []
-"""For each step that runs on another number of threads now, how many there are otherwise."""
+"""For each step on another number of threads now, the usual number."""
 
 
 def _in_child() -> None:
-    _others.clear()  # the threads that ran those steps are not here
+    _others.clear()  # the threads of those steps are gone
     _lock.release()
 
 
@@ -33,10 +33,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def threads_here() -> int:
-    """How many threads torch has for this thread's kernels.
+    """Return torch's number of threads for this thread's kernels.
 
-    torch gives a thread that is new to it the number that was set last, which is another one if a small step runs elsewhere just then:
-    the thread would be slow from then on, and round its sums otherwise.
+    torch gives a new thread the last number set, which is another one if a small step runs elsewhere just then. The thread would be slow from then on, and
+    round its sums otherwise.
     """
     if not _here.asked:
         with _lock:
@@ -47,21 +47,21 @@ def threads_here() -> int:
 
 
 def on_others(threads: int, of: int) -> None:
-    """Run what follows in this thread on ``threads`` threads, until `back_on`."""
+    """Run the following calls of this thread on ``threads`` threads, until `back_on`."""
     with _lock:
         _others.append(of)
         torch.set_num_threads(threads)
 
 
 def back_on(threads: int) -> None:
-    """End what `on_others` began."""
+    """End the effect of `on_others`."""
     with _lock:
         torch.set_num_threads(threads)
         _others.remove(threads)
 
 
 class Threads:
-    """How many threads an executor's large steps have: what torch has (None), a number, or "adaptive", what is fastest just now."""
+    """The number of threads of an executor's large steps: torch's (None), a number, or "adaptive", the fastest just now."""
 
     def __init__(self, wanted: int | Literal["adaptive"] | None) -> None:
         if wanted is not None and wanted != "adaptive":
@@ -70,7 +70,7 @@ class Threads:
         self.most()
 
     def most(self) -> int:
-        """As many as a step may have. Raises `ExecutionError` where this process cannot have the threads that were asked for."""
+        """Return the most threads of a step. Raise `ExecutionError` if this process cannot have them."""
         if not isinstance(self.wanted, int):
             return threads_here()
         if self.wanted > 1 and forked():
@@ -82,7 +82,7 @@ class Threads:
 
     @contextmanager
     def planned(self) -> Generator[int]:
-        """While a step is made: what kernels take depends on the threads, so that torch has as many as the step may have."""
+        """Set torch's threads to the most of a step while it is made: kernels depend on them."""
         before, most = threads_here(), self.most()
         if most == before:
             yield most
@@ -94,21 +94,21 @@ class Threads:
             back_on(before)
 
     def chooser(self) -> Fastest | None:
-        """For a step: who finds what is fastest, where that was asked for."""
+        """Return the search for the fastest number for a step, if wanted."""
         most = threads_here()
         return Fastest(most) if self.wanted == "adaptive" and most > 1 else None
 
 
 class Fastest:
-    """Finds, by measured time, how many threads of ``most`` a step runs fastest on, and asks again from time to time, since a machine's load changes.
+    """The search, by measured time, for the fastest number of threads up to ``most`` for a step. It is repeated, since a machine's load changes.
 
-    Each number (1, 2, 4 ... most) has three steps in turn. The one with the best time for its work stays for 16 steps, and then for
-    twice as many each time that it is found again, at most 512.
+    Each number (1, 2, 4 ... most) has three steps in turn. The one with the best time for its work stays for 16 steps. It stays twice as long each time it is
+    found again, at most 512 steps.
     """
 
     TRIES, FEWEST, LONGEST = 3, 16, 512
     BETTER = 0.95
-    """What is not faster than by this does not change anything."""
+    """The least gain that changes the choice."""
 
     def __init__(self, most: int) -> None:
         self.numbers = sorted({most, *(2**k for k in range(most.bit_length()))})
@@ -118,11 +118,11 @@ class Fastest:
         self._tried: list[tuple[int, float]] = []
 
     def choose(self) -> int:
-        """How many threads the next step gets."""
+        """Return the number of threads of the next step."""
         return self.best if self._left else self.numbers[len(self._tried) % len(self.numbers)]
 
     def took(self, threads: int, seconds: float, work: int) -> None:
-        """A step of so much work took so long on so many threads."""
+        """Note the time of a step of so much work on so many threads."""
         if self._left:
             self._left -= 1
             return

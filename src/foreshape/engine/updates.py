@@ -1,4 +1,4 @@
-"""Programs whose updates a run should not make unasked: those of a network in use, and those that were divided for other ranks."""
+"""Programs with unwanted updates in a run: of a network in use, or divided for other ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _told: WeakSet[Program] = WeakSet()
 
 
 def warn_of_updates(program: Program, fetches: Sequence[str]) -> None:
-    """Warn once for a program whose updates run too, although nothing that is fetched is of its training: no loss, gradient or parameter."""
+    """Warn once for a program with updates, although nothing fetched is of its training: no loss, gradient or parameter."""
     ops = program.global_block.ops
     if not fetches or program in _told or not any(op.role & Role.OPTIMIZE for op in ops):
         return
@@ -29,7 +29,7 @@ def warn_of_updates(program: Program, fetches: Sequence[str]) -> None:
 
 
 def _costs(losses: Sequence[Op]) -> set[str]:
-    """The losses, and what they are sums or means of."""
+    """Return the losses, and their summands or elements."""
     out: set[str] = set()
     waiting = [(op, n) for op in losses for n in op.output_names()]
     while waiting:

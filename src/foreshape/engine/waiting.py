@@ -1,8 +1,8 @@
-"""How the threads of a step wait for one another: awake on a machine that is theirs, soon asleep on one that others use too.
+"""The waiting of a step's threads for one another: awake on a machine of their own, soon asleep on a shared one.
 
-GNU's OpenMP (libgomp) has a thread look for its next piece of work some 300,000 times before it sleeps, and a thousand times only while the
-process has more OpenMP threads than processors. So a second team of threads, which never gets any work, has them sleep soon; without it they
-wait awake again. Which is better the system says: how long this process' threads were ready to run and had no processor.
+GNU's OpenMP (libgomp) has a thread look for its next piece of work some 300,000 times before it sleeps, and a thousand times only while the process has more
+OpenMP threads than processors. So a second team of threads, without any work, has them sleep soon; without it they wait awake again. The system tells the
+better way: the time of this process' threads ready to run, without a processor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from foreshape.values.processors import allowed, without_processor
 EVERY = 0.1
 """Seconds from one look to the next, at least."""
 CROWDED, ALONE = 0.25, 0.08
-"""Seconds without a processor, of all threads together, in a second: from where on they sleep soon, and below which they wait awake again."""
+"""Seconds per second without a processor, over all threads: above the first they sleep soon, below the second they wait awake again."""
 CALM = 5
 """So many looks in turn must find the process alone before its threads wait awake again."""
 
 
 class Team(Protocol):
-    """OpenMP threads beside those of the steps, from when it is made."""
+    """OpenMP threads beside the steps' own, from its creation on."""
 
     def end(self) -> None:
         """Let the team go."""
@@ -33,10 +33,10 @@ class Team(Protocol):
 
 
 class Waiting:
-    """Looks from time to time whether others want the processors, and has a process' OpenMP threads wait accordingly.
+    """A watch over the load of the processors, which sets how a process' OpenMP threads wait.
 
     Args:
-        delay: tells how many seconds this process' threads have been without a processor so far; None where that cannot be told.
+        delay: returns the seconds of this process' threads without a processor so far; None if unknown.
         team: makes the second team of threads.
     """
 
@@ -47,11 +47,11 @@ class Waiting:
         self._calm = 0
         self._before: tuple[float, float] | None = None
         self.next = 0.0
-        """The time of the next look, by the clock that `look` is given."""
+        """The time of the next look, by the clock of `look`."""
 
     @property
     def briefly(self) -> bool:
-        """Whether threads sleep soon."""
+        """Return True if threads sleep soon."""
         return self._idle is not None
 
     def look(self, now: float) -> None:
@@ -90,11 +90,11 @@ class IdleTeam:
     def _stay(self) -> None:
         try:
             libgomp = ctypes.CDLL(None)
-            work = ctypes.cast(libgomp.omp_get_thread_num, ctypes.c_void_p)  # a function that does nothing to anything
+            work = ctypes.cast(libgomp.omp_get_thread_num, ctypes.c_void_p)  # a function without effect
             libgomp.GOMP_parallel(work, None, ctypes.c_uint(max(2, allowed())), ctypes.c_uint(0))
         finally:
             self._made.set()  # whatever is wrong, nobody waits for it
-        self._end.wait()  # the team lives as long as the thread that began it
+        self._end.wait()  # the team lives as long as its first thread
 
     def end(self) -> None:
         """Let the team go."""
@@ -111,7 +111,7 @@ def _delay() -> float | None:
 
 _ours: bool | None = None
 waiting = Waiting(_delay, IdleTeam)
-"""That of this process."""
+"""The watch of this process."""
 
 
 def _is_libgomp() -> bool:
