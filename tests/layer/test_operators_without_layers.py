@@ -51,8 +51,8 @@ WITHOUT: Final = {
     "passes of paddle.inference, whose networks Config.enable_save_optim_model saves": """
         conditional_block_infer dequantize fc fused_conv2d fused_conv2d_add_act fused_conv3d fused_elementwise_add fused_elementwise_div
         fused_elementwise_mul fused_elementwise_sub fused_embedding_eltwise_layernorm fused_fc_elementwise_layernorm fused_matmul fused_softplus
-        fused_transpose fusion_gru fusion_lstm fusion_repeated_fc_relu fusion_seqconv_eltadd_relu fusion_seqexpand_concat_fc fusion_seqpool_concat
-        fusion_seqpool_cvm_concat fusion_squared_mat_sub multi_gru multihead_matmul quantize requantize skip_layernorm""",
+        fused_transpose fusion_gru fusion_lstm fusion_repeated_fc_relu fusion_seqconv_eltadd_relu fusion_seqexpand_concat_fc
+        fusion_seqpool_cvm_concat fusion_squared_mat_sub multi_gru multihead_matmul quantize requantize""",
 }
 """Why -> the operators. Those of the first three are written here, the others are there for the files of PaddlePaddle 1.8 to 2.6."""
 

@@ -70,17 +70,22 @@ class FusionSeqconvEltaddRelu(Operator):
     ]
 
 
-class SeqpoolConcat(Operator):
-    """The base of both: pooling, and what stands side by side."""
+class FusionSeqpoolCvmConcat(Operator):
+    """Out = the sums, averages, or sums over the roots of the lengths of each X's sequences, side by side; zeros of an empty sequence.
 
-    abstract = True
+    The first two columns of each are those of `cvm`. The numbers of CVM are of no meaning.
+    """
+
+    type = "fusion_seqpool_cvm_concat"
     gradient = NOT_WRITTEN
-    X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width], of as many sequences")
+    X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width] with shows and clicks first, of as many sequences")
+    CVM = operand(FLOATS, doc="[sequences, 2]")
     Out = result(new_offsets=True, doc="[sequences, width of all], each row a sequence")
     pooltype = attribute(AttrType.STRING, "SUM", choices=("AVERAGE", "SUM", "SQRT"))
     axis = attribute(AttrType.INT, 1, choices=(1,), doc="1")
+    use_cvm = attribute(AttrType.BOOLEAN, True, choices=(True,), doc="true")
 
-    def _rule(self, X: tuple[Spec, ...]) -> Spec:
+    def infer_shape(self, X: tuple[Spec, ...], CVM: Spec) -> Any:
         require(len(X) > 0, "X must have one tensor at least", X=None)
         count, width = sequences(X[0], "X"), X[0].known_dims[-1]
         for x in X:
@@ -88,77 +93,31 @@ class SeqpoolConcat(Operator):
             require(x.dtype is X[0].dtype, "X must be of one element type", X=None)
             require_equal(sequences(x, "X"), count, "each of X must have as many sequences", X=None)
             require_equal(x.known_dims[1], width, "each of X must have as many columns", X=None)
+        require_at_most(2, width, f"X must have two columns at least, not {width}", X=None)
         return rows(X[0].dtype, (count, width * len(X)), new_lod("Out", [count]))
 
-    def _bytes(self, X: tuple[Spec, ...]) -> Size:
-        return 3 * self._rule(X).nbytes + 3 * sum((x.nbytes for x in X), 0)
-
-    def _pooled(self, X: list[Tensor], offsets: list[Any]) -> list[Tensor]:
-        pool = SequencePool.with_values({"pooltype": self.pooltype, "pad_value": 0.0, "is_test": True})
-        return [pool.kernel(x, offsets=[o], requested=(True, False))[0] for x, o in zip(X, offsets[0], strict=True)]
-
-    def _joined(self, parts: list[Tensor]) -> tuple[Tensor, Offsets]:
-        return torch.cat(parts, 1), Offsets.of_lengths(torch.ones(parts[0].shape[0], dtype=torch.int64, device=parts[0].device))
-
-
-class FusionSeqpoolConcat(SeqpoolConcat):
-    """Out = the sums, averages, or sums over the roots of the lengths of each X's sequences, side by side; zeros of an empty sequence."""
-
-    type = "fusion_seqpool_concat"
-
-    def infer_shape(self, X: tuple[Spec, ...]) -> Any:
-        return self._rule(X)
-
-    def workspace(self, X: tuple[Spec, ...]) -> Size:
-        return self._bytes(X)
-
-    def kernel(self, X: list[Tensor], *, offsets: list[Any]) -> tuple[Tensor, Offsets]:
-        return self._joined(self._pooled(X, offsets))
-
-    samples = [
-        sample(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([2, 3])]),
-        sample(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([2, 3]), f32(3, 3).ragged([2, 1])], pooltype="AVERAGE"),
-        sample(X=[f32(7, 3).ragged([4, 3])], pooltype="SQRT"),
-    ]
-    rejects = [
-        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([5])], says="as many sequences"),
-        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 2).ragged([2, 3])], says="as many columns"),
-        reject(X=[f32(7, 3)], says="X must be ragged", error=TypeMismatchError),
-        reject(X=[f32(7, 3).ragged([4, 3])], pooltype="MAX", says="one of", error=SchemaError),
-    ]
-
-
-class FusionSeqpoolCvmConcat(SeqpoolConcat):
-    """`fusion_seqpool_concat`, of whose parts the first two columns are those of `cvm`. The numbers of CVM are of no meaning."""
-
-    type = "fusion_seqpool_cvm_concat"
-    X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width] with shows and clicks first, of as many sequences")
-    CVM = operand(FLOATS, doc="[sequences, 2]")
-    use_cvm = attribute(AttrType.BOOLEAN, True, choices=(True,), doc="true")
-
-    def infer_shape(self, X: tuple[Spec, ...], CVM: Spec) -> Any:
-        out = self._rule(X)
-        width = X[0].known_dims[1]
-        require_at_most(2, width, f"X must have two columns at least, not {width}", X=None)
-        return out
-
     def workspace(self, X: tuple[Spec, ...], CVM: Spec) -> Size:
-        return self._bytes(X)
+        return 3 * self.infer_shape(X, CVM).nbytes + 3 * sum((x.nbytes for x in X), 0)
 
     def kernel(self, X: list[Tensor], CVM: Tensor, *, offsets: list[Any]) -> tuple[Tensor, Offsets]:
-        parts = self._pooled(X, offsets)
+        pool = SequencePool.with_values({"pooltype": self.pooltype, "pad_value": 0.0, "is_test": True})
+        parts = [pool.kernel(x, offsets=[o], requested=(True, False))[0] for x, o in zip(X, offsets[0], strict=True)]
         for part in parts:
             _logarithms(part)
-        return self._joined(parts)
+        return torch.cat(parts, 1), Offsets.of_lengths(torch.ones(parts[0].shape[0], dtype=torch.int64, device=parts[0].device))
 
     samples = [
         sample(X=[f32(7, 3, low=0.0).ragged([4, 3]), f32(5, 3, low=0.0).ragged([2, 3])], CVM=f32(2, 2)),
         sample(X=[f32(7, 4, low=0.0).ragged([4, 3])], CVM=f32(2, 2), pooltype="AVERAGE"),
+        sample(X=[f32(7, 3, low=0.0).ragged([4, 3])], CVM=f32(2, 2), pooltype="SQRT"),
     ]
     rejects = [
         reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([5])], CVM=f32(2, 2), says="as many sequences"),
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 2).ragged([2, 3])], CVM=f32(2, 2), says="as many columns"),
+        reject(X=[f32(7, 3)], CVM=f32(2, 2), says="X must be ragged", error=TypeMismatchError),
         reject(X=[f32(7, 1).ragged([4, 3])], CVM=f32(2, 2), says="two columns at least"),
         reject(X=[f32(7, 3).ragged([4, 3])], CVM=f32(2, 2), use_cvm=False, says="one of", error=SchemaError),
+        reject(X=[f32(7, 3).ragged([4, 3])], CVM=f32(2, 2), pooltype="MAX", says="one of", error=SchemaError),
     ]
 
 

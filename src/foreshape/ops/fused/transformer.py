@@ -26,7 +26,7 @@ from foreshape.operator import (
 )
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
-from foreshape.ops.fused.dense import check_alike, check_norm
+from foreshape.ops.fused.dense import check_norm
 from foreshape.ops.fused.parts import attention, layer_norm, with_bias
 from foreshape.spec import Spec
 
@@ -98,38 +98,6 @@ def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sca
     if mask is not None:
         scores.add_(mask)
     return matmul(scores.softmax(-1), value)
-
-
-class SkipLayernorm(Operator):
-    """Out = layer_norm(X + Y) over the dims from ``begin_norm_axis`` on, times Scale, plus Bias."""
-
-    type = "skip_layernorm"
-    gradient = NOT_WRITTEN
-    X = operand(FLOATING, doc="[*rows, *example]")
-    Y = operand(FLOATING, same_type_as="X", doc="as X")
-    Scale = operand(FLOATING, same_type_as="X", doc="[elements of an example]")
-    Bias = operand(FLOATING, same_type_as="X", doc="[elements of an example]")
-    Out = result(doc="as X")
-    epsilon = attribute(AttrType.FLOAT, low=0.0)
-    begin_norm_axis = attribute(AttrType.INT, low=1)
-
-    def infer_shape(self, X: Spec, Y: Spec, Scale: Spec, Bias: Spec) -> Spec:
-        check_alike(X, Y, "Y")
-        check_norm(X, self.begin_norm_axis, "X", Scale=Scale, Bias=Bias)
-        return X.like()
-
-    def expand(self, of: Composition, X: Any, Y: Any, Scale: Any, Bias: Any) -> Any:
-        return layer_norm(of, of("elementwise_add", X=X, Y=Y), self.begin_norm_axis, Scale, Bias, self.epsilon)
-
-    samples = [
-        sample(X=f32(2, 3, 8), Y=f32(2, 3, 8), Scale=f32(8), Bias=f32(8), epsilon=1e-5, begin_norm_axis=2),
-        sample(X=f32(4, 3, 2), Y=f32(4, 3, 2), Scale=f32(6), Bias=f32(6), epsilon=1e-3, begin_norm_axis=1),
-    ]
-    rejects = [
-        reject(X=f32(4, 5), Y=f32(4, 6), Scale=f32(5), Bias=f32(5), epsilon=1e-5, begin_norm_axis=1, says="Y must have the dims of the sum"),
-        reject(X=f32(4, 5), Y=f32(4, 5), Scale=f32(4), Bias=f32(5), epsilon=1e-5, begin_norm_axis=1, says="Scale must have one number for each"),
-        reject(X=f32(4, 5), Y=f32(4, 5), Scale=f32(5), Bias=f32(5), epsilon=1e-5, begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
-    ]
 
 
 class FusedEmbeddingEltwiseLayernorm(Operator):
