@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from foreshape import interrupts as interrupts  # before what takes a while to import  # isort: skip
+from foreshape import interrupts as interrupts  # before the slow imports  # isort: skip
 import gc
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
     **dict.fromkeys(("Job", "job", "send"), "workers"),
 }  # fmt: skip
-"""Public name -> the room that it lives in; a room is entered when its name is first used."""
+"""Public name -> its room; a room is imported when its name is first used."""
 _ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
 _CALLED_ELSEWHERE = {
@@ -113,7 +113,7 @@ def _opened(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names and the rooms, and not what this file is made of or which of these have been entered."""
+    """Return the public names and the rooms, without the imports of this file."""
     return sorted({*__all__, *_ROOMS})
 
 

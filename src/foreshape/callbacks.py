@@ -1,8 +1,8 @@
-"""The callbacks of `foreshape.training.callbacks`, as ``fs.callbacks``, under a name that can be imported from."""
+"""The callbacks of `foreshape.training.callbacks`, as ``fs.callbacks``, importable under this name."""
 
 import sys
 
 from foreshape.training import callbacks
-from foreshape.training.callbacks import *  # noqa: F403 - for those who check types
+from foreshape.training.callbacks import *  # noqa: F403 - for type checkers
 
 sys.modules[__name__] = callbacks  # one module, whichever way it is asked for

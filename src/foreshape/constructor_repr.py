@@ -1,4 +1,4 @@
-"""Objects that are shown as the call that makes them, such as ``Adam(learning_rate=0.01, beta1=0.8)``."""
+"""Objects shown as the call of their constructor, such as ``Adam(learning_rate=0.01, beta1=0.8)``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _MISSING = object()
 
 
 class ConstructorRepr:
-    """The base of classes with a ``repr`` of their constructor: what has no default, and what is not as by default.
+    """The base of classes whose ``repr`` is their constructor's call, without arguments equal to their defaults.
 
-    The value of a parameter is the attribute of its name; `_arguments` says those that are kept otherwise. Of a class of a user's, whose attributes
-    may be called otherwise, what is known is shown.
+    A parameter's value is the attribute of its name; `_arguments` returns the others. A user's class may name its attributes otherwise: the known ones
+    are shown.
     """
 
     __slots__ = ()
 
     always_shown: ClassVar[tuple[str, ...]] = ()
-    """The parameters that are shown as by default, too."""
+    """The parameters shown even at their defaults."""
 
     def _arguments(self) -> Mapping[str, Any]:
-        """Parameter -> value, of those that are no attributes of their names."""
+        """Return parameter -> value, for parameters that are no attributes of their names."""
         return {}
 
     def __repr__(self) -> str:
@@ -40,5 +40,5 @@ class ConstructorRepr:
 
 
 def _is_same(value: Any, default: Any) -> bool:
-    """Whether a value is a default; what another class has for ``==`` is not asked."""
+    """Tell whether a value is a default, without calling ``==`` of other classes."""
     return value is default or (type(value) is type(default) and bool(value == default))

@@ -1,8 +1,8 @@
-"""Data classes that are quick to define: their methods are shared, where those of Python's `dataclasses` are compiled for each class anew.
+"""Data classes that are quick to define: they share their methods, while Python's `dataclasses` compiles them for each class anew.
 
 Python's take 0.4 to 0.7 ms for each class, these 0.05, and some seventy lie between a file and its first answer. They are data classes for
-`dataclasses.fields`, `replace` and `asdict` too, and have ``__slots__``. What is not here (``__post_init__``, order, fields that are
-not in the constructor) Python's have. What users make themselves are Python's too, whose constructors show their parameters.
+`dataclasses.fields`, `replace` and `asdict` too, and have ``__slots__``. ``__post_init__``, order, and fields outside the constructor need
+Python's. So do the classes that users construct: their constructors show their parameters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class _Form(NamedTuple):
-    """What the shared methods know of a class."""
+    """The facts of a class for the shared methods."""
 
     names: tuple[str, ...]
     puts: tuple[Callable[[Any, Any], None], ...]
-    """What sets each field of an object, also of a frozen one."""
+    """The setters of an object's fields, also of a frozen object."""
     defaults: Mapping[str, Any]
     factories: Mapping[str, Callable[[], Any]]
     key: Callable[[Any], tuple[Any, ...]]
@@ -34,10 +34,10 @@ class _Form(NamedTuple):
 
 @dataclass_transform(field_specifiers=(field,))
 def data_class(*, frozen: bool = False, eq: bool = True, repr: bool = True) -> Callable[[_Class], _Class]:
-    """A decorator that makes a data class with ``__slots__``; what a class defines itself stands.
+    """Return a decorator that makes a data class with ``__slots__``; methods defined by the class stand.
 
     Args:
-        frozen: assigning raises `dataclasses.FrozenInstanceError`, and objects that are compared by value can be hashed.
+        frozen: assigning raises `dataclasses.FrozenInstanceError`, and objects compared by value can be hashed.
         eq: objects of one class are compared by value.
         repr: objects are shown with their values.
     """
@@ -82,7 +82,7 @@ def _init(self: Any, *given: Any, **named: Any) -> None:
     puts = self._form.puts
     if named or len(given) != len(puts):
         given = (*given, *_others(type(self), len(given), named))
-    for put, value in zip(puts, given):  # noqa: B905  # as many as there are, which is quick to say nothing of
+    for put, value in zip(puts, given):  # noqa: B905  # equally many; the argument would cost time
         put(self, value)
 
 

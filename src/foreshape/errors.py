@@ -1,7 +1,7 @@
-"""Every error that this package raises on purpose.
+"""The errors raised on purpose by this package.
 
-One base class, so that a caller can catch the package's answers apart from bugs; one subclass per question that a caller
-may want to treat differently. Each message says what was required, what was seen and where.
+One base class, so that a caller can tell them from bugs; one subclass per question that a caller
+may treat differently. Each message says the requirement, the given values and the place.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _printable(text: str) -> str:
 
 
 class ForeshapeError(Exception):
-    """The base of every error that this package raises on purpose.
+    """The base of all errors raised on purpose by this package.
 
-    Its text never has control characters but newlines, whatever the names in a program are, and is of bounded length.
+    Its text never has control characters but newlines, whatever the names in a program, and is of bounded length.
     """
 
     def __str__(self) -> str:
@@ -32,59 +32,59 @@ class ForeshapeError(Exception):
 
 
 class DescriptionError(ForeshapeError):
-    """A mistake in describing a network: the message has the requirement, the sides that were seen, and the user's lines."""
+    """A mistake in describing a network: the message has the requirement, both sides, and the user's lines."""
 
 
 class ShapeError(DescriptionError):
-    """Dimensions that do not fit together, or that no tensor can have."""
+    """Dimensions that do not fit together, or exceed the limits of a tensor."""
 
 
 class TypeMismatchError(DescriptionError):
-    """An element type or a kind (dense, sparse rows, ...) that the operation cannot take."""
+    """An element type or a kind (dense, sparse rows, ...) not accepted by the operation."""
 
 
 class SchemaError(DescriptionError):
-    """An operation used in a way that its definition does not allow: a slot, an attribute, a name, an unknown type."""
+    """A use of an operation against its definition: a slot, an attribute, a name, an unknown type."""
 
 
 class FormatError(ForeshapeError):
-    """Bytes that are not what the format says: the message has the byte offset or the path of the message inside the file."""
+    """Bytes against the format: the message has the byte offset or the path of the message inside the file."""
 
 
 class FeedError(ForeshapeError):
-    """A fed value that is missing, unknown, or of another shape, element type or raggedness than the program says."""
+    """A fed value that is missing, unknown, or of another shape, element type or raggedness than in the program."""
 
 
 class GuardError(ForeshapeError):
-    """A condition that was left open when the network was described, and that the fed values break."""
+    """A condition left open by the description of the network, and broken by the fed values."""
 
 
 class ExecutionError(ForeshapeError):
-    """A run that cannot go on: an uninitialised parameter, a value outside of its range, a NaN in checked mode."""
+    """A run that cannot continue: an uninitialised parameter, a value outside of its range, a NaN in checked mode."""
 
 
 class RankError(ExecutionError):
-    """Another rank of the run has died, stalled, stopped or is at something else: the message says which, where it was, and why."""
+    """Another rank of the run has died, stalled, stopped or is out of step: the message has the rank, its place, and the reason."""
 
     explained = False
-    """Whether it names the rank already."""
+    """True if it names the rank already."""
 
 
 class MemoryPlanError(ForeshapeError):
-    """A memory limit that cannot be met; the message has the least that was reached."""
+    """A memory limit out of reach; the message has the smallest memory found."""
 
     least: int | None = None
-    """The least that was reached, in bytes, where a search was made."""
+    """The smallest memory found, in bytes, if there was a search."""
     missing: tuple[str, ...] = ()
-    """The symbols that have no value, where that is what is wrong."""
+    """The symbols without a value, if they are the reason."""
 
 
 class needs(contextlib.ContextDecorator):
-    """Where a package is missing that the description of programs does without: an error with the line that installs it.
+    """A context that turns a missing optional package into an error with the line that installs it.
 
     Args:
-        what: begins the message: what needs the package.
-        extra: of this package's, which brings it.
+        what: begins the message: the feature in need of the package.
+        extra: the extra of this package that brings it.
     """
 
     __slots__ = ("extra", "what")
@@ -101,20 +101,20 @@ class needs(contextlib.ContextDecorator):
 
 
 class ForeshapeWarning(UserWarning):
-    """What this package warns of, by Python's `warnings`: something that works and that the user may not mean. Its text is as that of its errors."""
+    """A warning by Python's `warnings` on something that works and may not be meant. Its text is as an error's."""
 
     def __str__(self) -> str:
         return _printable(super().__str__())
 
 
 class border(contextlib.ContextDecorator):
-    """The last resort of a public entrance: whatever other exception leaves the block becomes an error of this package, with its cause.
+    """The last resort of a public function: any other exception becomes an error of this package, with its cause.
 
-    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So do a call
-    with wrong arguments, and what is no ``Exception``: KeyboardInterrupt, SystemExit.
+    It is for unforeseen exceptions. The package's own errors pass as they are. So do a call
+    with wrong arguments, and KeyboardInterrupt, SystemExit and other exceptions outside of ``Exception``.
 
     Args:
-        what: begins the message: what could not be done.
+        what: begins the message: the failed action.
         kind: the class of the error.
     """
 
@@ -128,17 +128,17 @@ class border(contextlib.ContextDecorator):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, TypeError) and trace is not None and trace.tb_next is None and trace.tb_frame.f_code.co_filename == contextlib.__file__:
-            return  # the function was called with arguments that it does not have, and did not begin: Python says that
+            return  # the call had unknown arguments, and the function did not begin: Python says so
         if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
             raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
 
 
 def whole(what: str, given: object, least: int, kind: type[ForeshapeError]) -> int:
-    """An argument that must be a whole number, be it numpy's, of at least ``least``.
+    """Return an argument as a whole number of at least ``least``, be it numpy's.
 
     Args:
         what: begins the message: the argument's name.
-        kind: the class of the error where it is none.
+        kind: the class of the error for anything else.
     """
     if not isinstance(given, bool) and hasattr(given, "__index__"):
         try:

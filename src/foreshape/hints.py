@@ -1,4 +1,4 @@
-"""Hints for names and arguments that are not there: what a thing is called here, and what is spelled much alike."""
+"""Hints for unknown names and arguments: the name used here, and names of similar spelling."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("verbose", "quiet"), ("progress",)),
     "loss": ("cost",),
 }  # fmt: skip
-"""Argument -> what it is called here; of several those that a function has."""
+"""Argument -> its name here; of several, the function's own."""
 _NOTES: Final = {"num_flatten_dims": ", which counts the dims of the features from the end"}
-"""Argument -> what is different of it here."""
+"""Argument -> its different meaning here."""
 
 
 def near(name: str, there: Iterable[str]) -> list[str]:
-    """The names that are spelled much as one that is not there, or have it as a word: a few, the nearest first."""
+    """Return a few names spelled like a missing one, or with it as a word, the nearest first."""
     import difflib
 
     lower = {n.lower(): n for n in there if not n.startswith("_")}
@@ -80,14 +80,14 @@ def near(name: str, there: Iterable[str]) -> list[str]:
 
 
 def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Collection[str] = (), room: str = "") -> AttributeError:
-    """The error for a name that a module has not.
+    """Return the error for a name missing in a module.
 
     Args:
         module: its own name.
-        name: what it has not.
-        elsewhere: names that other libraries have for it -> what to say here.
-        there: the names that the module has.
-        room: what users call the module.
+        name: the missing name.
+        elsewhere: names in other libraries -> the hint.
+        there: the names of the module.
+        room: the users' word for the module.
     """
     here = elsewhere.get(name)
     words = f"module {module!r} has no attribute {name!r}"
@@ -98,12 +98,12 @@ def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Co
 
 
 def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -> TypeError:
-    """Python's word on a keyword that a call has no parameter for, with the one that is meant, or with all; any other error as it is.
+    """Return Python's error on an unknown keyword with the nearest parameter, or with all; any other error unchanged.
 
     Args:
-        error: what Python says.
+        error: Python's error.
         called: the function, or the class.
-        parameters: those that there are.
+        parameters: its parameters.
     """
     found = _NO_PARAMETER.search(str(error))
     if found is None:
@@ -119,7 +119,7 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
 
 
 def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Let Python's word on a keyword that a function has no parameter for say which one is meant."""
+    """Decorate a function so that Python's error on an unknown keyword names the nearest parameter."""
 
     @functools.wraps(function)
     def told(*args: P.args, **named: P.kwargs) -> T:

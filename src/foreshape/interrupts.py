@@ -1,20 +1,20 @@
-"""Ctrl-C in the first moments of the ``foreshape`` command, while modules are imported: a word, as later.
+"""Ctrl-C during the imports of the ``foreshape`` command: one word in place of a traceback, as later.
 
-It imports nothing that Python has not imported itself. What is before it, Python's own start and the few lines that pip writes as the command's
-script, ends as Python ends it.
+It imports only modules that Python has imported itself. An interrupt before it, in Python's own start or in the few lines of pip's script for the
+command, ends as Python ends it.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # without the module that has it
+TYPE_CHECKING = False  # without an import of its module
 if TYPE_CHECKING:
     from types import TracebackType
 
 
 def _is_command() -> bool:
-    """Whether this process is the command, and not a script that imports the package."""
+    """Tell whether this process is the command, and not a script with the package imported."""
     given = list(getattr(sys, "argv", ()))[:1] or [""]
     if given == ["-m"]:  # its package is imported before the name of its file is known
         after = iter(sys.orig_argv)
@@ -26,7 +26,7 @@ if _is_command():
     _before = sys.excepthook
 
     def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Python ends by the signal itself after this, so that whoever called the command knows."""
+        """Say the word; then Python ends by the signal itself, for the caller of the command to see."""
         if issubclass(kind, KeyboardInterrupt):
             sys.stderr.write("interrupted\n")
         else:

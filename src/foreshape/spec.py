@@ -1,4 +1,4 @@
-"""What is known of a value before it exists: its kind, element type, dims and raggedness, as one frozen `Spec`."""
+"""The facts of a value before it exists: its kind, element type, dims and raggedness, as one frozen `Spec`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from foreshape.dims import INT64_MAX, Dim, Size, bounds, product
 from foreshape.errors import ShapeError, TypeMismatchError
 
 MAX_RANK: Final = 64
-"""The most dims that a tensor may have (PyTorch's own limit)."""
+"""The largest number of dims of a tensor (PyTorch's own limit)."""
 MAX_VALUE_ELEMENTS: Final = 64
-"""An integer tensor of up to this many elements carries its value where that is known at description time."""
+"""An integer tensor of up to this many elements carries its value if known at description time."""
 
 
 class DType:
@@ -46,17 +46,17 @@ class DType:
 
 
 BOOL: Final = DType("bool", 0, 1, "bool", "bool", "bool")
-"""Truth values, one byte each: what comparisons give."""
+"""Truth values, one byte each: the results of comparisons."""
 INT16: Final = DType("int16", 1, 2, "i16", "int", "int16")
 """Whole numbers of 16 bits with a sign."""
 INT32: Final = DType("int32", 2, 4, "i32", "int", "int32")
 """Whole numbers of 32 bits with a sign."""
 INT64: Final = DType("int64", 3, 8, "i64", "int", "int64")
-"""Whole numbers of 64 bits with a sign: labels, words and other numbers that select rows."""
+"""Whole numbers of 64 bits with a sign: labels, words and other row numbers."""
 FP16: Final = DType("fp16", 4, 2, "f16", "float", "float16")
 """Floating point of 16 bits: 11 bits of precision, up to 65,504."""
 FP32: Final = DType("fp32", 5, 4, "f32", "float", "float32")
-"""Floating point of 32 bits: what layers make unless something else is said."""
+"""Floating point of 32 bits: the default of layers."""
 FP64: Final = DType("fp64", 6, 8, "f64", "float", "float64")
 """Floating point of 64 bits."""
 UINT8: Final = DType("uint8", 20, 1, "u8", "int", "uint8")
@@ -78,7 +78,7 @@ INDEX: Final = (INT32, INT64)
 NUMERIC: Final = INTEGER + FLOATING
 COMPLEX: Final = (COMPLEX64, COMPLEX128)
 ANY: Final = (BOOL, *NUMERIC)
-"""All but complex numbers, which an operator takes where it says so."""
+"""All but complex numbers; an operator lists these if it takes them."""
 ANY_OR_COMPLEX: Final = DTYPES
 
 DTYPE_OF_CODE: Final = {d.code: d for d in DTYPES}
@@ -91,11 +91,11 @@ _DTYPE_OF_NAME: Final[dict[str, DType]] = (
 
 
 def dtype(of: object) -> DType:
-    """The element type that ``of`` names: a `DType`, a name ("fp32", "float32", "f32", any case), a numpy dtype, or Python's ``int`` (64 bits), ``float``
-    (32, as of all numbers here) and ``bool``.
+    """Return the element type named by ``of``: a `DType`, a name ("fp32", "float32", "f32", any case), a numpy dtype,
+    or Python's ``int`` (64 bits), ``float`` (32, as all numbers here) or ``bool``.
 
     Raises:
-        TypeMismatchError: no element type is called that.
+        TypeMismatchError: no element type has this name.
     """
     if isinstance(of, DType):
         return of
@@ -110,7 +110,7 @@ def dtype(of: object) -> DType:
 
 
 class Kind:
-    """What a variable holds. ``code`` is its number in the file format (None: the format has none)."""
+    """The kind of a variable's value. ``code`` is its number in the file format (None: the format has none)."""
 
     __slots__ = ("code", "name")
 
@@ -125,7 +125,7 @@ class Kind:
 
 
 LOD_TENSOR: Final = Kind("LOD_TENSOR", 7)
-"""The kind of most variables: a tensor, dense or with rows that are grouped in sequences (ragged)."""
+"""The kind of most variables: a tensor, dense or with rows grouped in sequences (ragged)."""
 SELECTED_ROWS: Final = Kind("SELECTED_ROWS", 8)
 """The kind of sparse rows: some rows of a tensor with their numbers, such as the gradient of an embedding table."""
 FEED_MINIBATCH: Final = Kind("FEED_MINIBATCH", 9)
@@ -152,7 +152,7 @@ _KIND_OF_NAME: Final = {k.name: k for k in KINDS}
 
 
 def kind(of: object) -> Kind:
-    """The kind that ``of`` names, or is. Raises `TypeMismatchError` where there is none of that name."""
+    """Return the kind given, or named, by ``of``. Raises `TypeMismatchError` for an unknown name."""
     found = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
     if found is None:
         raise TypeMismatchError(f"a kind must be one of {', '.join(_KIND_OF_NAME)}; seen {of!r}")
@@ -163,7 +163,7 @@ _OTHER_KINDS: dict[tuple[str, int], Kind] = {}
 
 
 def other_kind(name: str, code: int) -> Kind:
-    """A kind that the file format has and this project has no use for: kept under its own name and number."""
+    """Return a kind of the file format without a use in this project, under its own name and number."""
     found = _OTHER_KINDS.get((name, code))
     if found is None:
         if len(_OTHER_KINDS) >= 1024:
@@ -173,7 +173,7 @@ def other_kind(name: str, code: int) -> Kind:
 
 
 class Unknown:
-    """`UNK`: a dim without a name. It compares equal to -1 and to every symbolic dim, so that shapes can be asserted."""
+    """The class of `UNK`, a dim without a name. It compares equal to -1 and to every symbolic dim, for assertions on shapes."""
 
     __slots__ = ()
 
@@ -188,7 +188,7 @@ class Unknown:
 
 
 UNK: Final = Unknown()
-"""A size that nothing is known of; it equals -1 and every symbol."""
+"""An unknown size; it equals -1 and every symbol."""
 
 
 class Lod:
@@ -228,8 +228,8 @@ def _bytes(dims: tuple[Size, ...], itemsize: int) -> Size:
 class Spec:
     """Kind, element type, packed dims, raggedness and (small integer tensors) value. Interned: equal specs are one object.
 
-    ``dims`` of a ragged tensor are those of its packed rows, ``[rows, *row]``; `logical_dims` is what a user sees.
-    ``dims is None`` says that nothing is known; ``dtype is None`` that the kind has no element type.
+    ``dims`` of a ragged tensor are the dims of its packed rows, ``[rows, *row]``; `logical_dims` is the user's view.
+    ``dims`` is None if nothing is known, ``dtype`` is None if the kind has no element type.
     """
 
     __slots__ = ("__weakref__", "dims", "dtype", "kind", "lod", "value")
@@ -271,14 +271,14 @@ class Spec:
 
     @property
     def known_dims(self) -> tuple[Size, ...]:
-        """``dims``, for code that needs them. Raises `ShapeError` where nothing is known."""
+        """Return ``dims``. Raises `ShapeError` if nothing is known."""
         if self.dims is None:
             raise ShapeError("the dims are unknown here")
         return self.dims
 
     @property
     def known_dtype(self) -> DType:
-        """``dtype``, for code that needs it. Raises `TypeMismatchError` where there is none."""
+        """Return ``dtype``. Raises `TypeMismatchError` if there is none."""
         if self.dtype is None:
             raise TypeMismatchError("the element type is unknown here")
         return self.dtype
@@ -298,7 +298,7 @@ class Spec:
         return _bytes(self.known_dims, self.known_dtype.itemsize)
 
     def with_dims(self, dims: Sequence[Size]) -> Spec:
-        """The same kind and element type with other dims; rows that stay rows keep their raggedness."""
+        """Return the same kind and element type with other dims; rows that stay rows keep their raggedness."""
         dims = tuple(dims)
         keeps = self.lod is not None and len(dims) > 0 and self.dims is not None and len(self.dims) > 0 and dims[0] == self.dims[0]
         return Spec(self.kind, self.dtype, dims, self.lod if keeps else None)
@@ -308,7 +308,7 @@ class Spec:
         return Spec(self.kind, of, self.dims, self.lod)
 
     def with_value(self, value: Sequence[Size] | None) -> Spec:
-        """The same with a known value, where that is small enough to carry."""
+        """Return the spec with a known value, if small enough to carry."""
         if value is not None and len(value) > MAX_VALUE_ELEMENTS:
             value = None
         return Spec(self.kind, self.dtype, self.dims, self.lod, None if value is None else tuple(value))
@@ -318,22 +318,22 @@ class Spec:
         return Spec(LOD_TENSOR, dtype or self.dtype, tuple(dims) if dims is not None else self.dims)
 
     def like(self) -> Spec:
-        """The same without a value: what an elementwise result of this is."""
+        """Return the spec without a value: the spec of an elementwise result."""
         return self if self.value is None else Spec(self.kind, self.dtype, self.dims, self.lod)
 
     def logical_shape(self) -> list[Size | Unknown]:
-        """What a user sees: of ragged rows ``[sequences, UNK, *row]``, otherwise the dims."""
+        """Return the user's view of the dims: of ragged rows ``[sequences, UNK, *row]``, otherwise the dims."""
         dims: tuple[Size, ...] = self.dims or ()
         if self.lod is None or not dims:
             return list(dims)
         return [self.lod.counts[0], UNK, *dims[1:]]
 
     def logical_dims(self) -> list[int]:
-        """`logical_shape` in the saved form, -1 for what is not a number."""
+        """Return `logical_shape` in the saved form, -1 for symbolic and unknown sizes."""
         return [d if isinstance(d, int) else -1 for d in self.logical_shape()]
 
     def packed_dims(self) -> list[int]:
-        """``dims`` in the saved form, -1 for what is not a number."""
+        """Return ``dims`` in the saved form, -1 for symbolic and unknown sizes."""
         return [d if isinstance(d, int) else -1 for d in self.dims or ()]
 
     def __repr__(self) -> str:
@@ -359,7 +359,7 @@ _specs: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
 
 
 def check_dims(dims: Sequence[Size], of: DType | None) -> None:
-    """Refuse dims that no tensor can have.
+    """Refuse dims outside of a tensor's limits.
 
     Raises:
         ShapeError: a negative dim, more than `MAX_RANK` dims, or a byte count past a 64-bit integer.
@@ -381,7 +381,7 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
 
 
 def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
-    """Dims of which each is an int or an expression: integers of numpy are ints."""
+    """Return dims as ints and expressions: integers of numpy become ints."""
     others = False
     for axis, dim in enumerate(dims):
         if not isinstance(dim, (int, Dim)):
@@ -397,4 +397,4 @@ def tensor(of: DType, *dims: Size) -> Spec:
 
 
 UNKNOWN: Final = Spec(LOD_TENSOR, None, None)
-"""Of a variable about which nothing is known yet."""
+"""The spec of a variable before anything is known."""

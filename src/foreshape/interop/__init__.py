@@ -21,7 +21,7 @@ _FILE = {
     "Predictor": "predictor",
     **dict.fromkeys(("load_safetensors", "save_safetensors"), "tensors"),
 }
-"""Name -> the file that it lives in, which is read when the name is first used: a saved network answers without the other formats."""
+"""Name -> its file, imported when the name is first used: a saved network answers without the other formats."""
 
 
 def __getattr__(name: str) -> Any:

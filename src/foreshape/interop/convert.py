@@ -1,6 +1,6 @@
-"""Parameters from one form of file to another: a combined ``.pdiparams``, a folder with a file for each, and ``.safetensors``.
+"""Parameters from one form of file to another: a combined ``.pdiparams``, a folder with a file each, and ``.safetensors``.
 
-The bytes of the tensors go over as they are, a piece at a time; element types and dims stay those of the program.
+The bytes of the tensors go over as they are, a piece at a time; element types and dims stay the program's.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
     """Write the parameters of a program in another form.
 
     Args:
-        model: the ``.pdmodel``, which has the names, element types and dims; a combined file has no names.
-        source: where they are: a folder with a file for each, a ``.safetensors`` file, or else a combined file.
-        target: ``.safetensors``, ``.pdiparams``, or a folder: one that is there, or a path that ends in a slash. Files are written to
-            temporary names and renamed when all are whole; what else a folder has in it stays.
+        model: the ``.pdmodel`` with the names, element types and dims; a combined file has no names.
+        source: the parameters: a folder with a file for each, a ``.safetensors`` file, or else a combined file.
+        target: ``.safetensors``, ``.pdiparams``, or a folder: an existing one, or a path with a slash at its end. Files are written to
+            temporary names and renamed when all are complete; other files in the folder stay.
 
     Returns:
-        Name -> what was written.
+        Name -> the written tensor.
 
     Raises:
-        FormatError: a file that cannot be read or written, is cut off, or has not exactly the program's parameters; the message has the
+        FormatError: a file cannot be read or written, is cut off, or has other tensors than the program's parameters; the message has the
         tensor's name. Nothing is written then.
     """
     program = load_program(model)

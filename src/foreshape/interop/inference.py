@@ -1,4 +1,4 @@
-"""Networks that are ready for use: a pruned program in ``NAME.pdmodel`` and its parameters in ``NAME.pdiparams``, as PaddlePaddle has them."""
+"""Networks ready for use: a pruned program in ``NAME.pdmodel`` and its parameters in ``NAME.pdiparams``, as in PaddlePaddle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRAMS: Final = (".pdmodel", ".json", ".onnx")
 
 
 class StoredValues(Protocol):
-    """Values that are left in files until they are written elsewhere."""
+    """Values left in files until they are written elsewhere."""
 
     def __contains__(self, name: object) -> bool: ...
     def pieces(self, name: str) -> Pieces: ...
@@ -38,23 +38,23 @@ def save_inference_model(
     path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given | Mapping[str, Variable | str], executor: Executor | None = None,
     program: Program | None = None, scope: Scope | StoredValues | None = None,
 ) -> None:  # fmt: skip
-    """Write what is needed to compute ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
+    """Write a network that computes ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
 
     The program is pruned, without backward, update and learning-rate ops, and with batch norm and dropout as in a test. The
-    program that is given stays as it is.
+    given program stays as it is.
 
     Args:
-        path_prefix: where to, without the ending.
-        feeds, fetches: variables or their names, in the order in which a loaded model will have them. A mapping as ``fetches`` gives each result
-            the name by which the loaded model knows it, ``{"scores": y}``.
-        executor: not needed; taken so that calls read as PaddlePaddle's.
-        program: the program of the fetches, or the default main program where these are names.
-        scope: holds the parameters; the default scope where it is left out. Or ``fs.Checkpoint(folder).values()``: those of a training's newest
-            checkpoint, which may be in the parts of many ranks, and are written piece by piece, so that none of them is ever whole in memory.
+        path_prefix: the path of the files, without the ending.
+        feeds, fetches: variables or their names, in the order of the loaded model. A mapping as ``fetches`` gives each result
+            its name in the loaded model, ``{"scores": y}``.
+        executor: not needed; accepted for calls in PaddlePaddle's form.
+        program: the program of the fetches, or the default main program if these are names.
+        scope: holds the parameters; the default scope if omitted. Or ``fs.Checkpoint(folder).values()``: the values of a training's newest
+            checkpoint. They may be in the parts of many ranks, and are written piece by piece, none of them ever whole in memory.
 
     Raises:
-        SchemaError: a name that the program has not, an input that is needed and not among the feeds, or a name for a result that is taken.
-        ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value is not of the parameter's dims.
+        SchemaError: a name unknown to the program, a required input missing among the feeds, or a taken name for a result.
+        ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value differs from the parameter's dims.
     """
     fed, fetched = _as_list(feeds), _as_list(list(fetches.values()) if isinstance(fetches, Mapping) else fetches)
     if program is None:
@@ -62,7 +62,7 @@ def save_inference_model(
     names = [_name_in(program, v) for v in fed]
     if len(set(names)) != len(names):
         raise SchemaError(f"a variable is among the feeds twice: {', '.join(names)}")
-    from foreshape.passes import for_test, prune  # which who opens a network does not wait for
+    from foreshape.passes import for_test, prune  # not awaited by the user who opens a network
 
     out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
     _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
@@ -82,18 +82,18 @@ def load_inference_model(
     """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
     Args:
-        path_prefix: the path without its ending, or that of the ``.pdmodel`` itself. A folder holds ``__model__`` and one file for
+        path_prefix: the path without its ending, or the path of the ``.pdmodel`` itself. A folder holds ``__model__`` and one file for
             each parameter.
-        executor: the parameters are put where it computes.
-        scope: takes the parameters; the default scope where it is left out.
-        params: the parameter file where it is called otherwise, its bytes, or a folder of files.
+        executor: the parameters are put on its device.
+        scope: takes the parameters; the default scope if omitted.
+        params: the parameter file if named otherwise, its bytes, or a folder of files.
 
-    Of a parameter file of 64 MiB and more only what describes the tensors is read: each is read when it is first used, so that looking
+    From a parameter file of 64 MiB and more only the descriptions of the tensors are read: each tensor is read at its first use, so a look
     at a network takes no memory for it.
 
     Raises:
-        FormatError: a file that cannot be read or is not what it should be (of a large one that has been changed since, when the tensor is
-        first used). DescriptionError: a program that does not hold together. Nothing is put into the scope then.
+        FormatError: a file cannot be read or is invalid (a large one changed since, at the first use of the tensor).
+        DescriptionError: an inconsistent program. Nothing is put into the scope then.
     """
     model, default = _paths(path_prefix)
     program = load_program(model)
@@ -122,7 +122,7 @@ def _name_in(program: Program, given: Variable | str) -> str:
 
 
 def _holder(program: Program, name: str, kind: Kind) -> Variable:
-    """The variable that feed ops read from, or fetch ops write to."""
+    """Return the variable read by feed ops, or written by fetch ops."""
     block = program.global_block
     if name in block.vars:
         raise SchemaError(f"the name {name!r} is taken; a saved model needs it for its own {name} ops")
@@ -134,18 +134,18 @@ def _described_at(variable: Variable) -> Site:
 
 
 def _add_feeds(program: Program, names: Mapping[str, Site]) -> None:
-    """A feed op for each input, of the line where the input was described: whoever opens the model is told of that one."""
+    """Add a feed op for each input, with the line of the input's description, for the errors of the opened model."""
     block = program.global_block
     holder = _holder(program, "feed", FEED_MINIBATCH)
     for column, (name, site) in enumerate(names.items()):
         variable = block.vars[name]
         variable.op = op = block.append_op("feed", {"X": holder}, {"Out": variable}, {"col": column}, index=column, site=site)
-        op.site = site  # None where it is not known: not the line that saves it
+        op.site = site  # None if unknown: not the line of the saving call
         variable.need_check_feed = True
 
 
 def _add_fetches(program: Program, names: Sequence[str], given: Sequence[str | None]) -> None:
-    """Append a fetch op for each variable, of a copy under the name that is given for it, or that a saved model gives it."""
+    """Append a fetch op for each variable, of a copy under its given name, or its name in a saved model."""
     block = program.global_block
     holder = _holder(program, "fetch", FETCH_LIST)
     for column, (name, wanted) in enumerate(zip(names, given, strict=True)):
@@ -161,12 +161,12 @@ def _add_fetches(program: Program, names: Sequence[str], given: Sequence[str | N
 
 
 def is_copy(variable: Variable) -> bool:
-    """Return whether it is a result of a saved model that has no name of its own."""
+    """Tell whether it is a result of a saved model without a name of its own."""
     return variable.name.startswith(COPIES) and copied_from(variable) is not None
 
 
 def parameters_of(program: Program) -> dict[str, Variable]:
-    """The persistable tensors, by name in sorted order: what the parameter file has."""
+    """Return the persistable tensors, by name in sorted order: the contents of the parameter file."""
     found = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
     for variable in found.values():
         if variable.dtype is None or variable.spec.dims is None:
@@ -219,7 +219,7 @@ def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _columns(program: Program, type: str, outputs: bool) -> list[str]:
-    """The names that feed ops write, or fetch ops read, in the order of their columns."""
+    """Return the names written by feed ops, or read by fetch ops, in the order of their columns."""
     found: dict[int, str] = {}
     for op in program.global_block.ops:
         if op.type != type:
@@ -257,5 +257,5 @@ def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device:
     values = open_parameters(source, parameters, fits)
     with torch.inference_mode():
         for name, value in values.items():
-            tensor = to_tensor(value.numbers())  # a copy, since what was read is read-only (or, of bf16, its numbers as fp32)
+            tensor = to_tensor(value.numbers())  # a copy, since the bytes are read-only (or, of bf16, its numbers as fp32)
             scope.store(name, tensor.to(device, torch_dtype(value.dtype)))

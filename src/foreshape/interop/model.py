@@ -1,4 +1,4 @@
-"""`InferenceModel`: a network that was opened, with its parameters, ready to run."""
+"""`InferenceModel`: an opened network with its parameters, ready to run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Augment: TypeAlias = Callable[[Variable], Variable]
 COPIES: Final = "save_infer_model/scale_"
-"""What the names begin with of the copies that a saved model gives."""
+"""The first part of the names of copies in a saved model."""
 
 
 class InferenceModel(tuple[Program, list[str], list[Variable]]):
     """A network with its parameters. It unpacks into ``program, feeds, fetches``.
 
     Attributes:
-        program: the network; inputs that `with_feed_shapes` has fixed are fixed there.
+        program: the network; inputs fixed by `with_feed_shapes` are fixed there.
         feeds: the names of its inputs, in order.
-        fetches: the variables that come out, in order; they are the program's.
+        fetches: its results, variables of the program, in order.
         scope: holds the parameters.
     """
 
@@ -39,13 +39,13 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 
     @classmethod
     def of(cls, program: Program, feeds: list[str], fetches: list[Variable], scope: Scope, executor: Executor | None = None) -> InferenceModel:
-        """A model of its parts.
+        """Make a model of its parts.
 
         Args:
-            program: what runs.
-            feeds, fetches: the names of what it takes, and what it gives.
-            scope: where its values are.
-            executor: what runs it; one of its own where it is left out.
+            program: the program to run.
+            feeds, fetches: the names of its inputs, and its results.
+            scope: holds its values.
+            executor: runs it; by default one of its own.
         """
         out = cls((program, feeds, fetches))
         out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
@@ -65,17 +65,17 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         return self[2]
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
-        """Compute what the model gives.
+        """Compute the results of the model.
 
         Args:
             feed: input -> array, or a table; or the arrays themselves, in the order of ``feeds``, one by one or as a tuple.
             more: the arrays after the first.
 
         Returns:
-            What comes out, by its variable's name, its place or the name that it was saved by (`Results`): arrays, `LoDTensor` where ragged.
+            The results, by variable's name, place, or name at the saving (`Results`): arrays, `LoDTensor` if ragged.
 
         Raises:
-            FeedError, GuardError: what the network does not take.
+            FeedError, GuardError: invalid feeds.
         """
         named = feed_of(self.feeds, (feed, *more))
         for name, dims in self._fixed.items():
@@ -88,7 +88,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         return Results(dict(zip(names, self.executor.run(self._open, named, names, self.scope), strict=True)), self._asked)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> InferenceModel:
-        """The model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and what is compiled with this one."""
+        """Return the model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and the compiled programs."""
         program = self.program.with_feed_shapes(shapes)
         out = InferenceModel.of(program, self.feeds, [program.global_block.var(v.name) for v in self.fetches], self.scope, self.executor)
         out._open, out._fixed = self._open, {**self._fixed, **shapes}
@@ -100,24 +100,24 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         self, ends: Variable | str | Sequence[Variable | str] | None = None, *, frozen: Frozen = False, statistics: Statistics = "fixed",
         augment: Augment | Mapping[str, Augment] | None = None,
     ) -> InferenceModel:  # fmt: skip
-        """The model to be trained, up to where it is cut: its tensors are parameters of its program, which layers can be added to.
+        """Return the model for training, up to a cut: its tensors are parameters of its program, and layers can be added.
 
-        This model stays as it is. The other one has a scope of its own, with copies of what training changes; what is frozen is shared.
+        This model stays as it is. The other one has a scope of its own, with copies of the trained values; frozen ones are shared.
 
         Args:
-            ends: what it gives: words for layers (see `Program.outputs_of`), such as "last pool", or variables; what this one gives where
-                it is left out. What only the rest needs is not in it.
+            ends: its results: words for layers (see `Program.outputs_of`), such as "last pool", or variables; by default the results of this
+                model. Ops needed only by the rest are left out.
             frozen, statistics: as for `foreshape.passes.for_training`.
-            augment: what its input goes through before the network, such as ``lambda image: layer.random_flip(image)``; of several inputs, name ->
+            augment: changes the input before the network, such as ``lambda image: layer.random_flip(image)``; for several inputs, name ->
                 function.
 
         Raises:
-            SchemaError: words that no layer answers to, or several; an operator that is not known; what `for_training` refuses. ShapeError,
-            TypeMismatchError: the network does not take what ``augment`` makes of an input.
+            SchemaError: words for no layer, or for several; an unknown operator; as `for_training`. ShapeError,
+            TypeMismatchError: a result of ``augment`` does not fit the network.
         """
         given = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
         found = [v for one in given for v in ([one] if isinstance(one, Variable) else self.program.outputs_of(one))]
-        from foreshape.passes.for_training import for_training  # which answers need not wait for
+        from foreshape.passes.for_training import for_training  # not awaited by answers
 
         program = for_training(self.program, self.feeds, found, frozen=frozen, statistics=statistics)
         block = program.global_block
@@ -147,7 +147,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 
 
 def _put_before(program: Program, name: str, function: Augment) -> None:
-    """Let the ops of a program read what a function makes of an input in its place."""
+    """Let the ops of a program read a function's result in place of its input."""
     block = program.global_block
     given, before = block.var(name), len(block.ops)
     with program_guard(program):
@@ -166,7 +166,7 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
 
 
 def copied_from(variable: Variable) -> str | None:
-    """Return the name of the variable of which a result of a saved model is a copy under another name, None where it is no copy."""
+    """Return the name of the original of a result copied under another name in a saved model, None without a copy."""
     op = variable.op
     scaling = op.computes(Scaling) if op is not None else None
     return op.operand(0) or None if op is not None and scaling is not None and scaling.by == 1.0 else None
@@ -197,7 +197,7 @@ def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
 
 
 def batch_symbol(model: InferenceModel) -> str:
-    """The symbol of the number of examples, which stands first in the dims of all inputs and results. Raises `SchemaError` where there is none."""
+    """Return the symbol of the number of examples, first in the dims of all inputs and results. Raises `SchemaError` if there is none."""
     specs = {n: model.program.global_block.var(n).spec for n in (*model.feeds, *(v.name for v in model.fetches))}
     first = {n: None if s.dims is None or not s.dims or s.lod is not None else s.dims[0] for n, s in specs.items()}
     found = set(map(str, first.values()))

@@ -13,9 +13,9 @@ from foreshape.wire.files import map_file
 from foreshape.wire.other_formats import ARRAY, instead_of
 
 MAX_HEADER: Final = 10_000
-"""The bytes of a .npy file's header; what numpy itself takes."""
+"""The bytes of a .npy file's header; numpy's own limit."""
 _OTHERS: Final = {"U": "texts", "S": "texts of bytes", "M": "dates", "m": "spans of time", "O": "Python objects", "V": "raw bytes", "T": "texts"}
-"""What is in a .npy file that is no numbers, by the kind of its element type."""
+"""The contents of a .npy file without numbers, by the kind of its element type."""
 _MAX_BYTES = 2**36
 _MAX_MAPPED = 2**44
 
@@ -26,7 +26,7 @@ class _NoNumbers(FormatError):
 
 @border("the array cannot be read", FormatError)
 def read_array(path: str) -> Any:
-    """The numbers in a .npy file, as an array that may not be written to. What would be unpickled or unpacked is refused.
+    """Read the numbers in a .npy file as a read-only array. Pickled and packed contents are refused.
 
     Raises:
         FormatError: it cannot be read, is no .npy file of numbers, or has more or less than its header says.
@@ -36,8 +36,10 @@ def read_array(path: str) -> Any:
 
 @border("the array cannot be read", FormatError)
 def map_array(path: str) -> Any:
-    """As `read_array`, with the numbers left in the file until they are looked at: for more than memory holds, in a file that nobody
-    changes in place."""
+    """Return the array of `read_array` with the numbers left in the file until their use, for more than memory holds.
+
+    Nobody may change the file in place.
+    """
     return _read(path, map_file(path, _MAX_MAPPED, writable=False))
 
 
@@ -51,7 +53,7 @@ def _read(path: str, data: Any) -> Any:
 
 
 def _array(data: Any) -> Any:
-    """The array of these bytes: everything that the header says is looked at before it is used."""
+    """Return the array of these bytes; the whole header is checked before its use."""
     import numpy
 
     of, columns, shape, begin = _header(bytes(data[: MAX_HEADER + 12]))
@@ -76,7 +78,7 @@ def _header(head: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
         shape, columns, of = read(file, max_header_size=MAX_HEADER)
     except FormatError:
         raise
-    except Exception as error:  # it evaluates a literal, which may fail in many ways
+    except Exception as error:  # it evaluates a literal, and this may fail in many ways
         raise FormatError(f"its header is none (of at most {MAX_HEADER} bytes, MAX_HEADER): {error}"[:300]) from None
     if of.kind not in "biufc" or of.itemsize > (16 if of.kind == "c" else 8):
         raise _NoNumbers(f"not a .npy file of numbers: it holds {'records' if of.names else _OTHERS.get(of.kind, 'long numbers')}, {str(of.str)[:80]!r}")

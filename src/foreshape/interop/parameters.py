@@ -1,6 +1,6 @@
-"""PaddlePaddle's parameter files (``.pdiparams``): tensors in the sorted order of their names, which the file does not hold.
+"""PaddlePaddle's parameter files (``.pdiparams``): tensors in the sorted order of their names, without the names.
 
-For each tensor: uint32 version 0; uint64 number of lod levels, and for each a uint64 byte size and that many bytes of uint64
+For each tensor: uint32 version 0; uint64 number of lod levels, and for each a uint64 byte size and the uint64
 offsets; uint32 version 0; int32 size of a TensorDesc message, and the message; the raw little-endian data. Nothing is unpickled.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
 MAX_BYTES: Final = 2**40
-"""The largest parameter file that is read."""
+"""The largest parameter file accepted."""
 LARGE: Final = 1 << 26
 """From how many bytes on a file is mapped into memory instead of read, and its tensors are read when they are first used."""
 PIECE: Final = 1 << 24
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
     dims: tuple[int, ...]
     data: memoryview
     at: int = 0
-    """Where the bytes begin in the file."""
+    """The offset of the bytes in the file."""
 
     def bits(self) -> Array:
         """The bytes as an array."""
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
         return numpy.frombuffer(self.data, numpy.uint8)
 
     def numbers(self) -> Array:
-        """A read-only array over the bytes; of bf16, which numpy has not, the numbers as fp32."""
+        """Return a read-only array over the bytes; bf16, unknown to numpy, as fp32."""
         import numpy
 
         if self.dtype is BF16:
@@ -60,7 +60,7 @@ class Stored(NamedTuple):
 
 
 Fits: TypeAlias = Callable[[str, DType, tuple[int, ...]], str]
-"""Says what is wrong with a tensor of this name, element type and dims; nothing where it is the one that is wanted."""
+"""A check of a tensor by name, element type and dims: returns the mistake in words, or nothing for the wanted tensor."""
 
 
 class Pieces(NamedTuple):
@@ -73,28 +73,29 @@ class Pieces(NamedTuple):
 
 @border("the parameters cannot be read", FormatError)
 def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Array]:
-    """The tensors in a combined parameter file, or in a folder with one file for each.
+    """Return the tensors in a combined parameter file, or in a folder with one file for each.
 
     Args:
         source: a path, or the bytes of a combined file.
-        names: of all tensors in it, in any order: the file has them in sorted order.
-        specs: name -> what the program says of it; the file's element type and dims must be that.
+        names: of all its tensors, in any order: the file has them in sorted order.
+        specs: name -> the program's spec; the file's element type and dims must agree.
 
     Returns:
-        Name -> array. The arrays are read-only views of the bytes that were read (of a large file, of the file): copy one to change
-        it. bf16, which numpy has
-        not, comes as fp32, exactly.
+        Name -> array. The arrays are read-only views of the bytes (of a large file, of the file): copy one to change
+        it. bf16, unknown to numpy, becomes fp32, exactly.
 
     Raises:
-        FormatError: it cannot be read, or is not these tensors; the message has the tensor's name and the byte offset.
+        FormatError: it cannot be read, or has other tensors; the message has the tensor's name and the byte offset.
     """
     return {name: one.numbers() for name, one in open_parameters(source, names, None if specs is None else described_by(specs)).items()}
 
 
 @border("the parameters cannot be read", FormatError)
 def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = None) -> dict[str, Stored]:
-    """The tensors of `read_parameters` as they are in the file: of a large one only what describes them has been read (and what is bool, whose
-    bytes are looked at). ``fits`` refuses those that are not the ones that are wanted."""
+    """Return the tensors of `read_parameters` as stored in the file.
+
+    Of a large file only the descriptions have been read (and the bytes of bool tensors). ``fits`` refuses unwanted tensors.
+    """
     wanted = sorted(set(names))
     if isinstance(source, (bytes, bytearray, memoryview)):
         return combined(bytes(source), wanted, fits)
@@ -105,7 +106,7 @@ def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = No
 
 
 def _bytes_of(path: str) -> Any:
-    """A file's bytes; of a large one the file itself as memory, so that its tensors are in memory once when they have been copied."""
+    """Return a file's bytes; a large file mapped, so that its tensors are in memory only once after their copy."""
     large = os.path.isfile(path) and os.path.getsize(path) >= LARGE
     return map_file(path, MAX_BYTES, writable=False) if large else read_file(path, MAX_BYTES)
 
@@ -168,7 +169,7 @@ def _packed(array: Array, of: DType) -> memoryview:
 
 
 def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | None = None) -> dict[str, Stored]:
-    """The tensors in the bytes of a combined file, whose names come sorted; ``path`` begins what is said of one that is not these."""
+    """Return the tensors in the bytes of a combined file, whose names come sorted; ``path`` begins the message of an error."""
     if path is not None:
         try:
             return combined(data, names, fits)
@@ -190,7 +191,7 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
 
 
 class _Reader:
-    """Takes pieces off the bytes, and words what is wrong."""
+    """A cursor over the bytes that words errors."""
 
     __slots__ = ("at", "data", "name")
 
@@ -263,12 +264,12 @@ def _tensor(data: Any, at: int, name: str, fits: Fits | None) -> tuple[Stored, i
 
 
 def described_by(specs: Mapping[str, Spec]) -> Fits:
-    """What is wrong with tensors that are not of these specs; one without a spec may be any."""
+    """Return a check for tensors against these specs; without a spec a tensor may be any."""
     return lambda name, of, dims: otherwise(of, dims, specs.get(name))
 
 
 def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
-    """What is wrong with a tensor of this type and these dims where the program says ``spec``; nothing where it is that."""
+    """Return the differences of a tensor's type and dims from the program's ``spec`` in words; nothing if they agree."""
     if spec is None:
         return ""
     same_dims = spec.dims is None or (len(spec.dims) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(spec.dims, dims, strict=True)))
@@ -278,7 +279,7 @@ def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
 
 
 def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
-    """Offsets have no place in a parameter's array; that they fit its rows is still asked of a file that has them."""
+    """Check that offsets fit the rows of a parameter; its array has no place for them."""
     for level, one in enumerate(offsets):
         below = (dims[0] if dims else 1) if level + 1 == len(offsets) else len(offsets[level + 1]) - 1
         if len(one) == 0 or one[0] != 0 or int(one[-1]) != below or bool((one[1:] < one[:-1]).any()):
@@ -286,7 +287,7 @@ def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...],
 
 
 def inside(folder: str, name: str) -> str:
-    """The path of a parameter's own file. Refuses a name that leads out of the folder."""
+    """Return the path of a parameter's own file. Refuses a name that leads out of the folder."""
     try:
         path = os.path.realpath(os.path.join(folder, name))
         inside = os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)

@@ -1,4 +1,4 @@
-"""`Predictor`: a saved network that answers, as fast as it can."""
+"""`Predictor`: a saved network for the fastest answers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from foreshape.memory import Plan
 
 
 class Predictor:
-    """A saved network with parameters of its own, frozen: normalization is folded into weights, and these lie as the kernels want them.
+    """A saved network with parameters of its own, frozen: normalization is folded into weights, and these are packed for the kernels.
 
-    It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is what it runs.
+    It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is the network that it runs.
 
     Args:
         path: as for `load_inference_model`.
-        params: the parameter file, where it is called otherwise.
+        params: the parameter file, if named otherwise.
         threads: of its kernels, as for `Executor`.
-        warm: shapes to be ready for: input -> dims, several of them in turn. Each is run once with zeros.
-        batch_queue: how many examples may be computed together where several threads ask at the same time; 0 for none. Requests
-            that are alike but for the first dim are put together, for at most ``wait`` seconds.
+        warm: shapes to prepare: input -> dims, several of them in turn. Each is run once with zeros.
+        batch_queue: the largest number of examples computed together for several threads; 0 for none. Requests
+            alike but for the first dim are joined, for at most ``wait`` seconds.
         memory_limit, device: as for `Executor`.
 
     Raises:
-        FormatError, DescriptionError: a file that cannot be read. SchemaError: ``batch_queue`` for a network whose results are not one
+        FormatError, DescriptionError: a file cannot be read. SchemaError: ``batch_queue`` for a network whose results are not one
             for each example.
     """
 
@@ -54,28 +54,28 @@ class Predictor:
             self._warm(shapes)
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
-        """What the network gives for a feed (input -> array, or the arrays in order), by name. Raises what `InferenceModel.run` raises.
+        """Compute the network's results for a feed (input -> array, or the arrays in order), by name. Raises as `InferenceModel.run`.
 
         Args:
-            feed, more: as of `InferenceModel.run`.
+            feed, more: as for `InferenceModel.run`.
         """
         return self.model.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
 
     __call__ = run
 
     def plan(self) -> Plan:
-        """What it needs in memory, with the weights that are kept twice."""
+        """Return its memory plan, including the weights kept twice."""
         return Plan(self.model.program, self.outputs, frozen=True)
 
     def profile(self, feed: Mapping[str, Any] | Any, *more: Any, runs: int | None = None) -> Profile:
-        """Where the time of an answer goes, layer by layer.
+        """Profile an answer, layer by layer.
 
         Args:
-            feed, more: as of `run`; a batch queue is not used.
-            runs: as of `fs.profile`.
+            feed, more: as for `run`; a batch queue is not used.
+            runs: as for `fs.profile`.
 
         Raises:
-            ExecutionError: as `fs.profile` does. What `run` raises.
+            ExecutionError: as `fs.profile`; the errors of `run`.
         """
         return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
 
@@ -99,7 +99,7 @@ class _Request(NamedTuple):
 
 
 class _Queue:
-    """Puts requests that come at the same time together, and runs them as one batch, in a thread of its own."""
+    """A queue that joins simultaneous requests, and runs them as one batch in a thread of its own."""
 
     def __init__(self, model: InferenceModel, most: int, wait: float) -> None:
         if most < 1 or wait < 0:
@@ -115,14 +115,14 @@ class _Queue:
         arrays = {n: numpy.asarray(a) for n, a in feed.items()}
         counts = {a.shape[0] if a.ndim else 0 for a in arrays.values()}
         if set(arrays) != set(self._model.feeds) or len(counts) != 1:
-            return self._model.run(feed)  # which says what is wrong
+            return self._model.run(feed)  # its error says so
         answer: Future[Results] = Future()
         key = tuple((n, a.shape[1:], a.dtype.str) for n, a in sorted(arrays.items()))
         self._requests.put(_Request(arrays, counts.pop(), key, answer))
         return answer.result()
 
     def end(self) -> None:
-        """Let the thread end when it has answered what has come."""
+        """Let the thread end after the answers to present requests."""
         self._requests.put(None)
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""What a loaded network gave."""
+"""The results of a loaded network."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Results(dict[str, Any]):
-    """The results by the names that the model gives them, in order: arrays, `LoDTensor` where ragged.
+    """The results by their names in the model, in order: arrays, `LoDTensor` if ragged.
 
-    A result is also found by its place, ``results[0]``; and by the name that it had when the model was saved, where the file has a copy of it under a
-    name that nobody chose, as ``save_infer_model/scale_0.tmp_0``.
+    A result is also found by its place, ``results[0]``. If the file has a copy of it under an automatic name, such as
+    ``save_infer_model/scale_0.tmp_0``, its name at the saving finds it, too.
     """
 
     asked: Mapping[str, str]

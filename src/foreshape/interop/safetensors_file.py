@@ -1,8 +1,8 @@
 """safetensors files: the format's library reads them within bounds, and this module writes them.
 
-The library's writer takes the bytes of all tensors at once, and has no place for a checksum. So the header is written here: its size as a uint64, then
-element type, dims, begin and end of the data of each name, with spaces up to a multiple of 8 bytes. Wider element types come first, so that all data are
-aligned.
+The library's writer takes the bytes of all tensors at once, and has no place for a checksum. So the header is written here. It is its size as a
+uint64, then element type, dims, begin and end of the data of each name, with spaces up to a multiple of 8 bytes. Wider element types come first,
+so that all data are aligned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPES: Final = {"BOOL": BOOL, "U8": UINT8, "I8": INT8, "I16": INT16, "I32": INT
 _NAMES: Final = {of: name for name, of in _TYPES.items()}
 _METADATA: Final = "__metadata__"
 MAX_HEADER: Final = 100_000_000
-"""The bytes of a header; what the library takes."""
+"""The bytes of a header; the library's limit."""
 MAX_TENSORS: Final = 100_000
 """Counted before the header is parsed."""
 _PIECE: Final = 1 << 22
@@ -36,17 +36,17 @@ Place: TypeAlias = tuple[DType, tuple[int, ...], int, int]
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[Tensor]]:
-    """All that stands before the data, and the tensors in the order in which their data follow.
+    """Return the bytes before the data, and the tensors in the order of their data.
 
     Raises:
-        TypeMismatchError: an element type that the format has not. FormatError: a name that no UTF-8 can be made of.
+        TypeMismatchError: an element type unknown to the format. FormatError: a name without a form in UTF-8.
     """
     head, names = header_of({n: (dtype_of_torch(t.dtype), tuple(t.shape)) for n, t in tensors.items()}, metadata)
     return head, [tensors[n] for n in names]
 
 
 def header_of(described: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[str]]:
-    """The same of element types and dims by name: all that stands before the data, and the names in the order of their data."""
+    """Return the bytes before the data, and the names in the order of their data, from element types and dims by name."""
     names = sorted(described, key=lambda n: (-described[n][0].itemsize, n))
     entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata is not None else {}
     at = 0
@@ -67,7 +67,7 @@ def header_of(described: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: 
 
 
 def pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The data of a tensor, a few megabytes at a time; only one that is not packed, or not on the CPU, is copied."""
+    """Yield the data of a tensor, a few megabytes at a time; only a strided one, or one not on the CPU, is copied."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     data = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
     for first in range(0, len(data), _PIECE):
@@ -75,21 +75,21 @@ def pieces(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def load(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of a file.
+    """Return the metadata and the tensors of a file.
 
     Args:
         path: of the file.
-        data: its bytes, a writable buffer such as a private mapping of it, whose memory the tensors share.
+        data: its bytes, a writable buffer such as a private mapping of it; the tensors share its memory.
 
     Raises:
-        FormatError: it is no such file. TypeMismatchError: an element type that no program here has.
+        FormatError: it is no such file. TypeMismatchError: an element type unknown to programs here.
     """
     metadata, places = contents(path, data)
     return metadata, {name: _view(name, data, begin, of, dims) for name, (of, dims, begin, _) in places.items()}
 
 
 def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
-    """The tensors of a file that is in memory, in memory of their own. Raises as `load`."""
+    """Return the tensors of a file in memory, in memory of their own. Raises as `load`."""
     library = _library()
     _, tensors = _checked(data)
     try:
@@ -102,21 +102,21 @@ def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
 
 
 def contents(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Place]]:
-    """The metadata, and what each tensor is and where its data are. Arguments and errors as of `load`."""
+    """Return the metadata, and description and place of each tensor. Arguments and errors as for `load`."""
     library = _library()
     at, tensors = _checked(data)
     places: dict[str, Place] = {}
     try:
         with library.safe_open(os.fsdecode(path), framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            for name in file.offset_keys():  # one after the other without a gap: the library has seen to that
+            for name in file.offset_keys():  # one after the other without a gap: checked by the library
                 one = file.get_slice(name)
                 dims: tuple[int, ...] = tuple(one.get_shape())
                 of = _described(name, one.get_dtype(), dims)
                 places[name] = of, dims, at, (at := at + math.prod(dims) * of.itemsize)
     except (library.SafetensorError, OSError) as error:
         raise FormatError(str(error)) from None
-    if len(places) != tensors or at != len(data):  # of a name that is given twice the library takes the last
+    if len(places) != tensors or at != len(data):  # of a repeated name the library takes the last
         raise FormatError(f"{tensors} tensors of {len(places)} names, in {at} of {len(data)} bytes")
     return metadata, places
 
@@ -127,7 +127,7 @@ def _library() -> Any:
 
 
 def _checked(data: Any) -> tuple[int, int]:
-    """Where the data begin, and how many tensors the header describes; both within bounds."""
+    """Return the offset of the data, and the number of tensors in the header; both within bounds."""
     size = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
     if not 0 <= size <= min(MAX_HEADER, len(data) - 8):
         raise FormatError(f"{len(data)} bytes with a header of {max(size, 0)}; at most {MAX_HEADER} can be (MAX_HEADER)")
@@ -138,7 +138,7 @@ def _checked(data: Any) -> tuple[int, int]:
 
 
 def _described(name: str, word: str, dims: Sequence[int]) -> DType:
-    """The element type of a tensor that a program here can have."""
+    """Return the element type of a tensor, if known to programs here."""
     of = _TYPES.get(word)
     if of is None:
         raise TypeMismatchError(f"{name[:100]!r} has the element type {word!r}, which no program here has")

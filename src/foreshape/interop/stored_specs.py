@@ -12,10 +12,10 @@ from foreshape.spec import LOD_TENSOR, DType, Spec
 
 
 def as_stored(parameters: Mapping[str, Variable]) -> Fits:
-    """Return what compares the tensors of a file with a program's parameters, and lets the file be right where it may be.
+    """Return a check of a file's tensors against a program's parameters that accepts harmless differences.
 
-    A tensor of as many numbers as the program says, which all ops take in that element type and those dims, and of which they make what they
-    make now, is the parameter; its variable is described anew. Any other is refused.
+    The file is right about a tensor with as many numbers as the program says, if all ops accept its element type and dims with
+    unchanged results. Its variable is described anew. Any other tensor is refused.
     """
 
     def fits(name: str, of: DType, dims: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""A scope as a safetensors file, which many other programs read: names, element types (bf16 too), dims and data, no code."""
+"""A scope as a safetensors file, readable by many other programs: names, element types (bf16 too), dims and data, no code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
 
     Args:
         path: of the file.
-        scope: the default scope where it is left out.
-        names: which values; all where it is left out.
+        scope: the default scope if omitted.
+        names: the values to write; all by default.
 
     Raises:
-        ExecutionError: a name that has no value. FormatError: the file cannot be written.
+        ExecutionError: a name without a value. FormatError: the file cannot be written.
     """
     held = scope if scope is not None else default_scope()
     head, tensors = safetensors_file.header({n: held.tensor(n) for n in (held.names() if names is None else names)})
@@ -37,14 +37,14 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
 
 @border("the file cannot be read", FormatError)
 def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -> list[str]:
-    """Put the values of a file into a scope; returns their names. Nothing is put in where the file is not whole.
+    """Put the values of a file into a scope; returns their names. Nothing is put in from an incomplete file.
 
     Args:
         path: of the file.
-        scope: the default scope where it is left out.
+        scope: the default scope if omitted.
 
     Raises:
-        FormatError: it cannot be read, is no safetensors file, or holds an element type that no program here has.
+        FormatError: it cannot be read, is no safetensors file, or holds an element type unknown to programs here.
     """
     data = map_file(path, MAX_BYTES)
     try:

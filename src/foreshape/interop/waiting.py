@@ -1,9 +1,9 @@
-"""Parameters of files that are not small: each tensor is read into its own memory, of a large file when it is first used.
+"""Parameters of large files: each tensor is read into its own memory, of a large file at its first use.
 
-Kernels compute on tensors that begin at a multiple of 64 bytes, and in a parameter file they begin anywhere: mapped memory would have to be
-copied all the same. So the file is mapped only while it is looked through, and a tensor is read into its own memory from the file, which is
-kept open. A file that is cut off or written over meanwhile is then an error with the tensor's name, where a mapping would end the process;
-one that another takes the place of is still there for those who have it open.
+Kernels compute on tensors aligned to 64 bytes, and in a parameter file they begin anywhere: mapped memory would have to be
+copied all the same. So the file is mapped only for its description, and stays open for tensors to be read into their own memory.
+A file cut off or overwritten meanwhile is then an error with the tensor's name, where a mapping would end the process.
+A replaced file is still there for its readers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 DIRECT = 1 << 20
-"""From how many bytes on what describes the tensors is found first, and each is read into its own memory."""
+"""The size in bytes from which the descriptions are found first, and each tensor is read into its own memory."""
 
 
 class Waiting(NamedTuple):
-    """Name -> what reads the tensor; and whether that is better done when it is first used."""
+    """Name -> the reader of the tensor; and True to read at its first use."""
 
     parameters: dict[str, Callable[[], Tensor]]
     large: bool
@@ -38,7 +38,7 @@ class Waiting(NamedTuple):
 
 @border("the parameters cannot be read", FormatError)
 def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: str) -> Waiting | None:
-    """What reads the tensors of a file; None where that is a small one, or no file, and no folder with much in it.
+    """Return readers for the tensors of a file; None for a small one, or no file, or a folder without much in it.
 
     Raises:
         FormatError: as `read_parameters`, from all but the numbers.
@@ -66,7 +66,7 @@ def _size_of(path: str) -> int:
 
 
 class _Opened:
-    """A parameter file that stays open, and where its tensors are in it."""
+    """A parameter file kept open, with the places of its tensors."""
 
     def __init__(self, path: str, names: list[str], fits: Fits) -> None:
         self._path, self._lock = path, Lock()
@@ -76,7 +76,7 @@ class _Opened:
         self._places = {name: Stored(one.dtype, one.dims, memoryview(b""), one.at) for name, one in found.items()}
 
     def read(self, name: str, device: str) -> Tensor:
-        """One tensor. Raises `FormatError` where the file is not what it was."""
+        """Read one tensor. Raises `FormatError` if the file has changed."""
         place = self._places[name]
         out = empty(place.dims, torch_dtype(place.dtype))
         with torch.inference_mode(), self._lock:

@@ -1,4 +1,4 @@
-"""Measures of a whole set: counts and sums that batches and ranks add to, and a number made of them at the end.
+"""Measures of a whole set: counts and sums over batches and ranks, and a number made of them at the end.
 
 >>> fs.evaluate({"f1": fs.metrics.F1(probabilities, label)}, validation)
 """
@@ -26,7 +26,7 @@ _CALLED_ELSEWHERE = {
     "Mean": "nothing: a variable is a figure, and layer.mean of it is exact over a whole set",
 }
 
-if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+if not TYPE_CHECKING:  # type checkers report a wrong name
 
     def __getattr__(name: str) -> Any:
         raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.metrics")

@@ -1,4 +1,4 @@
-"""The mean average precision of boxes that are found in images."""
+"""The mean average precision of boxes found in images."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from foreshape.program import Variable
 
 
 class MeanAveragePrecision(Metric):
-    """The mean over the classes, and over ``iou``, of the average precision of the boxes that are found.
+    """The mean over the classes, and over ``iou``, of the average precision of the found boxes.
 
-    As of PASCAL VOC (Everingham et al., 2010): from the best score down, a box is right where the true box of its class that it overlaps most, by at
-    least ``iou`` of both together, has not been found yet. The average precision is the area under the largest precision at each recall or a higher one.
-    It is exact: of each box found its class, its score and whether it is right are kept until the end.
+    As in PASCAL VOC (Everingham et al., 2010): boxes are taken from the best score down. Each is compared with the true box of its class with the
+    largest overlap (intersection over union). It is right if the overlap is at least ``iou`` and the true box has not been found yet.
+    The average precision is the area under the largest precision at each recall or a higher one. It is exact: class, score and
+    correctness of each found box are kept until the end.
 
     Args:
-        found: ragged ``[boxes, 6]``, a sequence for each image: class number, score and corners (x1, y1, x2, y2), as
-            `layer.detection.multiclass_nms` gives; rows with a class number below 0 do not count.
+        found: ragged ``[boxes, 6]``, a sequence for each image: class number, score and corners (x1, y1, x2, y2), as from
+            `layer.detection.multiclass_nms`; rows with a class number below 0 do not count.
         boxes: the true ones, ragged ``[boxes, 4]``: corners.
         labels: their class numbers, ragged ``[boxes, 1]``.
-        classes: how many class numbers there are.
-        iou: how far boxes must overlap; of several numbers, as COCO's ``[0.5, 0.55, ..., 0.95]``, the mean is taken.
-        points: take the precision at so many recalls from 0 to 1 instead (11 as of VOC 2007, 101 as of COCO).
-        each: a number of each class, ``[classes]``, in place of their mean; NaN of a class without true boxes, which no mean counts.
+        classes: the number of classes.
+        iou: the smallest overlap; of several numbers, as COCO's ``[0.5, 0.55, ..., 0.95]``, the mean is taken.
+        points: take the precision at so many recalls from 0 to 1 instead (11 as in VOC 2007, 101 as in COCO).
+        each: a number of each class, ``[classes]``, in place of their mean. It is NaN for a class without true boxes, left out of the mean.
 
     Raises:
-        ShapeError: inputs of other dims, or that are not ragged. SchemaError: other numbers.
+        ShapeError: inputs of other dims, or not ragged. SchemaError: other numbers.
     """
 
     ragged: ClassVar[bool] = True
@@ -67,7 +68,7 @@ class MeanAveragePrecision(Metric):
         state["found"] = np.concatenate(rows)
 
     def _right(self, found: Any, truth: Any, kinds: Any) -> Any:
-        """Whether each box of an image, best score first, is right: ``[boxes, len(iou)]``."""
+        """Return for each box of an image, best score first, whether it is right: ``[boxes, len(iou)]``."""
         out = np.zeros((len(found), len(self.iou)))
         if not len(truth):
             return out

@@ -18,12 +18,12 @@ class _Classes(Metric):
     """Predicted and true classes.
 
     Args:
-        prediction: scores or probabilities, ``[..., classes]``, of which the largest says the class; of one column whether it is more than
-            ``threshold`` (class 1) or not (class 0); or class numbers (integers).
+        prediction: scores or probabilities, ``[..., classes]``, the largest for the predicted class. One column predicts class 1
+            above ``threshold`` and class 0 otherwise. Or class numbers (integers).
         label: class numbers, as the prediction without ``axis`` or with 1 there; or a distribution as the prediction.
-        classes: how many there are; needed where the prediction is class numbers.
-        threshold: where it is given, each column is a class by itself, of which an example can have several or none, and the label has 0 or 1 for each. 0.5
-            for one column where it is left out.
+        classes: the number of classes; needed if the prediction is class numbers.
+        threshold: makes each column a class of its own: an example can have several or none, and the label has 0 or 1 for each. 0.5
+            for one column by default.
         axis: of the classes; 1 for ``[batch, classes, height, width]``.
         ignore_index: a label that does not count.
         weight: of each example, ``[batch]`` or ``[batch, 1]``, or of each label.
@@ -40,7 +40,7 @@ class _Classes(Metric):
             raise ShapeError(f"{name}: axis must be one of the {spec.rank} dims of the prediction; seen {axis}")
         self.scores, self.threshold, self.ignore_index = spec.known_dtype.is_floating, threshold, ignore_index
         self.columns = self.scores and spec.rank > 1 and dims[at] != 1
-        """Whether there is a score for each class; otherwise there is one, or a class number."""
+        """True for a score of each class; otherwise there is one score, or a class number."""
         self.several = self.columns and threshold is not None
         known = dims[at] if self.columns else 2 if self.scores else None
         if classes is not None and isinstance(known, int) and known != classes:
@@ -58,7 +58,7 @@ class _Classes(Metric):
         check_weight(self, weight, label, at if self.soft or self.several else None)
 
     def chosen(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
-        """Predicted and true class numbers, and the weight of each, of what counts."""
+        """Return the predicted and true class numbers and weights of the elements that count."""
         found, true = np.asarray(prediction), np.asarray(label)
         if self.columns:
             found = found.argmax(self.axis)
@@ -77,7 +77,7 @@ class _Classes(Metric):
 
 
 class _Counted(_Classes):
-    """Of each class, how often it was right, predicted and true."""
+    """Counts for each class: right, predicted and true."""
 
     def begin(self) -> State:
         return {key: np.zeros(self.classes) for key in ("right", "predicted", "true")}
@@ -96,7 +96,7 @@ class _Counted(_Classes):
             state[key] = state[key] + np.bincount(numbers, of, self.classes)
 
     def over(self, part: Any, whole: Any, state: State, average: Average | None) -> Any:
-        """``part / whole`` of the classes, 0 where that has no value, averaged."""
+        """Return ``part / whole`` of the classes, 0 for an undefined quotient, averaged."""
         if average == "micro":
             part, whole = part.sum(), whole.sum()
         each = np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
@@ -111,7 +111,7 @@ class _Counted(_Classes):
 
 
 class Accuracy(_Counted):
-    """The part of the examples whose class is predicted; with several classes for each example, of all answers that are right.
+    """The fraction of examples whose class is predicted; with several classes for each example, the fraction of right answers.
 
     Args:
         prediction, label, options: see `F1`.
@@ -178,7 +178,7 @@ class _Averaged(_Counted):
 
 
 class Precision(_Averaged):
-    """Of each class, the part of its predictions that are right.
+    """The fraction of right predictions of each class.
 
     Args:
         prediction, label, average, options: see `F1`.
@@ -189,7 +189,7 @@ class Precision(_Averaged):
 
 
 class Recall(_Averaged):
-    """Of each class, the part of its examples that are found.
+    """The fraction of found examples of each class.
 
     Args:
         prediction, label, average, options: see `F1`.
@@ -200,23 +200,23 @@ class Recall(_Averaged):
 
 
 class F1(_Averaged):
-    """Of each class, ``2 right / (predicted + true)``: the harmonic mean of precision and recall; 0 of a class that is never right.
+    """The harmonic mean of precision and recall of each class, ``2 right / (predicted + true)``; 0 for a class that is never right.
 
     Examples:
         >>> fs.train(cost, data, metrics={"f1": fs.metrics.F1(probabilities, label)}, validation=validation)
 
     Args:
-        prediction: scores or probabilities, ``[..., classes]``, of which the largest says the class; of one column whether it is more than
-            ``threshold`` (class 1) or not (class 0); or class numbers (integers).
+        prediction: scores or probabilities, ``[..., classes]``, the largest for the predicted class. One column predicts class 1
+            above ``threshold`` and class 0 otherwise. Or class numbers (integers).
         label: class numbers, as the prediction without ``axis`` or with 1 there; or a distribution as the prediction.
-        average: "macro", the mean over the classes that come among labels or predictions; "weighted", where each counts as often as it is
-            true; "micro", of the counts of all classes together; "binary", class 1 of two; or None for a number of each class.
-        options: ``classes``, how many there are, needed where the prediction is class numbers; ``threshold``, where it is given each column is
-            a class by itself, of which an example can have several or none, and the label has 0 or 1 for each; ``axis`` of the classes, 1 for
-            ``[batch, classes, height, width]``; ``ignore_index``, a label that does not count; ``weight`` of each example or label.
+        average: "macro", the mean over the classes among labels or predictions. "weighted", the mean weighted by the true counts.
+            "micro", of the counts of all classes together. "binary", class 1 of two. None, a number of each class.
+        options: ``classes``, their number, needed if the prediction is class numbers. ``threshold`` makes each column
+            a class of its own: an example can have several or none, and the label has 0 or 1 for each. ``axis`` of the classes, 1 for
+            ``[batch, classes, height, width]``. ``ignore_index``, a label that does not count. ``weight`` of each example or label.
 
     Raises:
-        ShapeError: a label or weights of other dims. SchemaError: another average; the number of classes is not known.
+        ShapeError: a label or weights of other dims. SchemaError: another average; an unknown number of classes.
     """
 
     def value(self, state: State) -> Any:
@@ -224,7 +224,7 @@ class F1(_Averaged):
 
 
 class IoU(_Averaged):
-    """Of each class, ``right / (predicted + true - right)``: how far what is predicted and what is true overlap (Jaccard), as of pixels.
+    """The overlap of predicted and true elements, such as pixels, of each class (Jaccard): ``right / (predicted + true - right)``.
 
     Examples:
         >>> fs.metrics.IoU(scores, mask, axis=1)  # [batch, classes, height, width] and [batch, height, width]
@@ -238,7 +238,7 @@ class IoU(_Averaged):
 
 
 class ConfusionMatrix(_Classes):
-    """How often each class (row) was predicted as each class (column), ``[classes, classes]``.
+    """Counts of predictions of each class (column) for each true class (row), ``[classes, classes]``.
 
     Args:
         prediction, label, options: see `F1`.

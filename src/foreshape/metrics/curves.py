@@ -15,16 +15,16 @@ class AUC(Metric):
     """The area under the curve of true over false positives ("ROC"), or the average precision ("PR": the sum of (R_n - R_n-1) P_n over the scores).
 
     It is exact: the scores of all examples are kept until the end, 16 bytes for each (24 with weights). With ``thresholds`` they are counted in so many
-    steps from 0 to 1 instead, which takes as much memory for any number of examples, and scores of one step count as equal.
+    steps from 0 to 1 instead, in memory independent of the number of examples. Scores of one step count as equal.
 
     Args:
         score: of class 1, ``[batch]`` or ``[batch, 1]``; or of both classes, ``[batch, 2]``.
         label: 0 or 1, ``[batch]`` or ``[batch, 1]``.
         curve: "ROC" or "PR".
-        thresholds: how many steps; all scores where it is left out.
+        thresholds: the number of steps; all scores by default.
         weight: of each example, ``[batch]`` or ``[batch, 1]``.
 
-    Where all examples are of one class the area is NaN.
+    The area is NaN if all examples are of one class.
 
     Raises:
         ShapeError: other dims. SchemaError: another curve, or no step.

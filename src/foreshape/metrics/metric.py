@@ -14,18 +14,18 @@ State: TypeAlias = "dict[str, Any]"
 
 
 class Metric:
-    """The base of the measures of a whole set. A class of your own says what there is at first, what a batch adds, and what comes of it.
+    """The base of the measures of a whole set. A class of your own defines the first state, the addition of a batch, and the result.
 
     Give it to `fs.train` (``metrics=``) or `fs.evaluate` in place of a variable. Batches of any sizes and any number of ranks give the same number.
 
     Args:
-        inputs: variables of one program, which are fetched of each batch.
+        inputs: variables of one program, fetched of each batch.
     """
 
     shape: tuple[int, ...] = ()
     """The dims of its value; one of several numbers is as many figures, named by their places: ``"recall 0"``, ``"recall 1"``, ..."""
     ragged: ClassVar[bool] = False
-    """Whether `add` is given ragged inputs as `LoDTensor`; otherwise it is given their rows."""
+    """True if `add` is given ragged inputs as `LoDTensor`; otherwise it is given their rows."""
 
     def __init__(self, *inputs: Variable | None) -> None:
         self.inputs = tuple(v for v in inputs if v is not None)
@@ -36,7 +36,7 @@ class Metric:
                 raise SchemaError(f"{type(self).__name__}: {one.name} is a variable of another program than {self.inputs[0].name}")
 
     def begin(self) -> State:
-        """The state before the first batch: fp64 arrays, of the sizes that they keep; ``[0, n]`` where batches add rows."""
+        """Return the state before the first batch: fp64 arrays of fixed sizes; ``[0, n]`` if batches add rows."""
         raise NotImplementedError(f"{type(self).__name__} must say what it begins with")
 
     def add(self, state: State, *arrays: Any) -> None:
@@ -44,7 +44,7 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__} must say what a batch adds")
 
     def value(self, state: State) -> Any:
-        """The measure that a ``state`` gives: a number, or an array of ``shape``."""
+        """Return the measure of a ``state``: a number, or an array of ``shape``."""
         raise NotImplementedError(f"{type(self).__name__} must say what its value is")
 
     def of(self, *arrays: Any) -> Any:
@@ -55,7 +55,7 @@ class Metric:
 
 
 def check_weight(metric: Metric, weight: Variable | None, like: Variable, axis: int | None = None) -> None:
-    """Refuse weights that are not one for each element of ``like``, or of its examples; ``axis`` is left out of it."""
+    """Refuse weights other than one for each element of ``like`` without ``axis``, or one for each of its examples."""
     if weight is None:
         return
     dims = list(like.spec.known_dims)
@@ -67,6 +67,6 @@ def check_weight(metric: Metric, weight: Variable | None, like: Variable, axis: 
 
 
 def spread(weight: Any, count: int) -> Any:
-    """Weights of examples as one for each of ``count`` elements, which lie one example after the other."""
+    """Return weights of examples as one for each of ``count`` elements, in the order of the examples."""
     flat = np.asarray(weight, np.float64).reshape(-1)
     return flat if flat.size == count else np.repeat(flat, count // max(flat.size, 1))

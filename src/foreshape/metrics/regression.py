@@ -80,12 +80,12 @@ class RMSE(_Errors):
 
 
 class R2(_Errors):
-    """The part of the variance that is explained, 1 - sum((y - x)^2) / sum((y - mean(y))^2): of several columns the mean over these.
+    """The fraction of the variance that is explained, 1 - sum((y - x)^2) / sum((y - mean(y))^2): of several columns the mean over these.
 
     Args:
         guess, truth, weight: see `RMSE`.
 
-    Where all of a column is one number it is 1 where that is guessed, and 0 otherwise.
+    A column with one true number throughout gives 1 if it is guessed exactly, and 0 otherwise.
     """
 
     def __init__(self, guess: Variable, truth: Variable, *, weight: Variable | None = None) -> None:

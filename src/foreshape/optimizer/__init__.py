@@ -1,4 +1,4 @@
-"""Optimizers: each appends the ops that update the parameters of a loss."""
+"""Optimizers: each appends the ops for the updates of a loss's parameters."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ _CALLED_ELSEWHERE = {
 }  # fmt: skip
 
 
-if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+if not TYPE_CHECKING:  # type checkers report a wrong name
 
     def __getattr__(name: str) -> Any:
         raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.optimizer")

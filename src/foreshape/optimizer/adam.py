@@ -12,22 +12,21 @@ from foreshape.spec import SELECTED_ROWS
 
 
 class Adam(Optimizer):
-    """Steps by the mean of the gradients over the root of the mean of their squares (Kingma and Ba, 2015).
+    """Adam: steps by the mean of the gradients over the root of the mean of their squares (Kingma and Ba, 2015).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        beta1, beta2: the parts of the two means that stay in a step.
-        epsilon: what is added to the root.
-        lazy_mode: of sparse gradients, update only the rows that are there, their means included.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        beta1, beta2: the decay rates of the two means.
+        epsilon: is added to the root.
+        lazy_mode: for sparse gradients, update only their rows, including the rows' means.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient, exact (the default): all rows move, as in dense training, since a mean that decays still has a direction; a step
-    costs what the table's height is. Lazy: only the rows of the gradient move, and the means and the parameter of all others
-    stay; the bias correction is that of the step's number t, counted over the steps that had rows. A table's memory is three times its
-    own.
+    With a sparse gradient, exact (the default): all rows move, as in dense training, since a decaying mean still has a direction; the time of a step
+    grows with the table's height. Lazy: only the rows of the gradient move, and the means and the parameter of all others
+    stay. The bias correction uses the step's number t, counted over the steps with rows. A table takes three times its own memory.
 
-    PaddlePaddle's lazy update multiplies the powers of beta before it uses them, and lets them start at beta, so that its first update
-    is corrected with t = 2. Here they start at 1, so that the same update, here and there, corrects the first with t = 1.
+    PaddlePaddle's lazy update multiplies the powers of beta before their use, and starts them at beta, so its first update
+    is corrected with t = 2. Here they start at 1, so the same update corrects the first with t = 1.
     """
 
     def __init__(

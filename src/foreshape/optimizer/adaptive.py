@@ -13,14 +13,14 @@ from foreshape.spec import SELECTED_ROWS
 
 
 class Adagrad(Optimizer):
-    """parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment sums the squared gradients (Duchi et al., 2011).
+    """Adagrad: parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment sums the squared gradients (Duchi et al., 2011).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        initial_accumulator_value: what the moments start with.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        initial_accumulator_value: the first value of the moments.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient only its rows move, which is what dense training does.
+    With a sparse gradient only its rows move, as in dense training.
     """
 
     def __init__(
@@ -41,20 +41,19 @@ class Adagrad(Optimizer):
 
 
 class RMSProp(Optimizer):
-    """Steps by the gradient over the root of the mean of its squares (Tieleman and Hinton, 2012).
+    """RMSProp: steps by the gradient over the root of the mean of its squares (Tieleman and Hinton, 2012).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        rho: the part of the mean that stays in a step.
-        epsilon: what is added to the mean before its root.
-        momentum: the part of the last step that is added to the next.
+        rho: the decay rate of the mean.
+        epsilon: is added to the mean before its root.
+        momentum: the fraction of the last step added to the next.
         centered: subtract the squared mean of the gradients from the mean of their squares.
-        lazy_mode: of sparse gradients, update only the rows that are there, their means included.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        lazy_mode: for sparse gradients, update only their rows, including the rows' means.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient, exact (the default): all means decay, and with ``momentum`` all rows move, as in dense training; a step costs
-    what the table's height is. Lazy: only the rows of the gradient change, in parameter and means; an operator that PaddlePaddle
-    does not have.
+    With a sparse gradient, exact (the default): all means decay, and with ``momentum`` all rows move, as in dense training; the time of a step grows
+    with the table's height. Lazy: only the rows of the gradient change, in parameter and means; the operator is unknown to PaddlePaddle.
     """
 
     def __init__(
@@ -81,19 +80,19 @@ class RMSProp(Optimizer):
 
 
 class Ftrl(Optimizer):
-    """FTRL-Proximal (McMahan et al., 2013): Adagrad's step with an L1 penalty that makes parameters exactly zero.
+    """FTRL-Proximal (McMahan et al., 2013): Adagrad's step with an L1 penalty for parameters of exactly zero.
 
     Args:
         learning_rate: a number, a variable, or a schedule.
         l1, l2: the coefficients of the penalties.
         lr_power: the power of the summed squared gradients by which the learning rate falls, as a number of at most 0.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    The learning rate must be more than 0 in every step, since the formula divides by it, and should not rise, since the parameters are in
-    proportion to it: `polynomial` needs an ``end`` above 0, and `LinearWarmup` must not start at 0.
+    The learning rate must be above 0 in every step, since the formula divides by it. It should not rise, since the parameters are proportional to it:
+    `polynomial` needs an ``end`` above 0, and `LinearWarmup` must not start at 0.
 
-    Parameters should start at zero: one whose gradients were all zero becomes zero in dense training. Of a sparse gradient only its rows
-    move; a row that was never looked up keeps what it started with.
+    Parameters should start at zero: one whose gradients were all zero becomes zero in dense training. With a sparse gradient only its rows move; a row
+    never looked up keeps its first value.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`Optimizer`: gradients, clip, weight decay, state and update ops, in that order."""
+"""`Optimizer`: gradients, clip, weight decay, state and update ops, in this order."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Optimizer(ConstructorRepr):
         weight_decay: `L1Decay`, `L2Decay`, a number (the coefficient of `L2Decay`), or None.
         clip: a `foreshape.optimizer.clip` object, or None.
         groups: `Group` objects: parameters by patterns of their names, with a learning rate or a weight decay of their own.
-        freeze: patterns of names of parameters that stay as they are: ``["encoder.*"]``. No gradient is computed that only they need.
+        freeze: patterns of names of parameters to leave unchanged: ``["encoder.*"]``. Gradients needed by these alone are not computed.
 
-    A pattern that no parameter has is an error when the updates are appended.
+    A pattern without a parameter is an error when the updates are appended.
 
-    What it keeps, a rate, moments, counters, is its own: another optimizer over the same parameters has values of other names.
+    Its rate, moments and counters are its own: another optimizer over the same parameters has values of other names.
 
-    A lookup with ``is_sparse`` has a sparse gradient: the rows that the step has looked up. Clip and weight decay then work on those
-    rows, those of one id summed. Each optimizer says which rows it moves.
+    A lookup with ``is_sparse`` has a sparse gradient: the rows looked up in the step. Clip and weight decay then work on these
+    rows, summed per id. Each optimizer documents the rows that it moves.
     """
 
     always_shown: ClassVar[tuple[str, ...]] = ("learning_rate",)
     decays_itself: ClassVar[bool] = False
-    """Whether the update has a decay of its own, whose coefficient is what a group's ``weight_decay`` says."""
+    """True if the update has a decay of its own, whose coefficient is a group's ``weight_decay``."""
 
     def __init__(
         self, learning_rate: Any = 0.001, *, weight_decay: float | WeightDecay | None = None, clip: Any = None, groups: Sequence[Group] = (),
@@ -63,18 +63,18 @@ class Optimizer(ConstructorRepr):
         self._owner = Owner()
 
     def for_run(self, *, epochs: float | None, steps_per_epoch: float | None) -> Optimizer:
-        """The optimizer for a run of so many epochs: schedules that are in epochs, or over the whole run, have steps from here on.
+        """Return the optimizer for a run of so many epochs: schedules in epochs, or over the whole run, get steps.
 
         Args:
-            epochs: of the whole run; None where that is not known.
-            steps_per_epoch: how many updates an epoch makes, which need not be a whole number where gradients of several batches are
-                gathered; None where that is not known.
+            epochs: of the whole run; None if unknown.
+            steps_per_epoch: the number of updates of an epoch, not necessarily whole if gradients of several batches are
+                accumulated; None if unknown.
 
         Returns:
-            The optimizer itself where its learning rate does not depend on that, otherwise a copy.
+            The optimizer itself if its learning rate does not depend on these, otherwise a copy.
 
         Raises:
-            SchemaError: a schedule needs what is None here; in words, with what to give it.
+            SchemaError: a schedule needs an argument that is None here; the message says how to give it.
         """
         given = self.learning_rate
         if not isinstance(given, Schedule):
@@ -87,7 +87,7 @@ class Optimizer(ConstructorRepr):
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_owner"}  # of state that is here
+        return {name: value for name, value in vars(self).items() if name != "_owner"}  # of existing state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -100,15 +100,15 @@ class Optimizer(ConstructorRepr):
 
         Args:
             loss: one number of a program.
-            startup: what makes the first values of state and counters; the program that makes those of the parameters where it is left out.
-            parameters: which parameters, variables or names; all that the loss depends on and that are trained where they are left out.
-            no_gradient: variables or names that no gradient goes through.
+            startup: the program that makes the first values of state and counters; by default the startup program of the parameters.
+            parameters: the parameters, variables or names; by default all trainable ones behind the loss.
+            no_gradient: variables or names without a gradient.
 
         Returns:
             The update ops, and the (parameter, gradient) pairs.
 
         Raises:
-            ShapeError, SchemaError: as `foreshape.append_backward`; a pattern of a name that no parameter has.
+            ShapeError, SchemaError: as `foreshape.append_backward`; a pattern without a parameter.
         """
         program = loss.block.program
         program.refresh()
@@ -149,7 +149,7 @@ class Optimizer(ConstructorRepr):
         finally:
             program.role = before
 
-    # --- what a subclass defines
+    # --- methods of a subclass
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         """The update op of one parameter: type, inputs, outputs, attributes.
@@ -160,14 +160,14 @@ class Optimizer(ConstructorRepr):
         """
         raise SchemaError(f"{type(self).__name__} does not say how it updates")
 
-    # --- what it is made of
+    # --- arguments
 
     def _check_groups(self, program: Program) -> None:
         for group in self.groups:
             check_all_match(program, group.patterns, repr(group))
 
     def decay_of(self, parameter: Variable) -> WeightDecay | None:
-        """The decay that is added to a parameter's gradient: the optimizer's, or that of the last group that has it and says one."""
+        """Return the decay added to a parameter's gradient: the last setting of its groups, or the optimizer's."""
         given = settings(parameter.block.program).get(parameter.name)
         if given is not None and not given.need_decay:
             return None
@@ -175,12 +175,12 @@ class Optimizer(ConstructorRepr):
         return as_decay(self.weight_decay if own is None else own)
 
     def coefficient_of(self, parameter: Variable, own: float, decays: bool = True) -> float:
-        """The coefficient of the decay that an update has itself: ``own`` where it ``decays``, or what a group says; 0 for none.
+        """Return the coefficient of the decay in the update itself: ``own`` if it ``decays``, or a group's; 0 for none.
 
         Args:
-            parameter: of which.
-            own: what the optimizer was made with.
-            decays: whether this parameter decays.
+            parameter: its parameter.
+            own: the optimizer's argument.
+            decays: False for a parameter without decay.
         """
         given = settings(parameter.block.program).get(parameter.name)
         if given is not None and not given.need_decay:
@@ -189,7 +189,7 @@ class Optimizer(ConstructorRepr):
         return float(said) if said is not None else own if decays else 0.0
 
     def _said(self, what: str, parameter: Variable) -> Any:
-        """What the last group says that has a parameter and says this; None where none does."""
+        """Return the last group's setting for a parameter; None if there is none."""
         for group in reversed(self.groups):
             if getattr(group, what) is not None and matches(group.patterns, parameter.name):
                 return getattr(group, what)
@@ -197,7 +197,7 @@ class Optimizer(ConstructorRepr):
 
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
         kind, inputs, outputs, attrs = self.update(parameter, gradient, rate)
-        for name, number in attrs.items():  # what is no number its operator refuses
+        for name, number in attrs.items():  # other values are refused by its operator
             if isinstance(number, float) and (not math.isfinite(number) or (name == "epsilon" and number < 0.0)):
                 wanted = "a finite number of at least 0" if name == "epsilon" else "a finite number"
                 raise SchemaError(f"{type(self).__name__}: {name} must be {wanted}; seen {number}")
@@ -212,11 +212,11 @@ class Optimizer(ConstructorRepr):
         return out
 
     def includes(self, decay: WeightDecay) -> bool:
-        """Whether the update op itself adds a decay to its gradient."""
+        """Tell whether the update op itself adds a decay to its gradient."""
         return False
 
     def rate_of(self, program: Program) -> Variable:
-        """The variable that holds the learning rate in a program that this optimizer has minimised a loss in: what to fetch to see it.
+        """Return the variable of the learning rate, to fetch it, in a program with a loss minimised by this optimizer.
 
         A pass that copies the program keeps its name there. Factors of groups and layers are not in it.
 
@@ -244,7 +244,7 @@ class Optimizer(ConstructorRepr):
         return found
 
     def _rate_of(self, parameter: Variable, rates: dict[float, Variable]) -> Variable:
-        """The learning rate of one parameter. ``rates``: those that there are already, by their factors."""
+        """Return the learning rate of one parameter. ``rates``: the existing ones, by their factors."""
         given = settings(parameter.block.program).get(parameter.name)
         said = self._said("learning_rate_factor", parameter)
         factor = (1.0 if given is None else given.learning_rate) * (1.0 if said is None else said)
@@ -253,11 +253,11 @@ class Optimizer(ConstructorRepr):
         return rates[factor]
 
     def state(self, program: Program, name: str, dims: Sequence[Size], of: DType, value: float) -> Variable:
-        """A persistable variable of the optimizer's own, which the startup program fills with ``value``.
+        """Return a persistable variable of the optimizer's own, filled with ``value`` by the startup program.
 
         Args:
-            program: that the updates are in.
-            name: which is not taken.
+            program: the program of the updates.
+            name: an unused name.
             dims, of: its sizes and element type.
             value: a number.
         """
@@ -266,13 +266,13 @@ class Optimizer(ConstructorRepr):
         return made
 
     def accumulator(self, parameter: Variable, what: str, value: float = 0.0, dims: Sequence[Size] | None = None) -> Variable:
-        """State of one parameter, of its shape unless said otherwise, named ``parameter_what_0``, or with the next number.
+        """Return the state of one parameter, by default of its shape, named ``parameter_what_0``, or with the next number.
 
         Args:
-            parameter: of which.
+            parameter: its parameter.
             what: a word for the name.
-            value: what it starts with.
-            dims: other sizes than the parameter's.
+            value: its first value.
+            dims: sizes other than the parameter's.
         """
         program = parameter.block.program
         spec = parameter.spec
@@ -281,7 +281,7 @@ class Optimizer(ConstructorRepr):
 
 
 def _checked_rate(given: Any) -> Any:
-    """Raises `SchemaError` for what can be no learning rate."""
+    """Check a learning rate. Raises `SchemaError` for an invalid one."""
     if isinstance(given, Variable) or (hasattr(given, "append") and not hasattr(given, "__len__")):
         return given
     try:

@@ -1,4 +1,4 @@
-"""Gradient clipping: what is appended between the gradients and the updates. Sparse gradients are clipped as their merged rows."""
+"""Gradient clipping: ops between the gradients and the updates. Sparse gradients are clipped as their merged rows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Pairs = Sequence[tuple[Variable, Variable]]
 
 
 class Clip(ConstructorRepr):
-    """The base: `append` appends the ops that clip the gradients of (parameter, gradient) pairs, in place, and returns the pairs."""
+    """The base: `append` appends the ops to clip the gradients of (parameter, gradient) pairs, in place, and returns the pairs."""
 
     def append(self, pairs: Pairs) -> Pairs:
-        """Clip the gradients of ``pairs``; returns these, with the gradients that are there now."""
+        """Clip the gradients of ``pairs``; returns the pairs with the clipped gradients."""
         for parameter, gradient in pairs:
             kind, attrs = self.op()
             gradient.block.append_op(kind, {"X": gradient}, {"Out": gradient}, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
         return pairs
 
     def op(self) -> tuple[str, dict[str, Any]]:
-        """The op that clips one gradient by itself: type and attributes."""
+        """Return type and attributes of the op for one gradient alone."""
         raise SchemaError(f"{type(self).__name__} does not say how it clips")
 
 
@@ -97,7 +97,7 @@ def _positive(what: str, norm: float) -> float:
 
 
 def _common_type(gradients: Sequence[Variable]) -> DType:
-    """The element type in which norms are summed: the gradients' own, where they have one; fp32 for mixed and 16-bit ones."""
+    """Return the element type for the sums of norms: the gradients' own, if they share one; fp32 for mixed and 16-bit ones."""
     types = {g.spec.known_dtype for g in gradients}
     only = next(iter(types))
     return only if len(types) == 1 and only not in (FP16, BF16) else FP32

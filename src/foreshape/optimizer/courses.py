@@ -1,8 +1,8 @@
-"""Learning rates over epochs, over steps, or over the whole run: what `foreshape.train` knows of the run nobody needs to count.
+"""Learning rates over epochs, over steps, or over the whole run, with the numbers known to `foreshape.train`.
 
 `cosine`, `one_cycle`, `polynomial`, `piecewise`, `exponential` and `warmup` make a `Course`. One in epochs has no formula in steps until
-`Optimizer.for_run` has told it how many steps an epoch has. A step is one update: it counts from 0, and where gradients of several batches
-are gathered for one update, all of them are one step.
+`Optimizer.for_run` has set the steps of an epoch. A step is one update: it counts from 0, and the batches accumulated
+for one update are one step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Unit = Literal["epochs", "steps"]
 
 
 class Course(Schedule):
-    """The base: a rate over ``length`` epochs or steps (None: over the whole run), after a rise in a line.
+    """The base: a rate over ``length`` epochs or steps (None: over the whole run), after a linear rise.
 
-    Of the ``warmup`` first epochs (or steps) step s has (s + 1) / steps of them of the rate that the course begins with.
+    In the first ``warmup`` epochs (or steps), step s has the fraction (s + 1) / steps of the course's first rate.
     """
 
     called: ClassVar[str] = "course"
     settings: ClassVar[tuple[str, ...]] = ()
-    """The arguments of the function that makes it, but for its length; their defaults are the class's attributes."""
+    """The arguments of the constructing function except its length; their defaults are the class's attributes."""
 
     def __init__(self, epochs: float | None, steps: float | None, warmup: float = 0.0, steps_per_epoch: float | None = None, *, whole_run: bool = True) -> None:
         if epochs is not None and steps is not None:
@@ -42,9 +42,9 @@ class Course(Schedule):
         if not (math.isfinite(self.warmup) and self.warmup >= 0):
             raise SchemaError(f"{self.called} needs a warmup of at least 0; seen {warmup}")
         self.whole_run = whole_run
-        """Whether the length is that of the run where none is given."""
+        """True if the length is by default the run's."""
         self.each = 1.0 if steps is not None else None if steps_per_epoch is None else positive(self.called, "steps_per_epoch", steps_per_epoch)
-        """How many steps a unit has."""
+        """The number of steps in a unit."""
         self._check_warmup()
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Course(Schedule):
         return f"{self.called}({', '.join(shown)})"
 
     def _said_length(self) -> object:
-        """What the function that makes it is told of its length."""
+        """Return the length as the arguments of the constructing function."""
         return self.length
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
@@ -83,7 +83,7 @@ class Course(Schedule):
         """The rate at a step after the warmup."""
 
     def part(self, step: Variable) -> Variable:
-        """How much of the course has gone by, from 0 to 1."""
+        """Return the elapsed fraction of the course, from 0 to 1."""
         assert self.length is not None
         assert self.each is not None
         steps = (self.length - self.warmup) * self.each
@@ -148,7 +148,7 @@ class _Piecewise(Course):
         assert self.each is not None
         out = number(self.rates[-1])
         for boundary, rate in zip(reversed(self.boundaries), reversed(self.rates[:-1]), strict=True):
-            # a step at the boundary has the next rate: less a thousandth, so that rounding does not leave it behind
+            # a step at the boundary has the next rate: a thousandth less, so that rounding does not leave it behind
             out = where(step < number((boundary - self.warmup) * self.each - 1e-3), number(rate), out)
         return out
 
@@ -164,7 +164,7 @@ class _Exponential(Course):
         assert self.length is not None
         periods = step * (1.0 / (self.length * self.each))
         if self.staircase:
-            periods = apply("floor", X=periods + 1e-5)  # which rounding must not leave below a whole number
+            periods = apply("floor", X=periods + 1e-5)  # rounding must not leave it below a whole number
         return apply("elementwise_pow", X=number(self.factor), Y=periods) * self.learning_rate
 
 
@@ -197,16 +197,17 @@ def cosine(
     learning_rate: float, *, epochs: float | None = None, steps: float | None = None, end: float = 0.0, warmup: float = 0.0,
     steps_per_epoch: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """From ``learning_rate`` along half a cosine to ``end``: end + (learning_rate - end) * (1 + cos(pi * part)) / 2 (Loshchilov and Hutter, 2017).
+    """Return a schedule from ``learning_rate`` along half a cosine to ``end``: end + (learning_rate - end) * (1 + cos(pi * part)) / 2 (Loshchilov and
+    Hutter, 2017).
 
     Args:
-        epochs, steps: how long, the warmup included; the whole run where both are left out. After it the rate stays ``end``.
-        warmup: of these epochs, or steps, the first ones, in which the rate rises in a line to ``learning_rate``.
-        steps_per_epoch: how many updates an epoch makes, where `foreshape.train` does not know it.
+        epochs, steps: the length, including the warmup; by default the whole run. After it the rate stays ``end``.
+        warmup: the first epochs, or steps, with a linear rise to ``learning_rate``.
+        steps_per_epoch: the number of updates of an epoch, if unknown to `foreshape.train`.
 
     Raises:
-        SchemaError: epochs and steps, a length that is not above 0, a warmup as long as all of it. When its ops are appended: it is in epochs,
-            and how many steps these have is not known.
+        SchemaError: both epochs and steps, a length not above 0, a warmup as long as the whole. When its ops are appended: it is in epochs of an
+            unknown number of steps.
     """
     out = _Cosine(epochs, steps, warmup, steps_per_epoch)
     out.learning_rate, out.end = float(learning_rate), float(end)
@@ -217,17 +218,17 @@ def one_cycle(
     peak: float, *, epochs: float | None = None, steps: float | None = None, rising: float = 0.3, start: float | None = None,
     end: float | None = None, steps_per_epoch: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """Up from ``start`` to ``peak``, and down to ``end``, each along half a cosine (Smith and Topin, 2019).
+    """Return a schedule up from ``start`` to ``peak``, and down to ``end``, each along half a cosine (Smith and Topin, 2019).
 
     Args:
-        epochs, steps: how long; the whole run where both are left out.
-        rising: the part of it in which the rate rises, between 0 and 1.
-        start: a 25th of the peak where it is left out.
-        end: a 10,000th of the start where it is left out.
-        steps_per_epoch: as of `cosine`.
+        epochs, steps: the length; by default the whole run.
+        rising: the fraction of the length for the rise, between 0 and 1.
+        start: by default a 25th of the peak.
+        end: by default a 10,000th of the start.
+        steps_per_epoch: as for `cosine`.
 
     Raises:
-        SchemaError: as `cosine`; a part that is not between 0 and 1.
+        SchemaError: as `cosine`; a fraction not between 0 and 1.
     """
     if not 0.0 < rising < 1.0:
         raise SchemaError(f"one_cycle rises for a part of the run between 0 and 1; seen rising={rising}")
@@ -242,13 +243,13 @@ def polynomial(
     learning_rate: float, *, epochs: float | None = None, steps: float | None = None, end: float = 0.0, power: float = 1.0, warmup: float = 0.0,
     steps_per_epoch: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """From ``learning_rate`` to ``end``: end + (learning_rate - end) * (1 - part)^power; a line for a power of 1.
+    """Return a schedule from ``learning_rate`` to ``end``: end + (learning_rate - end) * (1 - part)^power; a line for a power of 1.
 
     Args:
-        epochs, steps, warmup, steps_per_epoch: as of `cosine`.
+        epochs, steps, warmup, steps_per_epoch: as for `cosine`.
 
     Raises:
-        SchemaError: as `cosine`; a power that is not above 0.
+        SchemaError: as `cosine`; a power not above 0.
     """
     out = _Polynomial(epochs, steps, warmup, steps_per_epoch)
     out.learning_rate, out.end, out.power = float(learning_rate), float(end), positive("polynomial", "power", power)
@@ -259,14 +260,14 @@ def piecewise(
     rates: Sequence[float], *, epochs: Sequence[float] | None = None, steps: Sequence[float] | None = None, warmup: float = 0.0,
     steps_per_epoch: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """The first of ``rates``, and from each of the boundaries on the next one: ``piecewise([0.1, 0.01, 0.001], epochs=[30, 60])``.
+    """Return a schedule of ``rates``, from each of the boundaries on the next one: ``piecewise([0.1, 0.01, 0.001], epochs=[30, 60])``.
 
     Args:
-        epochs, steps: the boundaries, rising; one less than rates. They count from the beginning, the warmup included.
-        warmup, steps_per_epoch: as of `cosine`.
+        epochs, steps: the boundaries, rising; one less than rates. They count from the beginning, including the warmup.
+        warmup, steps_per_epoch: as for `cosine`.
 
     Raises:
-        SchemaError: boundaries that do not rise, not one less than rates, or not after the warmup; when its ops are appended, as `cosine`.
+        SchemaError: falling boundaries, not one less than rates, or not after the warmup; when its ops are appended, as `cosine`.
     """
     if (epochs is None) == (steps is None):
         raise SchemaError("piecewise takes its boundaries as epochs= or as steps=: one of the two")
@@ -285,15 +286,15 @@ def exponential(
     learning_rate: float, factor: float, *, epochs: float | None = None, steps: float | None = None, staircase: bool = False, warmup: float = 0.0,
     steps_per_epoch: float | None = None,
 ) -> Schedule:  # fmt: skip
-    """learning_rate * factor^(time / period): ``exponential(0.1, 0.9)`` falls to nine tenths with every epoch.
+    """Return a schedule of learning_rate * factor^(time / period): ``exponential(0.1, 0.9)`` falls to nine tenths with every epoch.
 
     Args:
-        epochs, steps: the period; one epoch where both are left out.
+        epochs, steps: the period; by default one epoch.
         staircase: fall at the end of each period, and not within.
-        warmup, steps_per_epoch: as of `cosine`; the warmup is in epochs, or in steps where the period is.
+        warmup, steps_per_epoch: as for `cosine`; the warmup is in epochs, or in steps like the period.
 
     Raises:
-        SchemaError: as `cosine`; a factor that is not above 0.
+        SchemaError: as `cosine`; a factor not above 0.
     """
     out = _Exponential(1.0 if epochs is None and steps is None else epochs, steps, warmup, steps_per_epoch, whole_run=False)
     out.learning_rate, out.factor, out.staircase = float(learning_rate), positive("exponential", "factor", factor), staircase
@@ -301,12 +302,12 @@ def exponential(
 
 
 def warmup(learning_rate: float | Schedule, *, epochs: float | None = None, steps: float | None = None, steps_per_epoch: float | None = None) -> Schedule:
-    """A learning rate, of which the first steps have a part only: step s has (s + 1) / steps of it.
+    """Return a learning rate with a rise: of the first steps, step s has (s + 1) / steps of it.
 
     Args:
         learning_rate: a number, or any schedule, which begins with the warmup.
-        epochs, steps: how long it rises.
-        steps_per_epoch: as of `cosine`.
+        epochs, steps: the length of the rise.
+        steps_per_epoch: as for `cosine`.
 
     Raises:
         SchemaError: neither epochs nor steps; as `cosine`.
@@ -319,7 +320,7 @@ def warmup(learning_rate: float | Schedule, *, epochs: float | None = None, step
 
 
 def _risen(step: Variable, steps: float) -> Variable:
-    """The part of its rate that a step of a warmup has."""
+    """Return the fraction of its rate for a step of a warmup."""
     return apply("elementwise_min", X=(step + 1.0) * (1.0 / steps), Y=number(1.0))
 
 

@@ -1,4 +1,4 @@
-"""Weight decay: what is added to the gradients, between the clip and the updates."""
+"""Weight decay: terms added to the gradients, between the clip and the updates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from foreshape.spec import SELECTED_ROWS
 
 
 class WeightDecay(ConstructorRepr):
-    """The base: ``coefficient`` times the gradient of a penalty on the parameter is added to each gradient.
+    """The base: adds ``coefficient`` times the gradient of a penalty on the parameter to each gradient.
 
-    Of a sparse gradient the penalty is on the rows that it has, and the sum stays sparse; rows that it does not have do not decay.
+    With a sparse gradient the penalty is on its rows, and the sum stays sparse; other rows do not decay.
     """
 
     l1 = False
@@ -22,7 +22,7 @@ class WeightDecay(ConstructorRepr):
         self.coefficient = float(coefficient)
 
     def append(self, parameter: Variable, gradient: Variable) -> Variable:
-        """Append the ops that decay one parameter. Returns the gradient with the decay in it."""
+        """Append the ops for the decay of one parameter. Returns the gradient with the decay in it."""
         block, roles = parameter.block, (parameter.name, gradient.name)
         if gradient.kind is SELECTED_ROWS:
             attrs = {"l1" if self.l1 else "l2": self.coefficient}
@@ -49,6 +49,6 @@ class L1Decay(WeightDecay):
 
 
 def as_decay(given: float | WeightDecay | None) -> WeightDecay | None:
-    """What an optimizer was given as ``weight_decay``: a number is that of `L2Decay`; None and 0 are no decay."""
+    """Return the decay of an optimizer's argument ``weight_decay``: a number is `L2Decay`'s coefficient; None and 0 are no decay."""
     decay = given if given is None or isinstance(given, WeightDecay) else L2Decay(given)
     return decay if decay is not None and decay.coefficient else None

@@ -11,15 +11,15 @@ from foreshape.program import Op, Variable
 
 
 class Adadelta(Optimizer):
-    """Steps by the gradient times the root of the mean of the squared steps over that of the squared gradients (Zeiler, 2012).
+    """Adadelta: steps by the gradient times the root of the mean squared step over the mean squared gradient (Zeiler, 2012).
 
     Args:
         learning_rate: 1.0 is the paper's.
-        rho: the part of both means that stays in a step.
-        epsilon: what is added to both means.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        rho: the decay rate of both means.
+        epsilon: is added to both means.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient all means decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    With a sparse gradient all means decay, as in dense training; the time of a step grows with the table's height. (PaddlePaddle takes no sparse
     gradients here.)
     """
 
@@ -42,15 +42,15 @@ class Adadelta(Optimizer):
 
 
 class Adamax(Optimizer):
-    """Steps by the mean of the gradients over the largest of them, which decays (Kingma and Ba, 2015).
+    """Adamax: steps by the mean of the gradients over their decaying maximum (Kingma and Ba, 2015).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        beta1, beta2: the parts of the mean and of the largest gradient that stay in a step.
-        epsilon: what is added to the largest gradient.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        beta1, beta2: the decay rates of the mean and of the maximum.
+        epsilon: is added to the maximum.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    With a sparse gradient all rows move, as in dense training; the time of a step grows with the table's height. (PaddlePaddle takes no sparse
     gradients here.)
     """
 
@@ -72,7 +72,7 @@ class Adamax(Optimizer):
         )
 
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
-        """The update, and after it beta1's power for the next step, which the operator leaves to a `scale`."""
+        """Append the update, and after it a `scale` for beta1's power of the next step, left to it by the operator."""
         made = super()._update(parameter, gradient, rate)
         power = parameter.block.var(made.inputs["Beta1Pow"][0])
         names = (parameter.name, gradient.name)
@@ -81,14 +81,14 @@ class Adamax(Optimizer):
 
 
 class DecayedAdagrad(Optimizer):
-    """parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment is the mean of the squared gradients.
+    """DecayedAdagrad: parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment is the mean of the squared gradients.
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        decay: the part of the mean that stays in a step.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        decay: the decay rate of the mean.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient all moments decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    With a sparse gradient all moments decay, as in dense training; the time of a step grows with the table's height. (PaddlePaddle takes no sparse
     gradients here.)
     """
 
@@ -110,14 +110,14 @@ class DecayedAdagrad(Optimizer):
 
 
 class ProximalGD(Optimizer):
-    """Gradient descent, after whose step each parameter is made smaller, and small ones exactly zero (Duchi and Singer, 2009).
+    """Gradient descent with parameters made smaller after each step, and small ones exactly zero (Duchi and Singer, 2009).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        l1, l2: the coefficients of the penalties, which the gradients do not have in them.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        l1, l2: the coefficients of the penalties, left out of the gradients.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient all rows are made smaller, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no
+    With a sparse gradient all rows are made smaller, as in dense training; the time of a step grows with the table's height. (PaddlePaddle takes no
     sparse gradients here.)
     """
 
@@ -133,17 +133,16 @@ class ProximalGD(Optimizer):
 
 
 class Lion(Optimizer):
-    """Steps by the sign of a mean of the gradients, after each parameter was made smaller (Chen et al., 2023).
+    """Lion: steps by the sign of a mean of the gradients, after each parameter was made smaller (Chen et al., 2023).
 
     Args:
         learning_rate: usually a third to a tenth of Adam's.
         beta1: the part of the mean in the sum whose sign is the step.
-        beta2: the part of the mean that stays in a step.
+        beta2: the decay rate of the mean.
         weight_decay: each parameter is made smaller by learning_rate * weight_decay of itself.
-        clip, groups, freeze: as of `Optimizer`.
+        clip, groups, freeze: as for `Optimizer`.
 
-    Its operator is one that PaddlePaddle does not have. Of a sparse gradient all rows move, as in dense training; a step costs what the
-    table's height is.
+    Its operator is unknown to PaddlePaddle. With a sparse gradient all rows move, as in dense training; the time of a step grows with the table's height.
     """
 
     decays_itself = True

@@ -1,4 +1,4 @@
-"""What an optimizer does otherwise with some parameters: groups and freezing, by patterns of their names."""
+"""An optimizer's settings for some parameters: groups and freezing, by patterns of their names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SHOWN = 8
 
 
 class Group:
-    """Parameters by the patterns of their names, and what an optimizer does otherwise with them.
+    """Parameters by the patterns of their names, with settings of their own in an optimizer.
 
     Args:
-        patterns: as a shell has them: ``*`` stands for any characters, ``?`` for one, ``[ab]`` for one of these. ``"*.bias"``, ``"encoder.*"``.
-        learning_rate_factor: what the optimizer's learning rate is multiplied by, schedules included; 0 updates nothing, but see ``freeze=``.
-        weight_decay: in place of the optimizer's: a number, an `L1Decay` or `L2Decay`; of `AdamW`, `Lamb`, `LarsMomentum` and `Lion`, which decay
-            in their own way, the coefficient of that. 0 is none.
+        patterns: as in a shell: ``*`` stands for any characters, ``?`` for one, ``[ab]`` for one of these. ``"*.bias"``, ``"encoder.*"``.
+        learning_rate_factor: multiplies the optimizer's learning rate, including schedules; 0 updates nothing, but see ``freeze=``.
+        weight_decay: in place of the optimizer's: a number, an `L1Decay` or `L2Decay`; 0 is none. `AdamW`, `Lamb`, `LarsMomentum` and `Lion` decay
+            in their own way: for these it is the coefficient.
 
-    Where several groups have a parameter, each setting is that of the last of them that says it. What a layer's ``ParamAttr`` says holds
-    besides: its factor is multiplied, and what need not decay does not.
+    A parameter in several groups takes each setting from the last group that has it. A layer's ``ParamAttr`` holds
+    besides: its factor is multiplied, and its exception from decay stands.
 
     Raises:
         SchemaError: no pattern, a factor below 0 or not finite.
@@ -39,7 +39,7 @@ class Group:
             raise SchemaError('a Group needs the patterns of its parameters\' names, such as Group("*.bias", weight_decay=0)')
         if learning_rate_factor is not None and not (math.isfinite(learning_rate_factor) and learning_rate_factor >= 0):
             raise SchemaError(f"learning_rate_factor must be a finite number of at least 0; seen {learning_rate_factor}")
-        as_decay(weight_decay)  # a coefficient that cannot be is refused here
+        as_decay(weight_decay)  # an invalid coefficient is refused here
         self.learning_rate_factor, self.weight_decay = learning_rate_factor, weight_decay
 
     def __repr__(self) -> str:
@@ -48,7 +48,7 @@ class Group:
         return f"Group({', '.join(said)})"
 
     def has(self, name: str) -> bool:
-        """Whether a parameter of this name is in the group."""
+        """Tell whether a parameter of this name is in the group."""
         return matches(self.patterns, name)
 
 
@@ -62,18 +62,18 @@ def checked_patterns(what: str, given: object) -> tuple[str, ...]:
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a name is of one of the patterns."""
+    """Tell whether a name matches one of the patterns."""
     return any(fnmatchcase(name, p) for p in patterns)
 
 
 def check_all_match(program: Program, patterns: Sequence[str], where: str) -> None:
-    """Refuse a pattern that no parameter of a program has.
+    """Refuse a pattern without a parameter in a program.
 
     Args:
-        where: the argument that has the patterns, for the words.
+        where: the argument with the patterns, for the words.
 
     Raises:
-        SchemaError: the pattern, what is near it, and the parameters that there are.
+        SchemaError: the pattern, the names near it, and the parameters.
     """
     names = [p.name for p in program.parameters()]
     for pattern in patterns:
@@ -85,7 +85,7 @@ def check_all_match(program: Program, patterns: Sequence[str], where: str) -> No
 
 
 def _candidates(names: Sequence[str], starred: bool) -> list[str]:
-    """What a pattern may have been meant to be: the names, and of patterns with a star their first parts and their last ones."""
+    """Return candidates for a mistaken pattern: the names, and for patterns with a star their first parts and their last ones."""
     out = dict.fromkeys(names)
     if starred:
         for name in names:
@@ -97,10 +97,10 @@ def _candidates(names: Sequence[str], starred: bool) -> list[str]:
 
 
 def frozen_names(program: Program, patterns: Sequence[str]) -> list[str]:
-    """The parameters that patterns freeze.
+    """Return the parameters frozen by patterns.
 
     Raises:
-        SchemaError: a pattern without a parameter, or none is left to be trained.
+        SchemaError: a pattern without a parameter, or no parameter left to train.
     """
     if not patterns:
         return []

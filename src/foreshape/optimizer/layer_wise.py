@@ -1,4 +1,4 @@
-"""LAMB and LARS: steps that are scaled by the norm of the parameter, for large minibatches."""
+"""LAMB and LARS: steps scaled by the norm of the parameter, for large minibatches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from foreshape.program import Variable
 
 
 class Lamb(Optimizer):
-    """Adam's step and a decay, scaled so that each parameter moves by learning_rate times its own norm (You et al., 2020).
+    """LAMB: Adam's step and a decay, scaled so as to move each parameter by learning_rate times its own norm (You et al., 2020).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        lamb_weight_decay: the decay of each parameter, which is a part of the step.
-        beta1, beta2, epsilon: as of `Adam`.
-        exclude_from_weight_decay_fn: from a parameter to whether it does not decay; all decay where it is left out.
-        always_adapt: scale also the steps of what does not decay.
-        clip, groups, freeze: as of `Optimizer`.
+        lamb_weight_decay: the decay of each parameter, a part of the step.
+        beta1, beta2, epsilon: as for `Adam`.
+        exclude_from_weight_decay_fn: returns True for a parameter without decay; by default all decay.
+        always_adapt: also scale the steps of parameters without decay.
+        clip, groups, freeze: as for `Optimizer`.
 
-    Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is.
+    With a sparse gradient all rows move, as in dense training; the time of a step grows with the table's height.
     """
 
     decays_itself = True
@@ -50,16 +50,16 @@ class Lamb(Optimizer):
 
 
 class LarsMomentum(Optimizer):
-    """Momentum, of which each parameter's learning rate is scaled by its norm over that of its gradient (You et al., 2017).
+    """LARS: momentum with each parameter's learning rate scaled by its norm over its gradient's norm (You et al., 2017).
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        momentum: the part of the velocity that stays.
-        lars_coeff: how much of its own norm a parameter moves by, for a learning rate of 1.
-        lars_weight_decay: the coefficient of a decay that is added to the gradients.
-        epsilon: what is added to the norm that is divided by.
-        exclude_from_weight_decay: parts of names of parameters that do not decay, whose learning rate is not scaled either.
-        weight_decay, clip, groups, freeze: as of `Optimizer`.
+        momentum: the decay rate of the velocity.
+        lars_coeff: the size of a step as a fraction of the parameter's norm, for a learning rate of 1.
+        lars_weight_decay: the coefficient of a decay added to the gradients.
+        epsilon: is added to the norm in the denominator.
+        exclude_from_weight_decay: parts of names of parameters without decay and without a scaled learning rate.
+        weight_decay, clip, groups, freeze: as for `Optimizer`.
 
     Its gradients must be dense, as in PaddlePaddle.
     """

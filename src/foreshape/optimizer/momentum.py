@@ -13,18 +13,18 @@ from foreshape.spec import SELECTED_ROWS
 
 
 class Momentum(Optimizer):
-    """velocity = momentum * velocity + gradient; parameter -= learning_rate * velocity.
+    """Momentum: velocity = momentum * velocity + gradient; parameter -= learning_rate * velocity.
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        momentum: the part of the velocity that stays.
+        momentum: the decay rate of the velocity.
         use_nesterov: step by gradient + momentum * velocity instead.
-        lazy_mode: of sparse gradients, update only the rows that are there, their velocities included.
-        weight_decay, clip, groups, freeze: as of `Optimizer`; the update op itself adds an L2 decay, after the clip.
+        lazy_mode: for sparse gradients, update only their rows, including the rows' velocities.
+        weight_decay, clip, groups, freeze: as for `Optimizer`; the update op itself adds an L2 decay, after the clip.
 
-    Of a sparse gradient, exact (the default): all rows move, as in dense training, since their velocities go on; an L2 decay is on the
-    whole table; a step costs what the table's height is. Lazy: only the rows of the gradient change, in parameter, velocity and
-    decay; an operator that PaddlePaddle does not have.
+    With a sparse gradient, exact (the default): all rows move, as in dense training, since their velocities continue. An L2 decay is on the
+    whole table, and the time of a step grows with the table's height. Lazy: only the rows of the gradient change, in parameter, velocity and
+    decay; the operator is unknown to PaddlePaddle.
     """
 
     def __init__(

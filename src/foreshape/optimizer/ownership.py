@@ -1,7 +1,7 @@
-"""Whose state a name is. Programs that share a startup program share values: what one optimizer keeps there, another one calls otherwise.
+"""The owners of names of optimizer state. Programs with one startup program share values, so each optimizer needs names of its own there.
 
-The first optimizer has the names that PaddlePaddle gives (``learning_rate_0``, ``w_moment1_0``, ``@LR_DECAY_COUNTER@``), the next one the next
-numbers. Names are taken as long as the optimizer is there, or a program that was handed out with its updates.
+The first optimizer has PaddlePaddle's names (``learning_rate_0``, ``w_moment1_0``, ``@LR_DECAY_COUNTER@``), the next one the next
+numbers. Names are taken as long as the optimizer lives, or a program handed out with its updates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Mark:
 
 
 class Owner:
-    """An optimizer as the owner of state; copies of it that are made for one run have the same owner."""
+    """An optimizer as the owner of state; its copies for one run have the same owner."""
 
     __slots__ = ("__weakref__", "mark", "rates", "reserved")
 
@@ -30,13 +30,13 @@ class Owner:
         self.rates: WeakValueDictionary[int, Variable] = WeakValueDictionary()
         """By the ids of programs: the learning rate."""
         self.reserved: WeakKeyDictionary[Program, frozenset[str]] = WeakKeyDictionary()
-        """By startup program: the names that its state there has left to others, so that it is called so in each of its programs."""
+        """By startup program: the names left to others by its state there, so that its names are equal in each of its programs."""
         self.mark = Mark()
-        """What its programs bear."""
+        """The mark on its programs."""
 
     @contextmanager
     def claiming(self, program: Program, startup: Program) -> Generator[None]:
-        """Let the state that is made for a program have names of its own, beside that of other optimizers."""
+        """Let the state made for a program have names of its own, beside other optimizers' state."""
         program.reserved |= self.reserve(taken(self, program, startup), startup)
         program.updated_by = self.mark if program.updated_by is None else program.updated_by
         before = _persistable(program)
@@ -44,7 +44,7 @@ class Owner:
         claim(self, program, startup, _persistable(program) - before, handed_out=True)
 
     def reserve(self, names: frozenset[str], startup: Program) -> frozenset[str]:
-        """Leave names to others from now on; returns all that are left to them."""
+        """Leave names to others from now on; returns all names left to them."""
         out = self.reserved[startup] = self.reserved.get(startup, frozenset()) | names
         return out
 
@@ -67,10 +67,10 @@ _CLAIMS: WeakKeyDictionary[Program, list[_Claim]] = WeakKeyDictionary()
 
 
 def claim(owner: Owner, program: Program, startup: Program, names: Iterable[str], handed_out: bool) -> None:
-    """Note that names are of an owner's state, in a program whose first values a startup program makes.
+    """Note names as an owner's state, in a program whose first values a startup program makes.
 
     Args:
-        handed_out: whether somebody may run the program who has not kept the optimizer.
+        handed_out: True if a caller may run the program without keeping the optimizer.
     """
     claims = _CLAIMS.setdefault(startup, [])
     for one in claims:
@@ -82,15 +82,15 @@ def claim(owner: Owner, program: Program, startup: Program, names: Iterable[str]
 
 
 def taken(owner: Owner, program: Program, startup: Program, *, handed_out: bool = False, exact: bool = True) -> frozenset[str]:
-    """The names that are of others' state.
+    """Return the names of others' state.
 
     Args:
-        handed_out: only those of programs that others run themselves.
-        exact: make sure that the others are still there, which takes a while; otherwise some may be no more.
+        handed_out: only names in programs run by their callers.
+        exact: make sure that the others still live, at some cost in time; otherwise some may be dead.
     """
     others = [c for c in _CLAIMS.get(startup, ()) if c.owner() is not owner and c.program() is not program and (c.handed_out or not handed_out)]
     if exact and any(c.holds() for c in others):
-        gc.collect()  # programs are circles: one that nobody has any more looks as if somebody had it
+        gc.collect()  # programs are reference cycles: a forgotten one looks alive
     return frozenset({n for c in others if c.holds() for n in c.names})
 
 

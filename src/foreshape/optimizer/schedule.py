@@ -1,7 +1,7 @@
-"""Learning rates that change with the step: each schedule appends ops that compute the rate from a counter of steps.
+"""Learning rates that change with the step: each schedule appends ops to compute the rate from a counter of steps.
 
-The counter ``@LR_DECAY_COUNTER@`` is persistable, so that a resumed run goes on where it was; all schedules of a program share it, and
-it is 0 in the first step. That of another program with the same startup program has a number, ``@LR_DECAY_COUNTER@_1``. A schedule is given
+The counter ``@LR_DECAY_COUNTER@`` is persistable, so a resumed run continues with it; all schedules of a program share it, and
+it is 0 in the first step. The counter of another program with the same startup program has a number, ``@LR_DECAY_COUNTER@_1``. A schedule is given
 to an optimizer as its learning rate. Formulas are PaddlePaddle's.
 """
 
@@ -37,20 +37,20 @@ class Schedule(ConstructorRepr):
             program.role = before
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
-        """The schedule for a run of so many ``epochs`` of ``steps_per_epoch`` (None: not known); itself where it does not depend on that.
+        """Return the schedule for a run of so many ``epochs`` of ``steps_per_epoch`` (None: unknown); itself if it does not depend on them.
 
         Raises:
-            SchemaError: it depends on what is not known, with what to give it.
+            SchemaError: it depends on an unknown number; the message says how to give it.
         """
         return self
 
     def rate(self, step: Variable) -> Variable:
-        """The rate at ``step``, an fp32 variable ``[1]`` that counts from 0."""
+        """Return the rate at ``step``, an fp32 variable ``[1]`` counted from 0."""
         raise TypeError(f"{type(self).__name__} does not say what its rate is")
 
 
 class _Decay(Schedule):
-    """The base of those that decay by ``decay_rate`` every ``decay_steps``; with ``staircase`` in jumps."""
+    """The base of schedules with a decay by ``decay_rate`` every ``decay_steps``; with ``staircase`` in jumps."""
 
     def __init__(self, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> None:
         self.learning_rate, self.decay_rate = float(learning_rate), float(decay_rate)
@@ -109,7 +109,7 @@ class PiecewiseDecay(Schedule):
     """``values[i]`` until step ``boundaries[i]``, ``values[-1]`` after the last boundary.
 
     Raises:
-        SchemaError: boundaries that do not rise, or not one value more than boundaries.
+        SchemaError: boundaries out of order, or not one value more than boundaries.
     """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
@@ -195,7 +195,7 @@ def _step(program: Program) -> Variable:
 
 
 def apply(type: str, attrs: dict[str, Any] | None = None, /, **inputs: Variable) -> Variable:
-    """Append an op; returns what it gives."""
+    """Append an op; returns its result."""
     out: Variable = current_block().apply(type, inputs, attrs)
     return out
 
@@ -206,7 +206,7 @@ def number(value: float) -> Variable:
 
 
 def _whole(x: Variable) -> Variable:
-    """``x``, which is not negative, rounded down."""
+    """Return ``x``, not negative, rounded down."""
     return apply("floor", X=x)
 
 

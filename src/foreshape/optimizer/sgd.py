@@ -7,7 +7,7 @@ from foreshape.program import Variable
 
 
 class SGD(Optimizer):
-    """parameter -= learning_rate * gradient. Of a sparse gradient only its rows move, which is what dense training does."""
+    """Gradient descent: parameter -= learning_rate * gradient. With a sparse gradient only its rows move, as in dense training."""
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         return "sgd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}, {}

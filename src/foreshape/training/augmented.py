@@ -1,4 +1,4 @@
-"""Batches that a function of the user changes before they are trained on."""
+"""Batches changed by a user's function before they are trained on."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from foreshape.training.data import Batch, Data
 Augment = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 
 _APART: Final = 0x617567
-"""Keeps the numbers of batches apart from those of the order of the examples, which are drawn from the seed and the epoch."""
+"""Separates the random numbers of batches from the numbers for the order of the examples; both are drawn from the seed and the epoch."""
 
 
 class Augmented:
-    """``function(batch, random)`` of each batch of other data.
+    """Batches of other data after ``function(batch, random)``.
 
-    ``batch`` is a dict from inputs to arrays of its own, which may be written. ``random`` is a numpy ``Generator`` that begins anew for each batch,
-    from the seed, the epoch and the number of the batch: a run that goes on, and every rank, draws the same.
+    ``batch`` is a dict from inputs to arrays of its own, and may be written. ``random`` is a numpy ``Generator`` for each batch, from the seed,
+    the epoch and the number of the batch: a resumed run, and every rank, draws the same.
 
     Raises:
-        FeedError: no function of two things; what it gives is no dict of the same inputs.
+        FeedError: the function does not take two arguments, or returns no dict of the same inputs.
     """
 
     def __init__(self, data: Data, function: Augment, seed: int) -> None:
@@ -39,7 +39,7 @@ class Augmented:
         self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        """As of the other data: what is to be skipped is skipped when this returns."""
+        """Iterate over the batches of an epoch; the first ``skip`` are skipped when this returns."""
         self.data.watched = self.watched
         batches = self.data.epoch(number, skip)
         self.first = self.data.first

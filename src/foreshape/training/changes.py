@@ -1,4 +1,4 @@
-"""What a run depends on, as facts that a checkpoint holds; and in words, what of them differs in the run that goes on from it."""
+"""The facts of a run that a checkpoint holds, and their differences from a resumed run in words."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from foreshape.values.torch_types import torch_dtype
 
 Scalar = str | int | float | bool | None
 MOST_NUMBERS: Final = 16
-"""A value of up to so many elements is a number that a user has chosen, such as a learning rate."""
+"""A value of up to so many elements is a number chosen by a user, such as a learning rate."""
 _SHOWN: Final = 10
 
 
 @dataclass(slots=True)
 class Facts:
-    """What a run depends on."""
+    """The facts that a run depends on."""
 
     values: dict[str, str]
-    """What the network itself keeps, by name: parameters, statistics; and what each is."""
+    """The values kept by the network itself, parameters and statistics: name -> description."""
     state: dict[str, str]
-    """What only updates and schedules keep."""
+    """The values kept only by updates and schedules."""
     ops: list[str]
     numbers: dict[str, list[float]]
-    """The constants that the run was begun with, such as a learning rate that is one."""
+    """The constants at the beginning of the run, such as a constant learning rate."""
     data: dict[str, Scalar]
     notes: dict[str, Scalar]
-    """What the last bits can depend on; a difference is said, and stops nothing."""
+    """Facts that can change the last bits; a difference is reported, and stops nothing."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """How a run differs from the one that wrote a checkpoint."""
+    """The differences of a run from the one that wrote a checkpoint."""
 
     apart: list[str] = field(default_factory=list[str])
-    """What makes it another network: its values are of no use here."""
+    """Differences that make it another network: its values are of no use here."""
     new: list[str] = field(default_factory=list[str])
-    """What can be taken from the run that goes on."""
+    """Differences that can be taken from the resumed run."""
     numbers: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Those of ``new`` that stand in the scope."""
+    """The numbers of ``new`` in the scope."""
     notes: list[str] = field(default_factory=list[str])
-    """What only the last bits depend on."""
+    """Differences of the last bits only."""
 
     def compare_first(self, epoch: int, before: str | None, now: str | None) -> None:
         """Compare the digests of an epoch's first batch, where data have no digest of their own."""
@@ -55,7 +55,7 @@ class Changes:
             self.new.append(f"the first batch of epoch {epoch} was {before}, and is {now}")
 
     def compare_callbacks(self, before: Sequence[str], now: Sequence[str]) -> None:
-        """Compare the kinds of the callbacks that keep something."""
+        """Compare the kinds of the callbacks with kept state."""
         if list(before) != list(now):
             self.new.append(f"the callbacks that keep something were {', '.join(before) or 'none'}, and are {', '.join(now) or 'none'}")
 
@@ -67,7 +67,7 @@ class Changes:
 
 
 def facts_of(program: Program, startup: Program, executor: Executor, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
-    """Those of a run that begins, or goes on, with these."""
+    """Return the facts of a run that begins, or is resumed, with these."""
     network = set(network_values(program))
     kept = {v.name: v.spec.text() for v in persistables(program)}
     updated = {n for op in program.all_ops() if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) for n in (*op.input_names(), *op.output_names())} - network
@@ -82,7 +82,7 @@ def facts_of(program: Program, startup: Program, executor: Executor, scope: Scop
 
 
 def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
-    """What differs. ``held``: the checkpoint's tensors."""
+    """Return the differences. ``held``: the checkpoint's tensors."""
     out = Changes()
     for name, a, b in _pairs(before.values, now.values):
         out.apart.append(_value_differs(name, a, b))
@@ -91,7 +91,7 @@ def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
     if before.ops != now.ops and not out.apart:
         out.new += _ops_differ(before.ops, now.ops)
     for name, a, b in _pairs(before.numbers, now.numbers):
-        # what the scope has kept since it was written is what it was then, not what the run began with
+        # a value of the scope written since may differ from the value that the run began with
         if a is not None and b is not None and not (name in held and _as_list(held[name]) == b):
             out.new.append(f"{name} was {_shown(a)}, and is {_shown(b)}")
             out.numbers[name] = b
@@ -143,8 +143,10 @@ def op_line(op: Op) -> str:
 
 
 def first_numbers(program: Program, startup: Program, scope: Scope) -> Iterator[tuple[str, list[float]]]:
-    """Return the small values that the program reads and never writes, as the run begins with them: what the scope holds, or the constant of
-    the startup program."""
+    """Yield the small values read and never written by the program, as the run begins with them.
+
+    They come from the scope, or from the constants of the startup program.
+    """
     read = {n for op in program.all_ops() for n in op.input_names()}
     written = {n for op in program.all_ops() for n in op.output_names()}
     constants = {n: f for op in startup.all_ops() if (f := op.computes(Filled)) and not any(op.input_names()) for n in op.output_names()}

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on exactly where it was, in one file each."""
+"""Checkpoints: the whole state of a run, to continue exactly, in one file each."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from foreshape.values.conversion import to_numpy
 from foreshape.values.torch_types import dtype_of_torch
 
 _PIECE = 1 << 22
-"""The elements that are written at once."""
+"""The elements written at once."""
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
 
 
 class Checkpoint(ConstructorRepr):
-    """Where and when a run writes its checkpoints.
+    """The folder and the intervals of a run's checkpoints.
 
     Args:
-        path: a folder for this run alone; it is made where there is none. Each checkpoint is one file in it.
-        every: write one after so many steps; at each epoch's end where it is left out. The end of the run always gets one.
-        keep: how many of the newest checkpoints stay. Only whole ones count.
+        path: a folder for this run alone; it is made if missing. Each checkpoint is one file in it.
+        every: write one after so many steps; by default at the end of each epoch. The end of the run always gets one.
+        keep: the number of newest checkpoints that stay. Only complete ones count.
 
-    A run that finds checkpoints in the folder goes on from the newest that is whole.
+    A run that finds checkpoints in the folder continues from the newest complete one.
     """
 
     @tells_arguments
@@ -54,7 +54,7 @@ class Checkpoint(ConstructorRepr):
         """The files whose bytes this process has written or compared, as they were then."""
 
     def files(self) -> list[str]:
-        """The checkpoints that there are, newest first; also those that are not whole."""
+        """Return the checkpoints in the folder, newest first, including incomplete ones."""
         try:
             names: list[str] = os.listdir(self.path)
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class Checkpoint(ConstructorRepr):
         return [os.path.join(self.path, n) for _, n in found]
 
     def place(self, steps: int) -> str:
-        """Where the checkpoint after so many steps goes, in a folder that there is.
+        """Return the path of the checkpoint after so many steps, in a folder made if missing.
 
         Raises:
             FormatError: the folder cannot be made.
@@ -77,17 +77,17 @@ class Checkpoint(ConstructorRepr):
         return os.path.join(self.path, f"step-{steps:09d}.safetensors")
 
     def save(self, program: Program, scope: Scope, state: State, facts: Facts, parts: Any = None) -> str:
-        """Write one checkpoint, then drop those that are too old. Returns its path.
+        """Write one checkpoint, then remove the old ones. Returns its path.
 
         Args:
-            program: what runs: its persistable values are written.
-            scope: where they are.
-            state: how far the run is: history, random generators, callbacks.
-            facts: what a run that goes on must have alike.
-            parts: how values are divided that ranks have written already (`foreshape.training.divided.described`).
+            program: the program that runs: its persistable values are written.
+            scope: their scope.
+            state: the progress of the run: history, random generators, callbacks.
+            facts: the facts that a resumed run must share.
+            parts: the division of values written by ranks already (`foreshape.training.divided.described`).
 
         Raises:
-            FormatError: it cannot be written; the checkpoints that there are stay as they were.
+            FormatError: it cannot be written; the present checkpoints stay as they were.
         """
         import torch
 
@@ -108,15 +108,15 @@ class Checkpoint(ConstructorRepr):
         return path
 
     def newest(self, program: Program, executor: Executor, warn: Callable[[str], None]) -> tuple[str, Contents] | None:
-        """The newest checkpoint that is whole, with its path; says which were not. None where there is none at all. Nothing is changed.
+        """Return the newest complete checkpoint with its path; None if there is none at all. Incomplete ones are reported. Nothing is changed.
 
         Args:
-            program: what is to run.
-            executor: by which element types and places are checked.
-            warn: is called with a line for each checkpoint that is not whole.
+            program: the program to run.
+            executor: element types and devices are checked for it.
+            warn: is called with a line for each incomplete checkpoint.
 
         Raises:
-            FormatError: there are checkpoints, and none is whole.
+            FormatError: there are checkpoints, and all are incomplete.
         """
         self._drop_unfinished()
         broken: list[str] = []
@@ -140,10 +140,10 @@ class Checkpoint(ConstructorRepr):
         return None
 
     def values(self) -> SavedValues:
-        """The values of the newest whole checkpoint, which stay in its files: for `save_inference_model`'s ``scope``.
+        """Return the values of the newest complete checkpoint, left in its files: for `save_inference_model`'s ``scope``.
 
         Raises:
-            FormatError: there is none that is whole.
+            FormatError: there is no complete one.
         """
         broken: list[str] = []
         for path in self.files():
@@ -156,11 +156,13 @@ class Checkpoint(ConstructorRepr):
             return SavedValues(found.values, found.divided if found.divided is not None else divided.NOTHING)
         raise FormatError(f"{self.path!r} has no checkpoint that is whole{''.join(chr(10) + '    ' + b for b in broken)}")
 
-    # --- what becomes of old files
+    # --- old files
 
     def _drop_old(self, written: str) -> None:
-        """Remove the files older than the one just written, but for as many whole ones as are kept beside it. Newer ones, which are not
-        whole or the run would have begun there, are left for whoever wants to know what became of them."""
+        """Remove the files older than the one just written, except as many complete ones as are kept beside it.
+
+        Newer ones are incomplete, or the run would have begun there; they are left for inspection.
+        """
         files = self.files()
         older = files[files.index(written) + 1 :] if written in files else []
         kept = 1
@@ -168,13 +170,13 @@ class Checkpoint(ConstructorRepr):
             if kept < self.keep:
                 kept += self._is_whole(path)
                 continue
-            with contextlib.suppress(OSError):  # an old file that stays does no harm
+            with contextlib.suppress(OSError):  # an old file left behind does no harm
                 os.unlink(path)
                 self._whole.pop(path, None)
                 divided.drop(path)
 
     def _is_whole(self, path: str) -> bool:
-        """Whether a file is, byte for byte, what was written; read again only where it is another than this process has seen."""
+        """Tell whether a file is complete, byte for byte; it is read again only if changed since this process has seen it."""
         known = self._whole.get(path)
         if known is not None and known == _identity(path):
             return True
@@ -191,15 +193,15 @@ class Checkpoint(ConstructorRepr):
             self._whole[path] = found
 
     def _drop_unfinished(self) -> None:
-        """Remove what a killed run was writing."""
-        with contextlib.suppress(OSError, ValueError):  # a path that is none is refused when it is used
+        """Remove the unfinished file of a killed run."""
+        with contextlib.suppress(OSError, ValueError):  # an invalid path is refused when it is used
             for name in os.listdir(self.path):
                 if name.startswith(".writing-"):
                     os.unlink(os.path.join(self.path, name))
 
 
 class SavedValues:
-    """The values of a checkpoint as its files have them, mapped into memory: those of all ranks' parts among them."""
+    """The values of a checkpoint mapped into memory from its files, including the parts of all ranks."""
 
     def __init__(self, whole: Mapping[str, Any], parts: divided.Divided) -> None:
         self._whole, self._parts = dict(whole), parts
@@ -222,7 +224,7 @@ class SavedValues:
 
 
 def _identity(path: str) -> tuple[int, ...] | None:
-    """What changes when a file is written to, or another takes its place."""
+    """Return an identity that changes when a file is written to or replaced."""
     try:
         found = os.stat(path)
     except OSError:
@@ -231,12 +233,12 @@ def _identity(path: str) -> tuple[int, ...] | None:
 
 
 def _try_state(executor: Executor, state: Any) -> None:
-    """Refuse a state that the executor's generator does not take; the generator is left as it was."""
+    """Refuse a state not accepted by the executor's generator; the generator is left as it was."""
     before = executor.random_state()
     executor.set_random_state(state)
     executor.set_random_state(before)
 
 
 def as_checkpoint(given: Any) -> Checkpoint | None:
-    """What `train` was given as a checkpoint: a folder, a `Checkpoint`, or None."""
+    """Return the `Checkpoint` of `train`'s argument: a folder, a `Checkpoint`, or None."""
     return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)

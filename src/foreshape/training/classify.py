@@ -22,7 +22,7 @@ def classify(folder: Path, console: Any) -> float:
     """Classify the test images with the network in a folder; show some, and write digits.png and predictions.json.
 
     Returns:
-        The part that is classified rightly.
+        The fraction classified correctly.
     """
     program, feeds, fetches = fs.load_inference_model(str(folder / "digits"), scope=(scope := fs.Scope()))
     images, labels = digits()[1].values()
@@ -68,7 +68,7 @@ def drawn(images: list[Any], captions: list[str], colours: bool) -> Any:
 
 
 def picture(path: Path, images: Any, predicted: Any, truth: Any) -> None:
-    """Write images with what they were taken for (and what they are, where that is not it) to a PNG."""
+    """Write images with their predicted classes (and the true ones, if different) to a PNG."""
     with needs("a drawing"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """The container of a checkpoint: one safetensors file whose header also holds JSON and a checksum of every byte.
 
-The checksum is the SHA-256 of the whole file with its own 64 digits written as zeros, so that a bit that flips anywhere is
-found, and the file stays one that every safetensors reader opens. There is no pickle in it.
+The checksum is the SHA-256 of the whole file with its own 64 digits written as zeros. A flipped bit anywhere is found, and every safetensors
+reader opens the file. It has no pickle.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LARGEST = 1 << 44
 
 
 def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts (what JSON can say) to a file: to a temporary name, flushed, then renamed.
+    """Write tensors and facts (JSON values) to a file: to a temporary name, flushed, then renamed.
 
     Raises:
-        FormatError: the place cannot be written to, or the disk is full; what was there before is left.
+        FormatError: the path cannot be written to, or the disk is full; the former file is left.
     """
     head, ordered = safetensors_file.header(tensors, {"facts": json.dumps(facts), "checksum": _NO_DIGITS.decode()})
     at = _digits_at(head, len(head))
@@ -48,11 +48,12 @@ def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
 
 @border("the checkpoint cannot be read", FormatError)
 def read(path: Any) -> tuple[dict[str, Tensor], Any]:
-    """The tensors and facts of a file, of which only the form is known yet. The tensors are views of the file as it is mapped into
-    memory: they take none of their own.
+    """Return the tensors and facts of a file, with only their form checked.
+
+    The tensors are views of the file mapped into memory, and take no memory of their own.
 
     Raises:
-        FormatError: it cannot be read, or is not, byte for byte, what was written.
+        FormatError: it cannot be read, or differs from the bytes that were written.
     """
     data = map_file(path, _LARGEST)
     at = _digits_at(data, len(data))
@@ -65,12 +66,12 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
         if metadata.keys() != {"facts", "checksum"}:
             raise FormatError(f"its metadata are facts and a checksum; seen {', '.join(sorted(metadata))[:200] or 'none'}")
         return tensors, bounded_json.parse(metadata["facts"].encode())
-    except (FormatError, TypeMismatchError) as error:  # the checksum holds, so that somebody wrote it so
+    except (FormatError, TypeMismatchError) as error:  # the checksum holds: somebody wrote it so
         raise FormatError(f"{path}: not a checkpoint: {error}") from None
 
 
 def checksum(path: Any) -> str:
-    """The checksum that a file says it has. Raises `FormatError` where it has none."""
+    """Return the checksum in a file's header. Raises `FormatError` if it has none."""
     data = map_file(path, _LARGEST)
     at = _digits_at(data, len(data))
     if at is None:
@@ -83,7 +84,7 @@ def _no_checkpoint(path: Any, data: Any) -> FormatError:
 
 
 def _digits_at(data: Any, length: int) -> int | None:
-    """Where the checksum's digits are: in the header, once."""
+    """Return the offset of the checksum's digits in the header, found exactly once; None otherwise."""
     size = int.from_bytes(data[:8], "little")
     if length < 8 or size > length - 8:
         return None

@@ -1,4 +1,4 @@
-"""Data as batches: arrays in memory that are shuffled by a seed, rows that are asked for, or whatever iterates over batches."""
+"""Data as batches: arrays in memory shuffled by a seed, rows read on demand, or any iterable of batches."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ Batch = Mapping[str, Any]
 
 
 class Data(Protocol):
-    """What gives the batches of an epoch, the same ones whenever it is asked for the same epoch."""
+    """A source of the batches of an epoch, the same ones for the same epoch."""
 
     batches: int | None
-    """How many batches an epoch has, where that is known."""
+    """The number of batches of an epoch, if known."""
     watched: bool
-    """Whether `first` is wanted."""
+    """True if `first` is wanted."""
     first: str | None
-    """A digest of the first batch of the epoch that was asked for last, of data that have none of their own."""
+    """A digest of the first batch of the epoch asked for last, of data without their own."""
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, without the first ``skip``."""
         ...
 
     def facts(self) -> dict[str, Scalar]:
-        """What a data position depends on: a run is resumed as it was only where these are equal."""
+        """Return the facts behind a data position: a run is resumed exactly only if these are equal."""
         ...
 
 
 class Arrays:
     """Arrays (or ragged data, in any form that can be fed) in memory, by input, one example per row (or sequence).
 
-    The order of epoch e is the permutation that numpy's PCG64 draws from (seed, e), so that it needs no state; the last batch is
-    smaller where the examples do not divide.
+    The order of epoch e is the permutation drawn by numpy's PCG64 from (seed, e), and needs no state. The last batch is
+    smaller if the batch size does not divide the examples.
 
     Raises:
         FeedError: no examples, values of different lengths, or a batch size below 1.
@@ -79,7 +79,7 @@ class Arrays:
 
 
 class Rows:
-    """A data set whose rows are asked for by their numbers, of which each batch is read when it is its turn; in the order of `Arrays`.
+    """A data set read by row numbers, a batch at a time, in the order of `Arrays`.
 
     Raises:
         FeedError: no rows, or a batch size below 1.
@@ -117,12 +117,12 @@ def _chosen(count: int, batch_size: int, seed: int | None, number: int, skip: in
 
 
 class Taken:
-    """Makes batches, in any form in which they come, dicts from inputs to arrays.
+    """A function that turns batches of any form into dicts from inputs to arrays.
 
     Args:
         program: has the inputs; without it a batch is a mapping of arrays.
-        wanted: the inputs that are kept; all that a batch has where it is left out.
-        needed: says the inputs that values without names may be for, where they are not for all; asked where that matters.
+        wanted: the inputs to keep; all of a batch by default.
+        needed: returns the inputs for values without names, if not all; asked only for such values.
     """
 
     def __init__(self, program: Program | None, wanted: Sequence[str] | None, needed: Callable[[], Sequence[str]] | None = None) -> None:
@@ -130,14 +130,14 @@ class Taken:
 
     @cached_property
     def needed(self) -> Sequence[str]:
-        """The inputs that values without names are for, where they are not for all of the program's."""
+        """Return the inputs for values without names, if not all of the program's."""
         if self.wanted is not None:
             return self.wanted
         assert self.program is not None
         return described(self.program) if self._needed is None else self._needed()
 
     def __call__(self, batch: Any) -> Batch:
-        """Raises `FeedError` for what is no batch."""
+        """Return the batch as a dict. Raises `FeedError` for anything else."""
         by_name = self.by_input(batch)
         if all(value.__class__.__name__ in ("ndarray", "Tensor", "LoDTensor") for value in by_name.values()):
             return by_name
@@ -160,7 +160,7 @@ class Taken:
         return {name: given[name] for name in self.wanted}
 
     def _array(self, name: str, value: Any) -> Any:
-        """A list or a column as an array, or as ragged rows; numbers and what the program does not have stay as they are."""
+        """Return a list or a column as an array, or as ragged rows; numbers and names unknown to the program stay as they are."""
         variable = None if self.program is None or isinstance(value, (int, float, SelectedRows)) else self.program.global_block.find(name)
         if variable is None or variable.persistable or variable.spec.dims is None or value is None:
             return value
@@ -206,7 +206,7 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
 
 
 class Batches:
-    """An iterable of batches that can be iterated once per epoch, or a function that returns one for each epoch."""
+    """An iterable of batches for every epoch, or a function that returns one for each epoch."""
 
     def __init__(self, source: Iterable[Any] | Callable[..., Iterable[Any]], taken: Taken | None = None) -> None:
         self.source = source
@@ -218,7 +218,7 @@ class Batches:
         self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        """Skips at once, so that what draws random numbers has drawn those of the skipped batches when this returns."""
+        """Skip at once: random numbers for the skipped batches are drawn when this returns."""
         source = self.source
         if self._used_up:
             raise FeedError(f"the data are an iterator, which epoch {number} finds used up; give a list, or a function that returns an iterator")
@@ -255,7 +255,7 @@ class Batches:
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:
-    """Whether a function must be given one thing."""
+    """Tell whether a function must be given one argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -264,10 +264,10 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
 
 
 def _length(source: Any) -> int | None:
-    """How many batches it has, where that is known."""
+    """Return the number of batches, if known."""
     try:
         return len(source) if isinstance(source, Sized) else None
-    except TypeError:  # a loader of rows that come one after the other
+    except TypeError:  # a loader of rows in sequence
         return None
 
 
@@ -275,18 +275,17 @@ def as_data(
     given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None,
     needed: Callable[[], Sequence[str]] | None = None,
 ) -> Data:  # fmt: skip
-    """What a training or an evaluation was given as data for the inputs of ``program``.
+    """Return the data of a training or an evaluation for the inputs of ``program``.
 
     Args:
         given: input -> array, ragged data, column or list; a table or a data set, by the names of its columns; a tuple with a value for
-            each input, in the order in which these were described; the value of a single input. Or batches, each in any of these
+            each input, in the order of their description; the value of a single input. Or batches, each in any of these
             forms: an iterable of them (a loader of torch), or a function that returns one.
-        inputs: those that are wanted, of which each must be there; what else the data have is left out. Where it is None all that the
-            data have is fed.
-        needed: says the names of the inputs that values without names may be for, where they are not for all.
+        inputs: the wanted inputs, all required; other data are left out. None feeds all data.
+        needed: returns the names of the inputs for values without names, if not all.
 
     Raises:
-        FeedError: it is nothing of the kind.
+        FeedError: the data have none of these forms.
     """
     batch_size = whole("batch_size", batch_size, 1, FeedError)
     taken = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
@@ -322,18 +321,18 @@ def as_data(
 
 
 def _is_streamed(given: Any) -> bool:
-    """Whether it is a data set of rows that come one after the other."""
+    """Tell whether it is a data set of rows in sequence, without random access."""
     return hasattr(given, "iter") and hasattr(given, "column_names")
 
 
 def inputs_of(program: Program, fetched: Iterable[str] = ()) -> list[Variable]:
-    """Return the variables that must be fed, in the order in which they were described: ops read them, or they are fetched as they are."""
+    """Return the inputs read by ops or fetched unchanged, in the order of their description."""
     read = {n for op in program.all_ops() for n in op.input_names()}.union(fetched)
     return [v for v in program.global_block.vars.values() if v.name in read and v.op is None and not v.persistable]
 
 
 def examples(name: str, value: Any) -> int:
-    """How many examples a fed value has: rows, or sequences where ragged. Raises `FeedError` for a single number."""
+    """Return the number of examples of a fed value: rows, or sequences if ragged. Raises `FeedError` for a single number."""
     if isinstance(value, LoDTensor):
         return len(value)
     shape = getattr(value, "shape", None)
@@ -347,7 +346,7 @@ def examples(name: str, value: Any) -> int:
 
 
 def batch_examples(batch: Batch) -> int:
-    """How many examples a batch has, by its first value that has rows; 1 where none has."""
+    """Return the number of examples of a batch, by its first value with rows; 1 if there is none."""
     for name, value in batch.items():
         if value.__class__.__name__ == "ndarray" and value.ndim:  # asked of each batch
             return value.shape[0]

@@ -1,5 +1,7 @@
-"""The demonstration: a small convolutional network learns to read handwritten digits, from its description to a saved file that
-another process opens. It is written as a user would write it, with the package's public names."""
+"""The demonstration: a small convolutional network learns to read handwritten digits.
+
+It goes from the description to a saved file opened by another process, written as a user would, with the package's public names.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from foreshape.errors import needs
 
 EPOCHS = 20
 _TRAINED_ON = 1437
-"""Of the 1,797 images; the others are the test."""
+"""The number of training images of the 1,797; the others are the test."""
 
 
 class Net(NamedTuple):
-    """What `network` describes."""
+    """The variables described by `network`."""
 
     main: fs.Program
     startup: fs.Program
@@ -32,7 +34,7 @@ class Net(NamedTuple):
 
 
 def digits() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The images that scikit-learn bundles: what to train on and what to test with, always cut alike.
+    """Return scikit-learn's images of digits, for training and for the test, always split alike.
 
     Returns:
         Twice ``image`` fp32 ``[examples, 1, 8, 8]`` in [0, 1] and ``label`` int64 ``[examples, 1]``.
@@ -73,17 +75,17 @@ def _heading(console: Any, words: str) -> None:
 
 
 def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool | None = None) -> float:
-    """Describe, show in a table, train, test, save; then open what was saved in a fresh process and classify with it.
+    """Describe, show in a table, train, test, save; then classify with the saved network in a fresh process.
 
     Args:
         out_dir: gets digits.pdmodel, digits.pdiparams, digits.png, training.png and predictions.json.
-        console: rich's, to show things on; the standard output where it is left out.
+        console: rich's, for the output; the standard output by default.
 
     Returns:
-        The part of the test images that is classified rightly.
+        The fraction of the test images classified correctly.
 
     Raises:
-        ExecutionError: the fresh process fails, or sees other accuracy than this one.
+        ExecutionError: the fresh process fails, or its accuracy differs.
     """
     from rich.console import Console
 

@@ -11,13 +11,13 @@ from foreshape.errors import FeedError, border
 from foreshape.values.conversion import to_numpy
 
 SAMPLE: Final = 1 << 24
-"""The bytes of an array that are looked at; all of a smaller one."""
+"""The bytes of an array that are digested; all of a smaller one."""
 _DIGITS: Final = 16
 
 
 @border("the data cannot be looked at", FeedError)
 def digest(value: Any) -> str:
-    """Of an array, a ragged or sparse tensor, or of lists and dicts of such.
+    """Return the digest of an array, a ragged or sparse tensor, or of nested lists and dicts of them.
 
     Raises:
         FeedError: it is nothing of the kind.
@@ -52,7 +52,7 @@ def _add(out: Any, value: Any) -> None:
 
 
 def _is_numbers(parts: Sequence[Any]) -> bool:
-    """Whether a list is of plain numbers, which numpy reads at once."""
+    """Tell whether a list holds plain numbers, for numpy to read at once."""
     return all(isinstance(part, (int, float)) for part in parts)
 
 

@@ -1,7 +1,7 @@
-"""Values of a checkpoint that are divided over ranks: each rank writes a file of its own parts, and any number of ranks reads them.
+"""Values of a checkpoint divided over ranks: each rank writes a file of its own parts, and any number of ranks reads them.
 
-The checkpoint's own file, which is written last, says how they are divided (``parts`` of its facts) and which bytes the others have, so that
-without all of them it is not whole. ``NAME.part-R-of-N`` is rank R's.
+The checkpoint's own file, written last, records the division (``parts`` of its facts) and the checksums of the other files.
+Without all of them it is incomplete. ``NAME.part-R-of-N`` is rank R's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1 << 24
-"""The bytes of a value that are put together at once."""
+"""The bytes of a value put together at once."""
 _PREFIX = "part/"
 
 
@@ -41,7 +41,7 @@ def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: 
 
 
 def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]:
-    """How values are divided, for JSON: what `Divided.read` takes."""
+    """Return the division of values, for JSON: the argument of `Divided.read`."""
     ranks = len(checksums)
     layout = {
         p.name: {"dtype": p.dtype.short, "size": p.size, "dealt": p.dealt, "axis": p.axis, "ways": p.count(ranks), "stride": p.stride,
@@ -59,11 +59,11 @@ class Divided:
 
     @property
     def names(self) -> list[str]:
-        """The values of the described program that are in parts."""
+        """Return the values of the described program that are in parts."""
         return list(self._places)
 
     def spec_text(self, name: str) -> str:
-        """What a value is, as `Spec.text` says it."""
+        """Return the description of a value, as `Spec.text` gives it."""
         place = self._places[name]
         return f"{place.dtype.short}[{', '.join(map(str, place.dims))}]"
 
@@ -77,7 +77,7 @@ class Divided:
         return out
 
     def _of_holder(self, place: Place, rank: int) -> Tensor:
-        """The part along an axis that a rank has written."""
+        """Return the part along an axis written by a rank."""
         assert place.axis is not None
         dims = [d // len(place.holders) if at == place.axis else d for at, d in enumerate(place.dims)]
         return self._files[rank][_PREFIX + place.part].view(dims)
@@ -94,7 +94,7 @@ class Divided:
         return out.view(len(ids), *place.dims[1:])
 
     def elements(self, name: str, begin: int, end: int, of: int = 0) -> Tensor:
-        """Some of a value's elements, in its own order; of a value that is cut along an axis, those of the part ``of``."""
+        """Return a range of a value's elements, in its own order; of a value cut along an axis, elements of the part ``of``."""
         place = self._places[name]
         size = self._sizes[place.part]
         out = torch.empty(end - begin, dtype=torch_dtype(place.dtype))
@@ -107,8 +107,10 @@ class Divided:
         return out
 
     def blocks(self, name: str, most: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
-        """A value piece by piece, of at most so many bytes each or one row, so that it is never whole in memory: the number of the first row, and
-        those rows. A value without dims is one row."""
+        """Yield a value in pieces of at most so many bytes, or one row, so that it is never whole in memory.
+
+        Each piece comes with the number of its first row. A value without dims is one row.
+        """
         place = self._places[name]
         height, *rest = place.dims or (1,)
         width = math.prod(rest)
@@ -127,7 +129,7 @@ class Divided:
 
     @staticmethod
     def _rows_along(axis: int, ways: int, first: int, end: int, part: Callable[[int], Tensor], height: int) -> Tensor:
-        """Rows of what is cut along an axis; parts are views of files."""
+        """Return rows of a value cut along an axis; parts are views of files."""
         if axis:
             return torch.cat([part(of)[first:end] for of in range(ways)], axis)
         own = height // ways
@@ -148,13 +150,13 @@ class Divided:
         return self._places[name].dtype, self._places[name].dims
 
     def own(self, part: Part, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
-        """A rank's part of values that may have been divided otherwise, over another number of ranks. No value is put together for it.
+        """Return a rank's part of values divided otherwise, over another number of ranks. No value is put together for it.
 
         Args:
-            beside: values that are whole.
+            beside: undivided values.
 
         Returns:
-            None where a value is neither here nor beside.
+            None if a value is neither here nor beside.
         """
         if any(q.name not in self._places and q.name not in beside for q in part.pieces):
             return None
@@ -231,10 +233,10 @@ class Divided:
 
     @staticmethod
     def read(path: str, given: Any) -> Divided:
-        """The parts of a checkpoint.
+        """Read the parts of a checkpoint.
 
         Raises:
-            FormatError: what describes them is not as it should be, or a file is missing, damaged or another one.
+            FormatError: their description is invalid, or a file is missing, damaged or another one.
         """
         checksums, layout = parts_of("parts", given)
         places = places_of(layout, len(checksums))
@@ -243,11 +245,11 @@ class Divided:
 
 
 NOTHING = Divided([], {}, {})
-"""Where all values are whole."""
+"""The division of no value."""
 
 
 def own_part(part: Part, rank: int, elements: Callable[[Piece, int, int], Tensor]) -> Tensor:
-    """A rank's part, from what gives the elements of its pieces; zeros in the gaps."""
+    """Return a rank's part, from a function that returns the elements of its pieces; zeros in the gaps."""
     size = _number(part.size)
     out = torch.zeros(size, dtype=torch_dtype(part.dtype))
     first = rank * size
@@ -273,7 +275,7 @@ def axis_part(axis: int, ways: int, whole: Tensor, at: int) -> Tensor:
 
 
 def joined(part: Part, held: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The whole values of a part, from what each rank holds of it."""
+    """Return the whole values of a part, from the tensors of all ranks."""
     holders = part.holders(len(held))
     first = part.pieces[0]
     if part.axis is not None:
@@ -291,7 +293,7 @@ def joined(part: Part, held: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def drop(path: str) -> None:
-    """Remove the parts of a checkpoint that is dropped."""
+    """Remove the parts of a removed checkpoint."""
     folder, name = os.path.split(path)
     for one in os.listdir(folder or "."):
         if one.startswith(f"{name}.part-"):

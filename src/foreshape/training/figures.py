@@ -1,4 +1,4 @@
-"""Figures of an epoch, or of a whole set: what batches and ranks add to sums, and what is made of these at the end."""
+"""Figures of an epoch, or of a whole set: sums over batches and ranks, and the numbers made of them at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foreshape.training.share import Share
 from foreshape.training.state import Sums
 
 Taken = Mapping[str, Any]
-"""What was fetched of a batch, by the names of variables."""
+"""The fetched values of a batch, by the names of variables."""
 
 
 class Figure(Protocol):
@@ -29,7 +29,7 @@ class Figure(Protocol):
     names: list[str]
 
     def begin(self) -> Sums:
-        """What there is before the first batch."""
+        """Return the sums before the first batch."""
         ...
 
     def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
@@ -37,7 +37,7 @@ class Figure(Protocol):
         ...
 
     def value(self, sums: Sums) -> Any:
-        """What they give: a number, or the array that a metric is."""
+        """Return the figure of the sums: a number, or the array of a metric."""
         ...
 
     def results(self, sums: Sums) -> dict[str, float]:
@@ -46,7 +46,7 @@ class Figure(Protocol):
 
 
 def add_mean(sums: Sums, name: str, value: Any, count: float) -> None:
-    """Count the mean over so many of something: what is added is the sum, and behind it how many they were."""
+    """Add a mean over ``count`` items: the sum is added, and behind it the count."""
     numbers = np.asarray(value, np.float64).reshape(-1) if count else np.zeros(np.size(value))
     new = np.append(numbers * count, count)
     before = sums.get(name)
@@ -54,7 +54,7 @@ def add_mean(sums: Sums, name: str, value: Any, count: float) -> None:
 
 
 def mean_of(sums: Sums, name: str) -> Any:
-    """The mean that `add_mean` has counted; NaN where there was nothing since it is asked for."""
+    """Return the mean counted by `add_mean`; NaN for none."""
     found = sums.get(name)
     if found is None or not found[-1]:
         return np.full(1 if found is None else len(found) - 1, np.nan)
@@ -62,11 +62,11 @@ def mean_of(sums: Sums, name: str) -> Any:
 
 
 def figure_of(name: str, given: Variable | Metric, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> Figure:
-    """The figure of a variable or a metric of a program, which makes no step itself.
+    """Return the figure of a variable or a metric of a program, without a step.
 
     Args:
         over: of the program's global block.
-        executor, scope: what makes the figure of the sums.
+        executor, scope: compute the figure of the sums.
     """
     if isinstance(given, Metric):
         return _OfMetric(name, given)
@@ -81,12 +81,12 @@ def figures_of(program: Program, loss: str, metrics: Mapping[str, Variable | Met
 
 
 def fetches_of(figures: Iterable[Figure]) -> list[str]:
-    """What figures need of each batch."""
+    """Return the fetches of figures for each batch."""
     return list(dict.fromkeys(n for figure in figures for n in figure.fetches))
 
 
 def fetched_of(given: Variable | Metric) -> list[str]:
-    """The variables that a figure is of."""
+    """Return the variables of a figure."""
     return [v.name for v in given.inputs] if isinstance(given, Metric) else [given.name]
 
 
@@ -116,11 +116,11 @@ class _OfMetric:
 
 
 _EXAMPLES: Final = ""
-"""What is counted where a batch counts by its examples."""
+"""The name of the count if a batch counts by its examples."""
 
 
 class _OfVariable:
-    """The mean, the sum or the function of such that a variable is."""
+    """The mean, the sum, or a function of these, of a variable over the examples."""
 
     def __init__(self, name: str, of: str, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> None:
         self.name, self.of, self.names = name, of, [name]
@@ -131,7 +131,7 @@ class _OfVariable:
         self._tail: Program | None = None
 
     def _statistics(self) -> list[Statistic]:
-        """What it is made of; itself where it is of the examples otherwise, and each batch counts by its examples."""
+        """Return the statistics of the variable; itself if it depends on the examples otherwise, and each batch counts by its examples."""
         over, variable = self.over, self.program.global_block.var(self.of)
         if by_example(variable):
             return [Statistic(self.of, of=self.of)]
@@ -145,7 +145,7 @@ class _OfVariable:
         return list(found.values()) if found else [Statistic(self.of, alike=True)]
 
     def _counted(self, one: Statistic) -> tuple[str, Sequence[str]]:
-        """What tells how many a statistic is the mean over: an input, or nothing where these are the examples; and what is fetched to count it."""
+        """Return the input that counts the items of a statistic's mean, or nothing if they are the examples; and the fetches to count it."""
         if one.alike or one.by or one.is_sum:
             return _EXAMPLES, ()
         over, variable = self.over, self.program.global_block.var(one.of)
@@ -208,7 +208,7 @@ class _OfVariable:
 
 
 def _numbers(value: Any) -> Any:
-    """The elements of what was fed or fetched: of ragged data the packed rows."""
+    """Return the elements of a fed or fetched value: of ragged data the packed rows."""
     return value.data if hasattr(value, "sequence_lengths") else value
 
 

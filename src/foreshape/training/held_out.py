@@ -1,4 +1,4 @@
-"""Examples that are held out of the data of a training, to validate it with."""
+"""Examples held out of the training data for validation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from foreshape.training.data import Arrays, Data, rows_of
 
 
 def split(data: Data, share: float, program: Program) -> tuple[Data, Data]:
-    """Divide examples into those to train on and those to validate with.
+    """Divide examples into training and validation data.
 
     Args:
         data: arrays, columns or a table.
-        share: of the examples that are held out, rounded, at least one: drawn by the seed of the data, or the last ones where these are not shuffled.
-        program: whose inputs the data are for.
+        share: the fraction of examples held out, rounded, at least one.
+            They are drawn by the seed of the data, or are the last ones of data without shuffling.
+        program: has the inputs.
 
     Raises:
-        FeedError: a share that is not between 0 and 1 or leaves no examples; data that are batches, or a data set that is read as it is needed.
+        FeedError: a share not between 0 and 1 or leaving no examples; batches, or a data set read on demand.
     """
     import numpy
 

@@ -1,4 +1,4 @@
-"""What a training run gave: the loss of every step, and a row of figures for every epoch."""
+"""The results of a training run: the loss of every step, and a row of figures for every epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foreshape.pictures.widths import right, wide
 RATE = "learning rate"
 """The name of its figure."""
 LEFT_OUT = "updates left out"
-"""The name of the figure that counts those whose gradients were not finite."""
+"""The name of the figure that counts updates left out for gradients that were not finite."""
 _FIRST, _LAST = 3, 12
 """So many epochs a prompt shows, of its beginning and its end."""
 _LISTED = 200
@@ -34,13 +34,15 @@ class History:
     losses: list[float] = field(default_factory=list[float])
     """The loss of every step."""
     epochs: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
-    """For every finished epoch: ``loss`` and each metric (means over its examples), the same of the validation data as
-    ``validation NAME``, ``learning rate`` (of its last step; left out where updates have several), where the loss is scaled ``updates left out`` (how many,
-    since their gradients were not finite), and ``seconds``."""
+    """The figures of every finished epoch, means over its examples: ``loss`` and each metric.
+
+    The validation data add the same as ``validation NAME``. ``learning rate`` is the last step's, left out if updates have several. A scaled loss
+    adds ``updates left out``, the number of updates whose gradients were not finite. ``seconds`` is the time.
+    """
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Return the number of steps."""
         return len(self.losses)
 
     def column(self, name: str) -> list[float]:
@@ -90,13 +92,13 @@ class History:
         """Draw the losses, and below them the epochs' other figures. Needs matplotlib.
 
         Args:
-            path: an image file to write (PNG, SVG or PDF, by its ending). A notebook shows the figure where it is left out.
+            path: an image file to write (PNG, SVG or PDF, by its ending). Without it a notebook shows the figure.
 
         Returns:
             matplotlib's figure.
 
         Raises:
-            FormatError: an ending that is no image's. ExecutionError: matplotlib is not installed.
+            FormatError: another ending. ExecutionError: matplotlib is not installed.
         """
         if isinstance(path, (str, os.PathLike)):
             require_image(cast("str | os.PathLike[str]", path))
@@ -107,7 +109,7 @@ class History:
         figures = [n for n in self._names() if n not in ("seconds", RATE, LEFT_OUT) and not n.endswith("loss")]
 
         class Shown(Figure):
-            """A figure that a notebook shows whether or not its pyplot was imported."""
+            """A figure shown by a notebook without an import of pyplot."""
 
             def _repr_png_(self) -> bytes:
                 data = io.BytesIO()
@@ -151,10 +153,10 @@ class History:
 
 
 def check_row(row: dict[str, Any]) -> None:
-    """Let a row that callbacks may have written to hold numbers of Python's alone.
+    """Let a row written by callbacks hold Python's numbers alone.
 
     Raises:
-        ExecutionError: a figure that is none, by its name.
+        ExecutionError: a figure of another type, by its name.
     """
     for name, value in row.items():
         try:
@@ -164,5 +166,5 @@ def check_row(row: dict[str, Any]) -> None:
 
 
 def number(value: float | None) -> str:
-    """A figure with four digits that count."""
+    """Format a figure with four significant digits."""
     return "" if value is None else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What a person is told who ends a training by Ctrl-C: where it was, and which files are kept of it."""
+"""The words for a training ended by Ctrl-C: its position, and the files kept of it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.state import State
 
 _ended: list[str] = []
-"""Of the last training of this process that has ended: that it has, and what it wrote."""
+"""The lines on the last ended training of this process, and on its files."""
 
 
 def begun() -> None:
-    """What an earlier training wrote is no longer what matters."""
+    """Forget the files of an earlier training."""
     _ended.clear()
 
 
 def ended(state: State | None, checkpoint: Checkpoint | None, callbacks: Iterable[Callback]) -> None:
-    """Note what a training has left, for an interrupt of what follows it in the script."""
+    """Note the files left by a training, for an interrupt later in the script."""
     files = [*_newest(checkpoint), *_files(callbacks)]
     steps = plural(state.history.steps if state is not None else 0, "step")
     _ended[:] = [f"the training had ended, after {steps}; " + (f"it wrote: {', '.join(files)}" if files else "it wrote no file")]
 
 
 def after() -> list[str]:
-    """A line on the training that had ended before; none where there was no training, or it had not."""
+    """Return a line on the training ended before; none without a training, or while it runs."""
     return list(_ended)
 
 
 def tell(interrupt: KeyboardInterrupt, state: State | None, checkpoint: Checkpoint | None, callbacks: Iterable[Callback]) -> None:
-    """Let a script that nobody stops the interrupt in end in two lines, in place of a traceback through the loop."""
+    """Let a script that does not catch the interrupt end in two lines, in place of a traceback through the loop."""
     words = f"{_where(state)}\n{_kept(state, checkpoint, _files(callbacks))}"
     interrupt.add_note(words)
     before = sys.excepthook
@@ -71,7 +71,7 @@ def _kept(state: State | None, checkpoint: Checkpoint | None, files: list[str]) 
 
 
 def _newest(checkpoint: Checkpoint | None) -> list[str]:
-    """The newest checkpoint, if there is one. A folder that cannot be read has none: an interrupt is no time for another error."""
+    """Return the newest checkpoint, if any. An unreadable folder has none: an interrupt is no time for another error."""
     try:
         return checkpoint.files()[:1] if checkpoint is not None else []
     except ForeshapeError:
@@ -79,6 +79,6 @@ def _newest(checkpoint: Checkpoint | None) -> list[str]:
 
 
 def _files(callbacks: Iterable[Callback]) -> list[str]:
-    """What callbacks have written that is there."""
+    """Return the files written by callbacks that exist."""
     written: list[Any] = [path for callback in callbacks for path in callback.files_written()]
     return [os.fsdecode(path) for path in dict.fromkeys(written) if os.path.exists(path)]

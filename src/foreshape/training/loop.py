@@ -45,60 +45,59 @@ def train(
     on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
     augment: Augment | None = None,
 ) -> History:  # fmt: skip
-    """Train the parameters that a cost depends on.
+    """Train the parameters behind a cost.
 
-    The program that was described stays as it is: gradients and updates are appended to a copy (`training_program`), unless the program has
-    its updates already. The first batch is looked at, then the values that the scope lacks are made by the startup program, and the epochs run.
-    What the scope holds is gone on from, so that a second call goes on training; with the same optimizer object its state goes on too, with
-    another one that begins anew. Equal arguments give equal parameters, bit for bit, on one machine with as many threads.
+    The described program stays unchanged: gradients and updates are appended to a copy (`training_program`), unless the program has
+    its updates already. The first batch is looked at, then the startup program makes the values missing in the scope, and the epochs run. Values in the
+    scope are kept, so a second call continues the training. The optimizer's state continues with the same optimizer object, and begins anew with
+    another. Equal arguments give equal parameters, bit for bit, on one machine with as many threads.
 
     Args:
-        cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
+        cost: one number, or a variable to be minimised in the mean (``[batch, 1]``).
         data: input -> array ``[examples, ...]`` (or `LoDTensor`), cut into batches; or an iterable of batches (dicts, input ->
             array), iterated once per epoch; or a function that returns such an iterable for each epoch, and may take the epoch's
-            number (from 1). A resumed run asks for its epoch again, so that the batches must be the same ones: drawn from the
-            number, or from the global generators of numpy, torch and Python, which are put back.
-        optimizer: where it is left out, the one that this program was trained with before, and otherwise ``SGD(0.01)``.
+            number (from 1). A resumed run asks for its epoch again and must get the same batches: draw them from the number, or from the global
+            generators of numpy, torch and Python, restored for it.
+        optimizer: by default the optimizer of this program's last training, or ``SGD(0.01)``.
         batch_size: of arrays; the last batch of an epoch may be smaller.
-        metrics: name -> variable, or one of `foreshape.metrics`: over all examples of each epoch, whatever the batches and ranks, and over the validation
-            data those that the copy for inference has. A variable is the mean or the sum over examples that it is of one batch, or the same function of
-            such ones.
+        metrics: name -> variable, or one of `foreshape.metrics`: measured over all examples of each epoch, whatever the batches and ranks, and over the
+            validation data if the copy for inference has it. A mean or a sum over a batch becomes the same over all examples, and so does a function of
+            them.
         validation: data as above, measured after each epoch on a copy of the program for inference. Or a share of the examples of ``data``, such as
-            0.2, which are then not trained on: drawn by ``seed``, or without ``shuffle`` the last ones.
-        checkpoint: a folder, or a `Checkpoint`: what a killed run needs to go on, when it is started again, as if never killed.
-        seed: of the order of the examples, and of the executor that is made where none is given.
-        shuffle: whether arrays are shuffled for each epoch.
-        callbacks: objects of `foreshape.callbacks`, or functions that are called after each epoch with its number (from 1) and its row of the
-            history, and end the run by returning True.
-        progress: a bar (True), nothing (False); where it is left out a bar on a terminal and a line per epoch elsewhere.
-        console: where progress is shown, as rich has it; the terminal where it is left out.
-        check: run op by op and stop at the op that makes the first value that is not finite.
-        executor, scope, startup: what runs, where the values are, and what makes them; the default ones where left out.
-        fresh: begin with new values, whatever the scope holds of this program.
-        on_change: what to do where the checkpoint is of other data (of their size, their order or their numbers, of which a sample is
-            compared; of batches from a function the first one of the epoch that was interrupted), of another learning rate or schedule,
-            of another optimizer, or of ops with other attributes. "refuse" names what differs. "take" goes on with what this run has:
-            the parameters are the checkpoint's, state of the optimizer that it has not begins anew, and an epoch that was interrupted goes on
-            after as many batches as were done. A checkpoint of other parameters is refused in any case.
-        ranks: how the training is divided over the processes that torchrun started, such as ``fs.data_parallel()``; started without
-            torchrun it is one rank alone. ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part
-            of each batch; rank 0 shows progress, calls functions given as callbacks and writes the checkpoints, in a folder that all ranks see.
-        accumulate: how many batches make one update, as one of so many times the size would: in less memory. Groups of batches do not end with
-            epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on.
-        precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
-            scales the loss, and leaves out updates that are not finite, as the history counts; where they were most a warning says so at the end.
-        augment: ``function(batch, random)``, which gives what is trained on in place of each batch (a dict, input -> array): ``random`` is a numpy
-            ``Generator`` for this batch, from the seed, the epoch and the batch's number, so that a resumed run and every rank draw the same. It
-            runs between steps, in the thread of the loop. Validation data are left alone. Layers that do so in the network: `layer.random_flip` ...
+            0.2, held out of training: drawn by ``seed``, or without ``shuffle`` the last ones.
+        checkpoint: a folder, or a `Checkpoint`: a killed run started again continues from it as if never killed.
+        seed: for the order of the examples, and for the executor made by default.
+        shuffle: shuffle arrays for each epoch.
+        callbacks: objects of `foreshape.callbacks`, or functions called after each epoch with its number (from 1) and its row of the history. A
+            function ends the run by returning True.
+        progress: a bar (True), nothing (False); by default a bar on a terminal and a line per epoch elsewhere.
+        console: rich's console for the progress; the terminal by default.
+        check: run op by op and stop at the op with the first non-finite value.
+        executor, scope, startup: the executor, the scope of the values, and the program that makes them; the default ones if omitted.
+        fresh: begin with new values, whatever the scope holds.
+        on_change: the answer to a checkpoint with other data, learning rate or schedule, optimizer, or attributes of ops. Data are compared by size,
+            order and a sample of their numbers; batches from a function by the first one of the interrupted epoch. "refuse" names the differences.
+            "take" continues with this run's settings and the checkpoint's parameters. Optimizer state missing in the checkpoint begins anew, and an
+            interrupted epoch continues after as many batches as were done. A checkpoint of other parameters is always refused.
+        ranks: the division of the training over torchrun's processes, such as ``fs.data_parallel()``; without torchrun it is one rank alone.
+            ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part of each batch; rank 0 shows progress, calls
+            functions given as callbacks and writes the checkpoints, in a folder seen by all ranks.
+        accumulate: the number of batches for one update, equal to one larger batch in less memory. Groups of batches do not end with epochs: an
+            unfinished one continues in the next epoch, and after the last epoch waits for a resumed run.
+        precision: "bf16" or "fp16" computes matrix products and convolutions in it; weights, state and everything else stay fp32. "fp16" scales the
+            loss, and leaves out updates with non-finite gradients, counted by the history; a warning at the end says if most were.
+        augment: ``function(batch, random)``, which returns the training batch for each batch (a dict, input -> array). ``random`` is a numpy
+            ``Generator`` for this batch, from the seed, the epoch and the batch's number: a resumed run and every rank draw the same. It runs between
+            steps, in the thread of the loop. Validation data are left alone. Layers for it in the network: `layer.random_flip` ...
 
     Returns:
-        The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
-        last step, unless the updates have several.
+        The loss of every step and the figures of every epoch, including those before a resumption; among these "learning rate", of the epoch's last
+        step, unless the updates have several.
 
     Raises:
-        FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
-        of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
-        another program; ``accumulate`` or ``precision`` that cannot be. RankError: another rank has died, does not come, or is at something else.
+        FeedError: data that do not fit the program. ExecutionError: a non-finite loss, with its step; a checkpoint of another run. FormatError: a
+            checkpoint cannot be written; all checkpoints are incomplete. SchemaError: a metric of another program; an invalid ``accumulate`` or
+            ``precision``. RankError: another rank has died, does not come, or is at something else.
     """
     _check_given(cost, optimizer, metrics)
     program = cost.block.program
@@ -176,7 +175,7 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
 
 
 class _Function(Callback):
-    """A function that is called with the number and the row of each epoch, on the rank that shows things."""
+    """A callback that calls a function with the number and the row of each epoch, on the rank that shows progress."""
 
     def __init__(self, function: PlainCallback) -> None:
         self.function = function
@@ -187,7 +186,7 @@ class _Function(Callback):
 
 
 def _is_true(given: Any) -> bool:
-    """Whether a function has returned True, be it numpy's or torch's; other things that it may return say nothing."""
+    """Tell whether a function has returned True, be it numpy's or torch's; other results say nothing."""
     truth = str(getattr(given, "dtype", "")).removeprefix("torch.") == "bool" and getattr(given, "ndim", 1) == 0
     return given is True or (truth and bool(given))
 

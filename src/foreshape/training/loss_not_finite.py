@@ -1,4 +1,4 @@
-"""What a person is told whose loss is no finite number."""
+"""The error for a non-finite loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foreshape.program import Op, Program
 from foreshape.training.over_ranks import OverRanks
 
 _SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Rectifier)
-"""What makes scores of any sign."""
+"""The computations of scores with any sign."""
 
 
 def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mapping[str, Any], feeder: Feeder, over: OverRanks, check: object) -> ExecutionError:
@@ -32,8 +32,8 @@ def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mappin
     Args:
         loss, own: over all ranks, and of this one.
         place: the step, its epoch and batch.
-        made: whether it has updated parameters all the same.
-        fed: what this rank was fed.
+        made: True if it has updated parameters all the same.
+        fed: the feed of this rank.
         check: the executor's.
     """
     hint = "" if check else "; check=True finds the op that made it"
@@ -44,7 +44,7 @@ def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mappin
 
 
 def scores_for_shares(program: Program) -> str:
-    """Words on a cross entropy that reads what a layer made without a softmax, whose logarithm is none; empty where there is no such one."""
+    """Explain a cross entropy of scores without a softmax, whose logarithm is undefined for negative ones; empty if there is none."""
     for op in program.all_ops():
         read = op.block.find(op.operand(0)) if op.computes(CrossEntropy) or isinstance(op.operator, CrossEntropy2) else None
         if read is not None and read.op is not None and _makes_scores(read.op):

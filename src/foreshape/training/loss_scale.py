@@ -1,4 +1,4 @@
-"""What a run with a scaled loss left out: updates whose gradients were not finite, as the scale's own state tells them."""
+"""The updates left out by a run with a scaled loss: gradients that were not finite, read from the scale's own state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from foreshape.training.history import number
 
 
 class LossScale:
-    """Watches the scale of a program's loss from step to step, and counts the updates of this run.
+    """A watch on the scale of a program's loss, which counts the updates of this run.
 
-    Nothing is added to the program for it: after an update with finite gradients the count of good steps is above 0, or the scale has grown.
+    The program needs no op for it: after an update with finite gradients the count of good steps is above 0, or the scale has grown.
     """
 
     def __init__(self, program: Program, op: Op) -> None:
@@ -21,11 +21,11 @@ class LossScale:
         self._counter = next((n for n in state if gathered and n.startswith(COUNTER) and state[n].persistable), None)
         self._last = 0.0
         self.updates = self.left_out = 0
-        """Of this run: since it began, or went on."""
+        """Counts since the run began, or was resumed."""
 
     @classmethod
     def of(cls, program: Program) -> LossScale | None:
-        """That of a training program; None where its loss is not scaled."""
+        """Return the scale of a training program; None without a scaled loss."""
         held = {n for n, v in program.global_block.vars.items() if v.persistable}
         states = ((op, op.outputs.get("LossScaling"), op.outputs.get("OutGoodSteps")) for op in program.all_ops())
         op = next((op for op, scale, good in states if scale and good and held.issuperset(scale + good)), None)
@@ -36,7 +36,7 @@ class LossScale:
         self._last = float(scope.tensor(self._scale).item())
 
     def after(self, scope: Scope) -> tuple[int, int]:
-        """How many updates the step that was just made left out, and how many it was to make: none within a group of batches."""
+        """Return the number of updates left out and of updates due in the last step: none within a group of batches."""
         if self._counter is not None and int(scope.tensor(self._counter).item()):
             return 0, 0
         now = float(scope.tensor(self._scale).item())
@@ -47,7 +47,7 @@ class LossScale:
         return left_out, 1
 
     def words(self) -> str | None:
-        """What a user must know of a run that has ended; None where few updates were left out, as while the scale falls to what fits."""
+        """Return the warning at the end of a run; None if few updates were left out, as while the scale falls to a fitting value."""
         if 2 * self.left_out <= self.updates:
             return None
         return (f"{self.left_out:,} of {self.updates:,} updates were left out, since their gradients were not finite in fp16: they changed no parameter. "

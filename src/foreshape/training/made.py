@@ -1,4 +1,4 @@
-"""Programs that train: copies of what a user described, with gradients and updates."""
+"""Training programs: copies of described programs with gradients and updates."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from foreshape.views.notebook import counts
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class TrainingProgram:
-    """A program with gradients and updates, what makes its first values, and the loss that it makes smaller.
+    """A program with gradients and updates, its startup program, and its loss.
 
     ``fs.Executor().run(made.startup)`` and then ``run(made.program, feed, [made.loss])`` for each batch is a training by hand.
     """
 
     program: Program
-    """What runs for each batch."""
+    """The program to run for each batch."""
     startup: Program
-    """What makes the first values."""
+    """The program that makes the first values."""
     loss: Variable
     """One number, of `program`."""
     learning_rate: Variable | None
-    """Of `program`; None where the updates have several that are not one another's multiples."""
+    """The learning rate of `program`; None if it has several that are not multiples of one another."""
     described: frozenset[str]
-    """The persistable values of the program that was described; all others are the optimizer's."""
+    """The persistable values of the described program; all others are the optimizer's."""
     owner: Owner
     """Whose these are."""
     optimizer: Optimizer | None = None
@@ -50,19 +50,19 @@ class TrainingProgram:
 
     @property
     def state(self) -> list[str]:
-        """What the optimizer keeps from step to step: moments, counters."""
+        """Return the names of the optimizer's state: moments, counters."""
         written = {n for op in self.program.all_ops() for n in op.output_names()}
         return [v.name for v in persistables(self.program) if v.name not in self.described and v.name in written]
 
     @property
     def constants(self) -> list[str]:
-        """The optimizer's numbers that no step changes, such as a learning rate that is one."""
+        """Return the optimizer's numbers unchanged by steps, such as a constant learning rate."""
         state = set(self.state)
         return [v.name for v in persistables(self.program) if v.name not in self.described and v.name not in state]
 
 
     def _rows(self) -> list[tuple[str, str]]:
-        """What it is, in a line each."""
+        """Return its facts, a line each."""
         numbers = [("loss", self.loss)] + ([("learning rate", self.learning_rate)] if self.learning_rate is not None else [])
         made = [("optimizer", "the program's own" if self.optimizer is None else type(self.optimizer).__name__), ("state", plural(len(self.state), "value"))]
         gathered = [("updates", f"after every {self.ungathered.batches} batches")] if self.ungathered is not None and self.ungathered.batches > 1 else []
@@ -78,7 +78,7 @@ class TrainingProgram:
 
 @dataclass(slots=True)
 class _Known:
-    """A training program that was made before, and of what. It does not keep the optimizer, by which it is kept."""
+    """A training program made before, with its arguments. It does not keep the optimizer alive: the optimizer keeps it."""
 
     version: int
     startup: tuple[ReferenceType[Program], int]
@@ -87,11 +87,11 @@ class _Known:
     options: tuple[object, ...]
     parts: tuple[Any, ...]
     names: frozenset[str]
-    """Of the optimizer's state."""
+    """The names of the optimizer's state."""
     made: Callable[[], TrainingProgram | None] = lambda: None
 
     def is_of(self, cost: Variable, startup: Program, settings: Mapping[str, Any], options: tuple[object, ...]) -> bool:
-        """Whether the same would be made again, but for names."""
+        """Tell whether the same would be made again, but for names."""
         same = self.version == cost.block.program.version and self.cost == cost.name and self.startup[0]() is startup and self.startup[1] == startup.version
         return same and self.options == options and _same(self.settings, settings)
 
@@ -106,11 +106,11 @@ class _Known:
 
 
 _MADE: WeakKeyDictionary[Owner, WeakKeyDictionary[Program, list[_Known]]] = WeakKeyDictionary()
-"""By optimizer and by what was described, so that training again with the same optimizer compiles nothing again."""
+"""By optimizer and described program: training again with the same optimizer compiles nothing again."""
 _LAST: WeakKeyDictionary[Program, Optimizer] = WeakKeyDictionary()
-"""By what was described: the optimizer that it was trained with last."""
+"""By described program: the optimizer of its last training."""
 _OWNERS: WeakKeyDictionary[Program, Owner] = WeakKeyDictionary()
-"""By program with updates of its own: whose the state is that is added for it."""
+"""By program with updates of its own: the owner of the state added for it."""
 _WIDTH, _SUMMED = 160, 5_000
 """Characters of a line at a prompt; of how many ops a notebook shows the layers."""
 _REMEMBERED = 4
@@ -122,22 +122,22 @@ def training_program(
     cost: Variable, optimizer: Optimizer | None = None, *, startup: Program | None = None, accumulate: int = 1, precision: str = "fp32",
     epochs: float | None = None, batches_per_epoch: float | None = None,
 ) -> TrainingProgram:  # fmt: skip
-    """A copy of a cost's program with its gradients and updates; the program itself stays as it is.
+    """Return a copy of a cost's program with its gradients and updates; the program itself stays as it is.
 
-    A program that has its updates already (`Optimizer.minimize`) is taken as it is, and not copied. The same cost and the same
+    A program with updates (`Optimizer.minimize`) is taken as it is, and not copied. The same cost and the same
     optimizer give the same copy again, as long as neither has been changed.
 
     Args:
-        cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
-        optimizer: where it is left out, the one that this program was trained with before, and otherwise ``SGD(0.01)``.
-        startup: makes the parameters' first values; the default startup program where it is left out. It is copied too.
-        accumulate: how many batches make one update (`foreshape.passes.accumulate`). A program with updates is copied for it.
-        precision: "fp32"; "bf16" or "fp16" for products and convolutions in that (`foreshape.passes.lower_precision`), "fp16" with a scaled
+        cost: one number, or a variable to be minimised in the mean (``[batch, 1]``).
+        optimizer: by default the optimizer of this program's last training, or ``SGD(0.01)``.
+        startup: makes the parameters' first values; the default startup program if omitted. It is copied too.
+        accumulate: the number of batches for one update (`foreshape.passes.accumulate`). A program with updates is copied for it.
+        precision: "fp32"; "bf16" or "fp16" for products and convolutions (`foreshape.passes.lower_precision`), "fp16" with a scaled
             loss (`foreshape.passes.scale_loss`).
-        epochs, batches_per_epoch: of the run, for schedules that are in epochs or over the whole run; None where they are not known.
+        epochs, batches_per_epoch: of the run, for schedules in epochs or over the whole run; None if unknown.
 
     Raises:
-        SchemaError: the program has updates, and another optimizer or a precision is given; what `accumulate` and `precision` refuse, and
+        SchemaError: the program has updates, and another optimizer or a precision is given; as `accumulate`, `precision` and
             `Optimizer.for_run`. ShapeError, SchemaError: as `foreshape.append_backward`.
     """
     return make(cost, optimizer, None, startup, accumulate, precision, epochs, batches_per_epoch)
@@ -147,7 +147,7 @@ def make(
     cost: Variable, optimizer: Optimizer | None, scope: Scope | None, startup: Program | None, accumulate: int, precision: str, epochs: float | None,
     batches_per_epoch: float | None,
 ) -> TrainingProgram:  # fmt: skip
-    """`training_program`, to be trained by `train` over a scope where that is given, and otherwise by whoever asks."""
+    """Make a `training_program` for `train` over a scope, if given, and otherwise for the caller."""
     of = cost.block.program
     startup = startup if startup is not None else startup_of(of)
     checked_precision(precision)
@@ -220,7 +220,7 @@ def _owner(optimizer: Optimizer) -> Owner:
 
 
 def _same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether an optimizer's settings are what they were: objects the same ones, numbers and words equal."""
+    """Tell whether an optimizer's settings are unchanged: identical objects, equal numbers and words."""
     return before.keys() == now.keys() and all(
         before[n] is now[n] or (isinstance(now[n], (int, float, str)) and type(before[n]) is type(now[n]) and before[n] == now[n]) for n in now
     )

@@ -1,4 +1,4 @@
-"""What a training run does otherwise where it is one of several ranks."""
+"""The part of one rank in a training run over several."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _GATHERED = 0.5
-"""The part of the machine's memory that the values of all its ranks may take when they are put together again."""
+"""The fraction of the machine's memory for the gathered values of all its ranks."""
 _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 
 
 class Strategy(Protocol):
-    """How a program is divided over ranks."""
+    """A division of a program over ranks."""
 
     @property
     def patience(self) -> float:
-        """How many seconds a rank waits for the others."""
+        """Return the seconds that a rank waits for the others."""
         ...
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
-        """A program without updates over what the ranks hold."""
+        """Return a program without updates over the values held by the ranks."""
         ...
 
     def mesh(self, ranks: int) -> Mesh:
-        """The groups of ranks that collectives go to, beside that of all."""
+        """Return the groups of ranks for collectives, beside the group of all."""
         ...
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
@@ -62,7 +62,7 @@ class Strategy(Protocol):
 
 
 class OverRanks:
-    """A run's part of what all ranks do together; of one rank alone it changes nothing."""
+    """A run's part in the work of all ranks; of one rank alone it changes nothing."""
 
     def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program, ungathered: Ungathered | None = None) -> None:
         self.ranks = ranks
@@ -75,9 +75,9 @@ class OverRanks:
         self.parts: tuple[Part, ...] = ()
         self.followers: tuple[tuple[str, str], ...] = ()
         self.share, self.shares = ranks.rank, ranks.count
-        """Which part of a batch this rank has, of how many; some ranks may have the same."""
+        """This rank's part of a batch, and the number of parts; some ranks may have the same."""
         self.counts = True
-        """Whether this rank's figures count: those of one of the ranks that have the same examples do."""
+        """True if this rank's figures count: one rank counts of the ranks with the same examples."""
         if not self.alone and strategy is not None:
             if ungathered is None:
                 made = strategy.apply(of, loss, ranks.count, startup)
@@ -91,7 +91,7 @@ class OverRanks:
                 self.program.random_seed = _seed_of(of.random_seed, self.share)
 
     def _divide_ranks(self, mesh: Mesh) -> None:
-        """Make the groups that the strategy names; the ranks of a tensor group have the same examples, and draw the same numbers."""
+        """Make the groups named by the strategy; the ranks of a tensor group have the same examples, and draw the same numbers."""
         rank = self.ranks.rank
         if DATA in mesh:
             self.share, self.shares = next((g.index(rank), len(g)) for g in mesh[DATA] if rank in g)
@@ -99,11 +99,11 @@ class OverRanks:
         self.ranks.divide(mesh)
 
     def evaluated(self, program: Program) -> Program:
-        """A program without updates, over what this rank holds."""
+        """Return a program without updates, over the values held by this rank."""
         return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
 
     def check_figures(self, figures: Iterable[tuple[str, Variable]]) -> None:
-        """Refuse figures of values that each rank has a part of alone: they would be of the part.
+        """Refuse figures of divided values: they would be of the part.
 
         Raises:
             SchemaError: one of them, by its name.
@@ -117,7 +117,7 @@ class OverRanks:
     # --- values
 
     def begin_whole(self, executor: Executor, scope: Scope) -> None:
-        """Make what begins whole, as rank 0 makes it, before each rank cuts its part out of it."""
+        """Make the values drawn as a whole like rank 0's, before each rank cuts its part out of them."""
         missing = {q.name for p in self.parts if p.begins_whole and p.name not in scope for q in p.pieces if q.name not in scope}
         if missing:
             first = Scope()
@@ -128,7 +128,7 @@ class OverRanks:
                     scope.store(name, first.tensor(name))
         pieces = {q.name: (p, q) for p in self.parts for q in p.pieces}
         there = torch.tensor([name in scope for name in pieces], dtype=torch.uint8)
-        self.ranks.from_first(there)  # which may have been given values that the others lack
+        self.ranks.from_first(there)  # their values may be missing on the other ranks
         for (name, (part, piece)), given in zip(pieces.items(), numbers_of(there), strict=True):
             if not given:
                 scope.remove(name)
@@ -160,13 +160,13 @@ class OverRanks:
         self._draw_alike(executor)
 
     def _draw_alike(self, executor: Executor) -> None:
-        """Let ranks that have the same examples draw the same numbers: those of the first of them."""
+        """Let ranks with the same examples draw the random numbers of the first of them."""
         if self.shares != self.ranks.count:
             states = self.ranks.all_of(torch.from_numpy(executor.random_state()))  # pyright: ignore[reportUnknownMemberType]
             executor.set_random_state(states[self.ranks.rank - self.ranks.rank % (self.ranks.count // self.shares)].clone().numpy())
 
     def same_checkpoint(self, steps: int) -> None:
-        """Refuse ranks that have not found the same checkpoint."""
+        """Refuse ranks with different newest checkpoints."""
         if self.alone:
             return
         found = [int(t.item()) for t in self.ranks.all_of(torch.tensor(steps))]
@@ -175,7 +175,7 @@ class OverRanks:
             raise _explained(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
 
     def in_parts(self, values: Mapping[str, Tensor], divided: Divided | None = None) -> dict[str, Tensor]:
-        """Values of the described program as this rank holds them: its own parts in place of what is divided."""
+        """Return values of the described program as held by this rank: its own parts in place of divided values."""
         out = dict(values)
         for part in self.parts:
             own = (divided if divided is not None else NOTHING).own(part, self.ranks.rank, self.ranks.count, values)
@@ -186,7 +186,7 @@ class OverRanks:
         return out
 
     def gather(self, scope: Scope) -> bool:
-        """Let the scope hold the whole of what was divided, as one rank would, on every rank; False where that is too much for this machine."""
+        """Let the scope hold the whole values on every rank, as with one rank; False if they exceed this machine's memory."""
         if not fit_together(self.parts, self.ranks.count):
             return False
         for part in self.parts:
@@ -197,12 +197,12 @@ class OverRanks:
         return True
 
     def undivided(self, names: Iterable[str]) -> list[str]:
-        """Names of this rank's values as those of the described program."""
+        """Return the names of this rank's values in the described program."""
         pieces = {p.name: [q.name for q in p.pieces] for p in self.parts}
         return [one for n in names for one in pieces.get(n, [n])]
 
     def divide(self, scope: Scope) -> None:
-        """Let a scope that holds whole values hold this rank's parts of them."""
+        """Replace the whole values of a scope by this rank's parts."""
         for name, of in self.followers:
             if name in scope and of in scope and not torch.equal(scope.tensor(name), scope.tensor(of)):
                 raise ExecutionError(f"{name} and {of} must be equal for their updates to be made as one; the scope holds others")
@@ -213,7 +213,7 @@ class OverRanks:
                 scope.remove(name)
 
     def settle(self, scope: Scope) -> None:
-        """Give all ranks the means of what each has moved by its own examples, such as the statistics of batch normalisation."""
+        """Give all ranks the means of values moved by each rank's own examples, such as the statistics of batch normalisation."""
         if self.alone:
             return
         with torch.inference_mode():
@@ -222,14 +222,14 @@ class OverRanks:
         scope.fill({name: scope.tensor(of) for name, of in self.followers})
 
     def _moving(self) -> list[str]:
-        """The floating persistable values that the forward pass writes, each rank its own: not those that a collective makes alike."""
+        """Return the floating persistable values written by the forward pass, different on each rank: not those made equal by a collective."""
         block = self.program.global_block
         forward = [op for op in self.program.all_ops() if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE)]
         written = {n for op in forward if op.operator is None or not op.operator.collective for n in op.output_names()}
         return sorted(n for n in written if (v := block.vars.get(n)) is not None and v.persistable and v.dtype is not None and v.dtype.is_floating)
 
     def _compare_programs(self) -> None:
-        """Refuse ranks that run another program or version."""
+        """Refuse ranks with another program or version."""
         from foreshape.version import VERSION
 
         lines = [*map(op_line, self.program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in persistables(self.program))]
@@ -246,7 +246,7 @@ class OverRanks:
     # --- checkpoints
 
     def save(self, checkpoint: Checkpoint, scope: Scope, state: State, facts: Facts, executor: Executor) -> None:
-        """Write a checkpoint: each rank its parts, then rank 0 the rest, by which the whole is valid."""
+        """Write a checkpoint: each rank its parts, then rank 0 the rest, which makes it valid."""
         self.settle(scope)
         own, state.sums = state.sums, self.total(state.sums)
         parts: Any = None
@@ -300,7 +300,7 @@ class OverRanks:
         return share
 
     def end_of_data(self) -> None:
-        """Make sure that the data of all ranks end here."""
+        """Make sure that the data of all ranks end together."""
         if self.alone:
             return
         assert self.ranks.team is not None and self.ranks.board is not None
@@ -329,11 +329,11 @@ class OverRanks:
         return out
 
     def decided(self, stop: bool) -> bool:
-        """What rank 0 has decided."""
+        """Return the decision of rank 0."""
         return bool(self.ranks.same_for_all(int(stop)))
 
     def not_finite(self, loss: float) -> str:
-        """On which ranks a loss is no finite number."""
+        """Name the ranks with a non-finite loss."""
         if self.alone:
             return ""
         for team in all_teams():
@@ -344,7 +344,7 @@ class OverRanks:
     # --- when something goes wrong
 
     def guarded(self, run: Callable[[], T]) -> T:
-        """Run what all ranks run together: where it fails, each rank says which of them stopped it."""
+        """Run a function of all ranks together: after a failure each rank names the rank that stopped it."""
         if self.alone:
             return run()
         board = self.ranks.board
@@ -365,7 +365,7 @@ class OverRanks:
 
 
 def fit_together(parts: Sequence[Part], ranks: int) -> bool:
-    """Whether this machine has the memory for what is divided to be whole on all ranks."""
+    """Tell whether this machine has the memory for the divided values to be whole on all ranks."""
     limit = default_limit()
     each = ((p, max(q.ways for q in p.pieces)) for p in parts)
     whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
@@ -379,7 +379,7 @@ def _explained(text: str) -> RankError:
 
 
 def _described(value: Any) -> str:
-    """Element type and the dims of one example, which all ranks must agree on."""
+    """Return the element type and the dims of one example, equal on all ranks."""
     data = getattr(value, "data", value) if hasattr(value, "sequence_lengths") else value
     return f"{data.dtype}[..{''.join(f', {d}' for d in data.shape[1:])}]"
 
@@ -389,7 +389,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _seed_of(seed: int, rank: int) -> int:
-    """A seed of a rank's own; that of rank 0 is the run's."""
+    """Return a rank's own seed; rank 0 has the run's."""
     if not rank:
         return seed
     return int.from_bytes(_digest(f"{seed} {rank}".encode())[:4], "little") or 1

@@ -1,4 +1,4 @@
-"""`predict` and `evaluate`: what a network says of data, and how good it is, without a step of training."""
+"""`predict` and `evaluate`: the outputs of a network for data, and its figures, without a step of training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 
 @dataclass(slots=True)
 class _Pruned:
-    """What is left of a program for some of its variables, as in a test, and what runs it."""
+    """A program pruned for some of its variables, as in a test, and its executor."""
 
     version: int
     program: Program
@@ -34,7 +34,7 @@ class _Pruned:
 
 
 _PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDictionary()
-"""By what was described, so that the next call compiles nothing again."""
+"""By described program: the next call compiles nothing again."""
 
 
 @overload
@@ -57,25 +57,25 @@ def predict(
     outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
     scope: Scope | None = None, progress: bool | None = None, console: Any = None,
 ) -> Any:  # fmt: skip
-    """What a network gives for data, batch by batch, joined.
+    """Compute outputs of a network for data, batch by batch, joined.
 
-    Runs what the outputs need and nothing else, as in a test: dropout is off, normalisation uses the averages of training, nothing is updated,
-    and no label is needed for what does not depend on it.
+    Runs only the ops behind the outputs, as in a test: dropout is off, normalisation uses the averages of training, nothing is updated,
+    and labels are needed only by outputs that depend on them.
 
     Args:
         outputs: variables of one program, with one row (or sequence) for each example.
-        data: as `train` has them; of arrays, what the outputs do not need is left aside.
+        data: as for `train`; arrays not needed by the outputs are ignored.
         batch_size: of arrays; it changes the time and the memory, not the results.
-        executor: what runs; one of its own, which is kept for the next call, where it is left out.
-        scope: where the parameters are; the default scope where it is left out.
-        progress: a bar (True) or nothing (False); where it is left out a bar on a terminal, for runs that take more than a moment.
-        console: where the bar is shown, as rich has it; the terminal where it is left out.
+        executor: runs the program; by default one of its own, kept for the next call.
+        scope: holds the parameters; the default scope if omitted.
+        progress: a bar (True) or nothing (False); by default a bar on a terminal, for runs of more than a moment.
+        console: rich's console for the bar; the terminal by default.
 
     Returns:
-        For a variable an array ``[examples, ...]``, or a `LoDTensor` where it is ragged; for a list a list, for a dict a dict.
+        For a variable an array ``[examples, ...]``, or a `LoDTensor` if it is ragged; for a list a list, for a dict a dict.
 
     Raises:
-        FeedError: data that the program does not take. ExecutionError: a parameter without a value; an output that has no row for each
+        FeedError: data that do not fit the program. ExecutionError: a parameter without a value; an output without a row for each
         example, so that batches cannot be joined.
     """
     variables = _variables(outputs)
@@ -102,15 +102,15 @@ def evaluate(
     metrics: Variable | Sequence[Variable] | Mapping[str, Variable | Metric], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
     scope: Scope | None = None, progress: bool | None = None, console: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The losses and metrics of data, without a step of training; as in a test, see `predict`.
+    """Compute the losses and metrics of data, without a step of training; as in a test, see `predict`.
 
-    Each is what one batch of all examples gives, whatever ``batch_size``: of a mean over examples (or words, or weights) the mean over all of them, of a
-    sum the sum, and of a function of such the function of these.
+    Each is the value for one batch of all examples, whatever ``batch_size``: means over examples (or words, or weights) are means over all of them,
+    sums are sums, and functions of them functions of these.
 
     Args:
-        metrics: name -> variable of one program, or a measure of `foreshape.metrics`; or variables, by whose names the results are called.
-        data, batch_size, executor, scope, progress: as `predict` has them.
-        console: where the bar is shown, as rich has it; the terminal where it is left out.
+        metrics: name -> variable of one program, or a measure of `foreshape.metrics`; or variables, whose names the results get.
+        data, batch_size, executor, scope, progress: as for `predict`.
+        console: rich's console for the bar; the terminal by default.
 
     Raises:
         As `predict`.
@@ -135,7 +135,7 @@ def evaluate(
 
 
 def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
-    """The variables that are asked for, all of one program."""
+    """Return the variables asked for, all of one program."""
     if isinstance(given, (str, Program)):
         raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
     if not hasattr(given, "__iter__"):
@@ -166,7 +166,7 @@ def _pruned(variables: Sequence[Variable]) -> _Pruned:
 
 
 def _data(variables: Sequence[Variable], program: Program, given: Source, batch_size: int) -> Any:
-    """Return the data for the described inputs, without those that the pruned program of ``variables`` does not need."""
+    """Return the data for the described inputs, without inputs unused by the pruned program of ``variables``."""
     return as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(program, [v.name for v in variables]))
 
 

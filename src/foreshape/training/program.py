@@ -1,4 +1,4 @@
-"""What training asks of a program: the loss as one number, the updates, what to initialise."""
+"""The facts of a program for training: the loss as one number, the updates, the values to initialise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foreshape.values.torch_types import dtype_of_torch
 
 
 def infer_shape(y: Variable) -> Variable:
-    """Infer again what a variable depends on, op by op, as `Program.infer` does for all.
+    """Infer again the ops behind a variable, one by one, as `Program.infer` does for all.
 
     Args:
         y: the variable.
@@ -29,7 +29,7 @@ def infer_shape(y: Variable) -> Variable:
         The variable itself.
 
     Raises:
-        DescriptionError: the first op that its operator refuses, with the user's lines.
+        DescriptionError: the first op refused by its operator, with the user's lines.
     """
     y.block.program.refresh()
     for op in depended_on(y):
@@ -38,7 +38,7 @@ def infer_shape(y: Variable) -> Variable:
 
 
 def depended_on(y: Variable) -> list[Op]:
-    """The ops that a variable depends on, in the order of the program; those of the blocks that they run come before them."""
+    """Return the ops behind a variable, in program order; ops of a sub-block come before the op that runs it."""
     program = y.block.program
     needed = {y.name}
     out: list[Op] = []
@@ -75,12 +75,12 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
 
 
 def has_updates(program: Program) -> bool:
-    """Whether a program has the updates of an optimizer."""
+    """Tell whether a program has the updates of an optimizer."""
     return any(op.role & Role.OPTIMIZE for op in program.all_ops())
 
 
 def rate_of(program: Program) -> Variable | None:
-    """The learning rate of a program's updates; None where there is none, or where there are several that are not multiples of one."""
+    """Return the learning rate of a program's updates; None if there is none, or several that are not multiples of one."""
     rates: set[str] = set()
     for op in program.all_ops():
         if op.role & Role.OPTIMIZE and (name := op.input("LearningRate")) is not None:
@@ -94,15 +94,15 @@ def rate_of(program: Program) -> Variable | None:
 
 
 def optimizer_made(optimizer: Optimizer, program: Program) -> bool:
-    """Whether an optimizer has appended its updates to this program."""
+    """Tell whether an optimizer has appended its updates to this program."""
     return any(v.block.program is program for v in optimizer._owner.rates.values())  # pyright: ignore[reportPrivateUsage]
 
 
 def initialise_missing(executor: Executor, program: Program, startup: Program, scope: Scope) -> None:
-    """Run the startup program, and take from it the values that the scope lacks; what it holds is kept.
+    """Run the startup program, and take from it the values missing in the scope; present values are kept.
 
     Raises:
-        ExecutionError: the scope holds a value of another shape or element type than the program describes.
+        ExecutionError: the scope holds a value of another shape or element type than described.
     """
     state = persistables(program)
     for variable in state:
@@ -119,7 +119,7 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
         first, before = Scope(), executor.random_state()
         executor.run(startup, scope=first)
         random = {n for op in startup.all_ops() if op.operator is not None and op.operator.random for n in op.output_names()}
-        if not random.intersection(missing):  # what was drawn is not taken: the run goes on with the numbers that were next
+        if not random.intersection(missing):  # drawn numbers are not taken: the run continues with the next ones
             executor.set_random_state(before)
         described = {v.name: v for v in state}
         made = {name: first.tensor(name) for name in missing if name in first}
@@ -133,7 +133,7 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
 
 
 def _fits(variable: Variable, tensor: Any) -> bool:
-    """Whether a value is of the dims and the element type that are described."""
+    """Tell whether a value has the described dims and element type."""
     if isinstance(tensor, Rows):
         return variable.kind is SELECTED_ROWS
     sizes = zip(variable.packed_dims, tensor.shape, strict=False)
@@ -141,16 +141,16 @@ def _fits(variable: Variable, tensor: Any) -> bool:
 
 
 _STEPS: WeakKeyDictionary[Program, dict[tuple[str, ...], tuple[int, Program]]] = WeakKeyDictionary()
-"""By program and fetches: its version, and what a step is made of."""
+"""By program and fetches: its version, and the program of a step."""
 
 
 def of_step(program: Program, fetches: Sequence[str]) -> Program:
-    """What a step of a program is made of, so that what nobody asked for asks nothing of the data; see `foreshape.passes.prune.for_step`."""
+    """Return a program of the ops behind a step's fetches and updates: the others ask nothing of the data (`foreshape.passes.prune.for_step`)."""
     known, names = _STEPS.setdefault(program, {}), tuple(fetches)
     version, made = known.get(names, (-1, program))
     if version != program.version:
         made = for_step(program, names)
-        if made is program:  # which is not kept by what is kept as long as it is
+        if made is program:  # not kept alive by its own key
             return program
         for old in [n for n, (of, _) in known.items() if of != program.version]:
             del known[old]
@@ -160,12 +160,12 @@ def of_step(program: Program, fetches: Sequence[str]) -> Program:
 
 
 def persistables(program: Program) -> list[Variable]:
-    """The tensors that outlive a step: parameters, state, statistics; without what feed and fetch use."""
+    """Return the tensors that outlive a step: parameters, state, statistics; without the variables of feed and fetch."""
     return [v for v in program.global_block.vars.values() if v.persistable and v.spec.dims is not None]
 
 
 def network_values(program: Program) -> list[str]:
-    """The values that a network itself keeps, parameters and statistics; not what only updates and schedules do."""
+    """Return the values kept by a network itself, parameters and statistics; not those of updates and schedules alone."""
     network: set[str] = set()
     for op in program.all_ops():
         if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):

@@ -1,4 +1,4 @@
-"""How a run shows itself: a progress bar on a terminal, a line per epoch elsewhere, or nothing."""
+"""Progress of a run: a bar on a terminal, a line per epoch elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFRESH_SECONDS = 0.1
 
 
 class Quiet:
-    """Shows nothing; the base of what shows something."""
+    """Progress that shows nothing; the base of the others."""
 
     def __enter__(self) -> Quiet:
         return self
@@ -34,10 +34,10 @@ class Quiet:
         """An epoch is done."""
 
     def say(self, text: str) -> None:
-        """Something that a user may want to know."""
+        """Report a fact of interest to the user."""
 
     def warn(self, text: str) -> None:
-        """Something that a user must know."""
+        """Report a fact that the user must know."""
         print(text, file=sys.stderr)
 
 
@@ -102,7 +102,7 @@ def figures(row: dict[str, float]) -> str:
 
 
 def shown(progress: bool | None, console: Any) -> Quiet:
-    """How to show a run: asked for, or by whether the console is a terminal."""
+    """Return the progress display: as asked for, or by whether the console is a terminal."""
     if progress is False:
         return Quiet()
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Whole values of what ranks hold in parts, gathered block by block: beside the values themselves there is never more than a block of each rank."""
+"""Whole values of divided ones, gathered block by block: beside the values there is never more than a block of each rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def put_together(part: Part, own: Tensor, all_of: Callable[[Tensor], list[Tensor]], ranks: int, most: int = BLOCK) -> dict[str, Tensor]:
-    """The values that a part is of, on every rank.
+    """Return the whole values of a part, on every rank.
 
     Args:
-        own: what this rank holds of it.
-        all_of: gives what each rank has given, in the order of the ranks; every rank calls it as often.
-        most: the bytes that all ranks give at once, where a row is no larger.
+        own: this rank's tensor of the part.
+        all_of: returns the tensors of all ranks, in their order; every rank calls it equally often.
+        most: the bytes gathered from all ranks at once, if a row is no larger.
     """
-    if any(q.axis is not None for q in part.pieces):  # parts of layers, which are cut twice
+    if any(q.axis is not None for q in part.pieces):  # parts of layers, cut twice
         return joined(part, all_of(own))
     out = {q.name: torch.empty([evaluate(d, {}) for d in q.dims], dtype=own.dtype) for q in part.pieces}
     rows = own if part.dealt or part.axis is not None else own.reshape(-1)
@@ -37,7 +37,7 @@ def put_together(part: Part, own: Tensor, all_of: Callable[[Tensor], list[Tensor
 
 
 def _put(part: Part, out: dict[str, Tensor], rows: Tensor, place: int, at: int, ranks: int) -> None:
-    """Put what the rank at a place has from a row (or an element) on to where it belongs."""
+    """Copy the elements of the rank at a place, from a row (or an element) on, to their offsets."""
     first, count = part.pieces[0], part.count(ranks)
     if part.dealt:
         to = out[first.name][at * count + place :: count][: len(rows)]

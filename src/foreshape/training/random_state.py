@@ -1,4 +1,4 @@
-"""The random generators that a run can draw from, as values that a checkpoint holds."""
+"""The states of a run's random generators, as values of a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 NOW: Final = "random/"
 EPOCH: Final = "epoch_random/"
 _WORDS: Final = 624
-"""Of the Mersenne twister, which all of them but those of other devices are."""
+"""The words of the Mersenne twister, the generator on the CPU."""
 _PYTHON: Final = 3
 """The version of Python's state."""
 
 
 @dataclass(slots=True)
 class RandomState:
-    """Where each generator is, as arrays: the executor's, torch's default one, numpy's and Python's global ones."""
+    """The states of the generators, as arrays: the executor's, torch's default one, numpy's and Python's global ones."""
 
     executor: Any
     torch: Any
     numpy_key: Any
     numpy_rest: Any
-    """The next word's place, whether a normal number is kept, and that number."""
+    """The next word's index, 1 if a normal number is kept, and the normal number."""
     python: Any
-    """The version, the words, the next one's place, whether a normal number is kept, and that number."""
+    """The version, the words, the next one's index, 1 if a normal number is kept, and the normal number."""
 
     @staticmethod
     def names() -> list[str]:
@@ -41,7 +41,7 @@ class RandomState:
 
     @staticmethod
     def layout() -> dict[str, tuple[str, int | None]]:
-        """Each array's element type (torch's word) and length, None where that is the device's."""
+        """Return each array's element type (torch's word) and length, None if that is the device's."""
         return {
             "executor": ("uint8", None),
             "torch": ("uint8", STATE_BYTES),
@@ -52,7 +52,7 @@ class RandomState:
 
 
 def random_state(executor: Executor) -> RandomState:
-    """Where the generators are now."""
+    """Return the present states of the generators."""
     import numpy
     import torch
 
@@ -88,10 +88,10 @@ def to_tensors(prefix: str, state: RandomState) -> dict[str, Tensor]:
 
 
 def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
-    """The inverse of `to_tensors`, of tensors that are as `RandomState.layout` says: no generator looks at what it is given as closely.
+    """Return the inverse of `to_tensors`, of tensors checked against `RandomState.layout`: generators do not check their input as closely.
 
     Raises:
-        FormatError: numbers that none of these generators has.
+        FormatError: invalid numbers for any of these generators.
     """
     out = RandomState(*(tensors[prefix + name].numpy().copy() for name in RandomState.names()))
     try:

@@ -1,4 +1,4 @@
-"""Settings of a training that all its ranks must share, compared before the first step: ranks that differ would wait for one another, or train apart."""
+"""Settings of a training that all ranks must share, compared before the first step: otherwise ranks would wait for one another, or train apart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compare_settings(ranks: Ranks, own: Mapping[str, Scalar]) -> None:
     """Compare the settings of all ranks.
 
     Args:
-        own: those of this rank, by name.
+        own: the settings of this rank, by name.
 
     Raises:
         RankError: they differ; it names them with the values of each group of ranks. All ranks raise it.
@@ -46,7 +46,7 @@ def compare_settings(ranks: Ranks, own: Mapping[str, Scalar]) -> None:
 
 
 def _by_rank(values: list[str]) -> str:
-    """Return ``rank 0, 2: this | rank 1: that``."""
+    """Return ``rank 0, 2: one value | rank 1: another``."""
     of: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         of.setdefault(value, []).append(str(rank))

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: what differs is named and refused, or taken; then all of it is put in its place."""
+"""Resumption from a checkpoint: differences are refused by name, or taken; then all values are put in their places."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WORDS = ("refuse", "take")
 
 
 def refuse_unless_taken(path: str, changes: Changes, on_change: OnChange) -> None:
-    """Raise `ExecutionError` with what differs, where the run may not go on all the same."""
+    """Raise `ExecutionError` with the differences, unless the run may take them."""
     if changes.apart or (changes.new and on_change == "refuse"):
         hint = "" if changes.apart else '\n  on_change="take" goes on with what this run has'
         raise ExecutionError(f"{path} is a checkpoint of another run:{changes.text()}{hint}")
 
 
 def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]) -> None:
-    """Refuse a checkpoint that lacks a value which the step reads, but for what updates keep and the checkpoint never had.
+    """Refuse a checkpoint that lacks a value read by the step, except for state of updates that the checkpoint never had.
 
     Raises:
-        FormatError: the values that it lacks.
+        FormatError: the missing values.
     """
     here = {*found.values, *(found.divided.names if found.divided is not None else ())}
     missing = [n for n in needed if n not in here and (n in now.values or found.facts.state.get(n) == now.state.get(n))]
@@ -35,8 +35,10 @@ def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]
 
 
 def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope, over: OverRanks) -> None:
-    """Put a checkpoint's values into the scope, all or none; the numbers are those that this run has chosen otherwise. What it has not
-    chosen otherwise it began with as the run before did. Of what this run divides over ranks each takes its part."""
+    """Put a checkpoint's values into the scope, all or none, with numbers chosen otherwise by this run.
+
+    Numbers not chosen otherwise are as in the run before. Of divided values each rank takes its part.
+    """
     here, there = {**now.values, **now.state}, {**found.facts.values, **found.facts.state}
     values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in found.values.items() if here.get(n) == there[n]}
     if found.divided is not None:

@@ -1,4 +1,4 @@
-"""One call of `train`: begins or goes on, runs the epochs, writes checkpoints; and what its callbacks have in hand."""
+"""One call of `train`: it begins or resumes, runs the epochs, writes checkpoints; and the interface for its callbacks."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class TheRun:
             self.fetch.append(over.local_loss)
         self.fetch = list(dict.fromkeys([*self.fetch, *fetches_of(self.measured)]))
         self.step_of = of_step(self.program, self.fetch)
-        """What runs: of the program what the figures and updates need. What else is described asks nothing of the data."""
+        """The ops behind the figures and updates; other ops ask nothing of the data."""
         self.loss_scale = LossScale.of(self.program)
         self.evaluation: Validation | None = None
         self.facts: Facts | None = None
-        """What the run depends on; asked for where there are checkpoints."""
+        """The facts that the run depends on, if there are checkpoints."""
         self.stopwatch = Stopwatch(over.ranks)
         self.going_on: Iterator[Batch] | None = None
-        """The rest of an epoch that was begun already: by the run that was interrupted, or to look at its first batch."""
+        """The rest of an epoch begun already: by the interrupted run, or to look at its first batch."""
         self.state: State | None = None
         self.stopped = self.restored = False
         self.averages: Mapping[str, Any] | None = None
@@ -75,7 +75,7 @@ class TheRun:
         self._waited = self._computed = 0.0
         self._each_batch = [c for c in self.callbacks if type(c).on_batch_end is not Callback.on_batch_end]
 
-    # --- what callbacks have in hand
+    # --- the interface for callbacks
 
     @property
     def _state(self) -> State:
@@ -194,7 +194,7 @@ class TheRun:
                 return state
         before = random_state(self.executor)
         self._look_at_data()
-        seeded = self.executor.random_state()  # a program with a seed starts the generator when its step is made, for that step
+        seeded = self.executor.random_state()  # a program with a seed starts the generator when its step is made, for the step
         self.executor.set_random_state(before.executor)
         own_state(self.scope)
         if fresh:
@@ -213,14 +213,14 @@ class TheRun:
         return state
 
     def _resume_rate(self, state: State) -> None:
-        """The rate of the last step that was done: of this epoch, or of the last one."""
+        """Restore the rate of the last step: of this epoch, or of the last one."""
         if RATE in state.sums:
             self.last_rate = float(mean_of(state.sums, RATE)[0])
         elif not state.position.batch and state.history.epochs:
             self.last_rate = state.history.epochs[-1].get(RATE, math.nan)
 
     def _look_at_data(self) -> None:
-        """Refuse data that the program does not take, before any value is made or changed."""
+        """Refuse data that do not fit the program, before any value is made or changed."""
         if not self.over.alone or self.epochs < 1:
             return
         batches = self.data.epoch(1)
@@ -260,7 +260,7 @@ class TheRun:
                 self.going_on = self.data.epoch(position.epoch, position.batch)
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
-            step = executor.step(self.step_of, self.fetch)  # its persistables are those of the described program
+            step = executor.step(self.step_of, self.fetch)  # its persistables belong to the described program
             read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
             check_complete(path, found, now, self.over.undivided(read))
             place(found, now, changes, executor, self.scope, self.over)
@@ -270,7 +270,7 @@ class TheRun:
             executor.set_random_state(before.executor)
             set_global_state(before)
             raise
-        executor.set_random_state(state.random.executor)  # a program that has a seed starts the generator when it first comes
+        executor.set_random_state(state.random.executor)  # a program with a seed starts the generator when it first comes
         at = f"epoch {position.epoch}, batch {position.batch}" if position.epoch <= self.epochs else f"all {self.epochs} epochs are done"
         self.show.say(f"resumed after step {state.history.steps} ({at})")
         if changes.new:
@@ -316,7 +316,7 @@ class TheRun:
                 raise
             ended = time.perf_counter()
             self._computed += ended - began
-            if not math.isfinite(loss):  # which nothing could look at before the updates
+            if not math.isfinite(loss):  # nothing could look at it before the updates
                 raise self._not_finite(loss, float(taken[over.local_loss].reshape(())), share, made=True)
             losses.append(loss)
             position.batch += 1
@@ -328,7 +328,7 @@ class TheRun:
             if rate is not None:
                 self.last_rate = _number(taken[rate])
                 sums.pop(RATE, None)
-                add_mean(sums, RATE, self.last_rate, int(over.ranks.first))  # a run that goes on may have no batch of this epoch left
+                add_mean(sums, RATE, self.last_rate, int(over.ranks.first))  # a resumed run may have no batch of this epoch left
             self.show.step(position.batch, loss, share.total)
             for callback in self._each_batch:
                 callback.on_batch_end(self)
@@ -394,7 +394,7 @@ class TheRun:
 
 
 def _number(rate: Any) -> float:
-    """A rate of one element with the digits that its element type has: 0.01 in fp32 is 0.01, not 0.00999999977."""
+    """Return a rate of one element with the digits of its element type: 0.01 in fp32 is 0.01, not 0.00999999977."""
     import numpy
 
     return float(str(numpy.asarray(rate).reshape(())))

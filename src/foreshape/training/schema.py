@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 FORMAT: Final = "foreshape checkpoint 3"
 VALUE: Final = "value/"
 ROWS: Final = "rows/"
-"""The ids of a value that is sparse rows, beside its values."""
+"""The ids of sparse rows, beside their values."""
 _LOSSES: Final = "losses"
 OTHERS: Final = "others_random"
 """uint8 ``[ranks, bytes]``: the generators of all ranks' executors, where there are several."""
 _PARTS: Final = "parts"
-"""How values are divided over ranks; may be missing."""
+"""The division of values over ranks; may be missing."""
 _CALLBACKS: Final = "callbacks"
-"""What callbacks know: for each its kind and its numbers; may be missing."""
+"""The state of callbacks: for each its kind and its numbers; may be missing."""
 CALLBACK: Final = "callback/"
 SUM: Final = "sum/"
 _DOCUMENT = document(
@@ -68,18 +68,18 @@ _DOCUMENT = document(
 
 @dataclass(slots=True)
 class Contents:
-    """A checkpoint that is what it should be."""
+    """A checkpoint after all checks."""
 
     values: dict[str, Any]
     """Tensors, and `Rows`."""
     facts: Facts
     state: State
     divided: Divided | None = None
-    """The values that are divided over the files of ranks."""
+    """The values divided over the files of ranks."""
 
 
 def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
-    """What `contents` reads, for JSON."""
+    """Return the JSON read by `contents`."""
     return {
         **({} if parts is None else {_PARTS: parts}),
         **({_CALLBACKS: [[one.kind, one.numbers] for one in state.callbacks]} if state.callbacks else {}),
@@ -93,13 +93,13 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
 
 
 def value_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The values of a scope, by the names that `contents` reads."""
+    """Return the values of a scope, by the names for `contents`."""
     out = {VALUE + name: value.values if isinstance(value, Rows) else value for name, value in values.items()}
     return {**out, **{ROWS + name: value.rows for name, value in values.items() if isinstance(value, Rows)}}
 
 
 def callback_tensors(state: State) -> dict[str, Tensor]:
-    """What callbacks keep of values, by the names that `contents` reads."""
+    """Return the tensors kept by callbacks, by the names for `contents`."""
     return {
         f"{CALLBACK}{at}/{attribute}/{name}": tensor
         for at, one in enumerate(state.callbacks) for attribute, values in one.tensors.items() for name, tensor in values.items()
@@ -107,11 +107,11 @@ def callback_tensors(state: State) -> dict[str, Tensor]:
 
 
 def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: str = "") -> Contents:
-    """A checkpoint's tensors and facts, all of them looked at, those in the files of its ranks beside ``path`` too.
+    """Return a checkpoint's contents, all checked, including the files of its ranks beside ``path``.
 
     Raises:
-        FormatError: one that is missing, surplus, of another type, rank, count or range; or a value that is not what the file itself,
-        or ``program`` where it says the same, describes.
+        FormatError: a field that is missing, surplus, of another type, rank, count or range; or a value unlike its description in the file,
+        or in ``program`` if it says the same.
     """
     facts = _DOCUMENT("the facts", of_format(given, FORMAT, "a checkpoint"))
     described = Facts(*(facts[name] for name in ("values", "state", "ops", "numbers", "data", "notes")))
@@ -147,7 +147,7 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
 
 
 def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> dict[str, Any]:
-    """The values, each as the file says, and as the program says where that is the same."""
+    """Return the values, each as described by the file, and by the program if it says the same."""
     variables = {v.name: v for v in persistables(program)}
     said = {**facts.values, **facts.state}
     others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
@@ -160,7 +160,7 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
         ids, variable = tensors.get(ROWS + name), variables.get(name)
         if ids is not None or said[name].startswith("rows "):
-            if variable is not None and variable.spec.text() == said[name]:  # another run's, which this one has no place for, is not needed
+            if variable is not None and variable.spec.text() == said[name]:  # another run's value, without a place in this one, is not needed
                 out[name] = _rows(name, ids, tensor, variable)
             continue
         _check_value(name, tensor, said[name], variable)
@@ -169,7 +169,7 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
 
 
 def _rows(name: str, ids: Tensor | None, values: Tensor, variable: Variable) -> Rows:
-    """Sparse rows of a checkpoint, of a variable that is such."""
+    """Return sparse rows of a checkpoint, for a variable of sparse rows."""
     spec = variable.spec
     dims = spec.known_dims
     fits = ids is not None and ids.dtype is torch.int64 and ids.dim() == 1 and values.shape == (len(ids), *dims[1:])
@@ -183,7 +183,7 @@ def _rows(name: str, ids: Tensor | None, values: Tensor, variable: Variable) -> 
 
 
 def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None) -> None:
-    """Refuse a tensor that is not what the file says of a value, where the program says the same."""
+    """Refuse a tensor unlike the file's description of the value, if the program says the same."""
     if variable is not None and variable.spec.text() == said:
         dims, of = variable.spec.known_dims, variable.spec.known_dtype
         fits = len(dims) == tensor.dim() and all(d == s for d, s in zip(dims, tensor.shape, strict=True) if isinstance(d, int))
@@ -192,7 +192,7 @@ def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None
 
 
 def _callbacks(tensors: Mapping[str, Tensor], out: list[Kept], facts: Facts, program: Program) -> list[Kept]:
-    """What callbacks know; their tensors are values of the program."""
+    """Return the state of callbacks; their tensors are values of the program."""
     variables = {v.name: v for v in persistables(program)}
     for key in sorted(k for k in tensors if k.startswith(CALLBACK)):
         at, attribute, name = (*key.removeprefix(CALLBACK).split("/", 2), "", "")[:3]
@@ -204,7 +204,7 @@ def _callbacks(tensors: Mapping[str, Tensor], out: list[Kept], facts: Facts, pro
 
 
 def sum_tensors(state: State) -> dict[str, Tensor]:
-    """What the figures of the epoch are made of, by the names that `contents` reads."""
+    """Return the sums of the epoch's figures, by the names for `contents`."""
     return {SUM + name: torch.tensor(value) for name, value in state.sums.items()}
 
 

@@ -1,4 +1,4 @@
-"""A rank's share of a batch: cut by examples, in order, so that the ranks together have each example once."""
+"""A rank's share of a batch: cut by examples, in order, so that each example is on one rank."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from foreshape.training.data import Batch, batch_examples, examples, rows_of
 
 
 class Share(dict[str, Any]):
-    """What a rank is fed of a batch. ``total`` examples the batch has, ``own`` of them are this rank's; where none is, it is given the
-    first one, which must count nothing."""
+    """A rank's feed of a batch with ``total`` examples, ``own`` of them this rank's.
+
+    A rank without an example is given the first one, which must count nothing.
+    """
 
     def __init__(self, values: Mapping[str, Any], total: int, own: int) -> None:
         super().__init__(values)
@@ -26,7 +28,7 @@ def bounds_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
 
 
 def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
-    """A rank's share of a batch. What has no example per row, by the program, every rank is given whole.
+    """Return a rank's share of a batch. Inputs without an example per row, by the program, go whole to every rank.
 
     Raises:
         FeedError: an input with one row for each example whose number of rows the program fixes.

@@ -1,4 +1,4 @@
-"""What a training run is besides the values in its scope."""
+"""The state of a training run besides the values in its scope."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from foreshape.training.history import History
 from foreshape.training.random_state import RandomState
 
 Sums = dict[str, Any]
-"""What figures are made of, fp64: ``[n]`` are added over batches and ranks, such as a sum and what it is divided by; ``[rows, n]`` are joined."""
+"""The sums behind figures, fp64: ``[n]`` are added over batches and ranks, such as a sum and its divisor; ``[rows, n]`` are joined."""
 
 
 Number = str | int | float | bool | None
-"""What a checkpoint holds of a callback besides tensors."""
+"""The state of a callback in a checkpoint besides tensors."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a callback knows, as a checkpoint holds it."""
+    """The state of a callback in a checkpoint."""
 
     kind: str
     numbers: dict[str, Number] = field(default_factory=dict[str, Number])
@@ -28,7 +28,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Position:
-    """Where in the data a run is: ``batch`` batches of epoch ``epoch`` (from 1) are done."""
+    """The position of a run in the data: ``batch`` batches of epoch ``epoch`` (from 1) are done."""
 
     epoch: int = 1
     batch: int = 0
@@ -36,20 +36,20 @@ class Position:
 
 @dataclass(slots=True)
 class State:
-    """All that a run is besides the values in its scope, and the facts that it depends on."""
+    """The state of a run besides the values in its scope, and its facts."""
 
     position: Position
     history: History
     random: RandomState
     epoch_random: RandomState
-    """Where the random generators were when the epoch began: data that draw from them are drawn again from there."""
+    """The states of the random generators at the beginning of the epoch: data drawn from them are drawn again from there."""
     sums: Sums = field(default_factory=dict[str, Any])
-    """Those of the current epoch, from which its figures are made."""
+    """The sums of the current epoch's figures."""
     seconds: float = 0.0
-    """How long the current epoch has run before."""
+    """The seconds of the current epoch before a resumption."""
     first: str | None = None
     """A digest of the current epoch's first batch, where data have none of their own."""
     others: Any = None
-    """Where the generators of all ranks' executors are, uint8 ``[ranks, bytes]``, where there are several."""
+    """The states of the generators of all ranks' executors, uint8 ``[ranks, bytes]``, if there are several."""
     callbacks: list[Kept] = field(default_factory=list[Kept])
-    """What the callbacks know, in their order, of those that keep something."""
+    """The state of each callback that keeps some, in their order."""

@@ -17,9 +17,9 @@ from foreshape.values.torch_proxy import torch
 
 T = TypeVar("T")
 VARIABLE: Final = "FORESHAPE_TIMELINE"
-"""The environment's variable that names the file."""
+"""The environment variable that names the file."""
 FIRST: Final = 3
-"""Steps that are not measured, in which memory and plans are made."""
+"""The number of steps before the measurement, in which memory and plans are made."""
 KEPT: Final = 101
 """So many of the last steps are kept."""
 
@@ -55,7 +55,7 @@ class Stopwatch:
         return made
 
     def write(self) -> None:
-        """Write the step that took the median time on rank 0, as it was on every rank. All ranks call it together.
+        """Write the step with the median time on rank 0, as it was on every rank. All ranks call it together.
 
         Raises:
             FormatError: the file cannot be written.

@@ -1,4 +1,7 @@
-"""Whose optimizer's state a scope holds. Optimizers that `train` over one scope take turns: what the last one kept is put aside for its next turn."""
+"""The owner of the optimizer state in a scope.
+
+Optimizers that `train` over one scope take turns: the state of the last one is put aside for its next turn.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ class _Held:
     """The state of optimizers over one scope."""
 
     owners: dict[str, ReferenceType[Owner]] = field(default_factory=dict[str, "ReferenceType[Owner]"])
-    """What is in the scope."""
+    """The owners of the state in the scope."""
     aside: WeakKeyDictionary[Owner, dict[str, Any]] = field(default_factory=WeakKeyDictionary[Owner, dict[str, Any]])
-    """What is not, as long as its optimizer is there."""
+    """The state put aside, as long as its optimizer lives."""
     running: list[tuple[Owner, set[str]]] = field(default_factory=list[tuple[Owner, "set[str]"]])
-    """The trainings that have begun and not ended, each in a callback of the one before; and the names of their state."""
+    """The trainings in progress, each in a callback of the one before; and the names of their state."""
 
     def let(self, owner: Owner, names: set[str], scope: Scope) -> None:
-        """Let a scope hold an owner's state of these names, and drop that of optimizers that are no more."""
+        """Let a scope hold an owner's state of these names, and drop the state of dead optimizers."""
         own, before = self.aside.get(owner, {}), scope.version
         for name, of in list(self.owners.items()):
             other = of()
@@ -49,11 +52,10 @@ _HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
 def turn(made: TrainingProgram, scope: Scope, parts: Iterable[Part] = ()) -> Generator[None]:
     """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
 
-    State that no training has put there, such as what was loaded, is gone on from. A training within a callback of another one gives the scope
-    back as it was for that.
+    State put there otherwise, such as loaded values, is continued. A training within a callback of another one restores the scope at its end.
 
     Args:
-        parts: what each rank has a part of.
+        parts: the division of values over ranks.
     """
     held = _HELD.setdefault(scope, _Held())
     state = set(made.state)
@@ -71,7 +73,7 @@ def turn(made: TrainingProgram, scope: Scope, parts: Iterable[Part] = ()) -> Gen
 
 
 def own_state(scope: Scope) -> None:
-    """Note that the state in a scope is from now on that of the training which runs."""
+    """Make the running training the owner of the state in a scope."""
     held = _HELD[scope]
     owner, names = held.running[-1]
     held.owners.update(dict.fromkeys(names, ref(owner)))

@@ -1,4 +1,4 @@
-"""Validation: what a network says of other data after each epoch."""
+"""Validation: figures of a network for other data after each epoch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Validation:
     """The figures of data on a program without updates.
 
     Args:
-        program: a copy for inference; of ``metrics`` those are measured whose variables it has.
-        data: what is measured.
-        over: the ranks, of which each measures a part.
-        executor, scope: what runs it, and where the values are.
+        program: a copy for inference; metrics are measured if it has their variables.
+        data: the validation data.
+        over: the ranks; each measures a part.
+        executor, scope: run the program, and hold the values.
     """
 
     def __init__(

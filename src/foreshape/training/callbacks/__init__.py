@@ -1,4 +1,4 @@
-"""Callbacks: what is told how a training run goes, and can change it."""
+"""Callbacks: objects that follow a training run, and can change it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ _CALLED_ELSEWHERE = {
 }
 
 
-if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+if not TYPE_CHECKING:  # type checkers report a wrong name
 
     def __getattr__(name: str) -> Any:
         raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.callbacks")

@@ -1,4 +1,4 @@
-"""What a callback is, and what it has in hand: the run."""
+"""The interfaces of a callback and of the run in its hands."""
 
 from __future__ import annotations
 
@@ -19,57 +19,60 @@ class Run(Protocol):
 
     @property
     def program(self) -> Program:
-        """What is run for each batch, with gradients and updates."""
+        """Return the program that runs for each batch, with gradients and updates."""
         ...
 
     @property
     def scope(self) -> Scope:
-        """Where the values are."""
+        """Return the scope of the values."""
         ...
 
     @property
     def executor(self) -> Executor:
-        """What runs."""
+        """Return the executor."""
         ...
 
     @property
     def history(self) -> History:
-        """The losses and figures so far, those before a resumption included."""
+        """Return the losses and figures so far, including those before a resumption."""
         ...
 
     @property
     def position(self) -> Position:
-        """How far the run is: so many batches of this epoch (from 1) are done; where an epoch has just ended, none of the next."""
+        """Return the position of the run: the batches done in this epoch (from 1); at the end of an epoch, none of the next."""
         ...
 
     @property
     def epochs(self) -> int:
-        """How many epochs are asked for."""
+        """Return the number of epochs asked for."""
         ...
 
     @property
     def figures(self) -> list[str]:
-        """The names that each row of the history has."""
+        """Return the names of the figures in each row of the history."""
         ...
 
     @property
     def rows_grow(self) -> bool:
-        """Whether callbacks of the user could write figures into a row that are not among these."""
+        """Tell whether callbacks of the user could write other figures into a row."""
         ...
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and shows things: rank 0, or the only one."""
+        """Tell whether this process writes files and shows progress: rank 0, or the only one."""
         ...
 
     @property
     def divided(self) -> bool:
-        """Whether parameters are divided over ranks, so that none of them has the whole."""
+        """Tell whether parameters are divided over ranks, so that no rank has the whole."""
         ...
 
     @property
     def learning_rate(self) -> float:
-        """That of the last step. Can be set where it is a number, not a schedule; raises `ExecutionError` otherwise, and where updates have several."""
+        """Return the learning rate of the last step.
+
+        It can be set if it is a number, not a schedule. Raises `ExecutionError` otherwise, and if updates have several rates.
+        """
         ...
 
     @learning_rate.setter
@@ -77,7 +80,7 @@ class Run(Protocol):
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """How long the run has waited for data, and how long it has computed steps, since it began or went on."""
+        """Return the seconds of waiting for data and of computing steps, since the run began or was resumed."""
         ...
 
     def stop(self) -> None:
@@ -93,34 +96,34 @@ class Run(Protocol):
         ...
 
     def restore(self, values: Mapping[str, Any]) -> None:
-        """Put values back that `network` gave."""
+        """Put back values returned by `network`."""
         ...
 
     restored: bool
-    """Whether a callback has put values back."""
+    """True after a callback has put values back."""
     averages: Mapping[str, Any] | None
-    """What an evaluation uses in place of values of the scope; set by the callback that keeps them."""
+    """The values for evaluations in place of the scope's; set by the callback that keeps them."""
 
 
 class Callback(ConstructorRepr):
-    """Is told how a run goes, and can change it. Override what you need; what is not overridden costs nothing.
+    """The base of callbacks, told how a run goes and able to change it. A method left alone costs nothing.
 
-    An attribute that is named in `kept` is written into checkpoints and comes back when a killed run goes on: a number, a text, True,
-    False, None, or a dict of tensors that are values of the network by name. Where several ranks train, each has the callback, called with
-    the same figures: write files where ``run.first``.
+    An attribute named in `kept` is written into checkpoints and comes back when a killed run is resumed. It is a number, a text, True, False,
+    None, or a dict of tensors by the names of values of the network. With several ranks, each has the callback, called with
+    the same figures: write files only if ``run.first``.
     """
 
     kept: ClassVar[tuple[str, ...]] = ()
-    """The attributes that a checkpoint holds."""
+    """The attributes held by a checkpoint."""
     adds: tuple[str, ...] = ()
-    """The names of figures that it adds to the row of each epoch, as `added` gives them: others can watch, log and save them."""
+    """The names of figures added to the row of each epoch by `added`: other callbacks can watch, log and save them."""
 
     def added(self, run: Run) -> Mapping[str, float]:
-        """The figures that are named in `adds`, of the epoch of ``run`` that has ended; before any `on_epoch_end`."""
+        """Return the figures named in `adds` for the epoch of ``run`` just ended; called before any `on_epoch_end`."""
         raise ExecutionError(f"{type(self).__name__} must have the method added(run), which gives {', '.join(self.adds)}")
 
     def figures_of(self, run: Run) -> dict[str, float]:
-        """What it adds to a row of ``run``. Raises `ExecutionError` where that is not what it says in `adds`."""
+        """Return the figures to add to a row of ``run``. Raises `ExecutionError` if they are not those of `adds`."""
         given: Any = self.added(run) if self.adds else {}
         if not isinstance(given, Mapping) or set(cast("Mapping[Any, Any]", given)) != set(self.adds):
             raise ExecutionError(f"{type(self).__name__}.added must give a number for each of {', '.join(self.adds)}; seen {given!r:.80}")
@@ -129,35 +132,35 @@ class Callback(ConstructorRepr):
         return row
 
     def on_train_begin(self, run: Run) -> None:
-        """Before the first step of ``run``, when all values are there. What is kept is put back after this."""
+        """Begin, before the first step of ``run``, with all values there. Kept attributes are put back after this."""
 
     def on_resume(self, run: Run) -> None:
-        """After what a checkpoint held of this callback was put back into ``run``."""
+        """Continue after the attributes held by a checkpoint were put back into ``run``."""
 
     def on_batch_end(self, run: Run) -> None:
         """After each step; its loss is ``run.history.losses[-1]``."""
 
     def on_checkpoint(self, run: Run) -> None:
-        """Before a checkpoint of ``run`` is written: a killed run goes on from there, and does not make again what came before."""
+        """Prepare for a checkpoint of ``run`` about to be written: a killed run continues from there, and does not repeat anything before it."""
 
     def on_evaluation_begin(self, run: Run) -> None:
         """Before ``run`` measures the validation data."""
 
     def on_evaluation_end(self, run: Run) -> None:
-        """After ``run`` has measured them, also where that failed."""
+        """Follow an evaluation of ``run``, also one that failed."""
 
     def on_epoch_end(self, run: Run) -> None:
         """After each epoch; its row is ``run.history.epochs[-1]``."""
 
     def on_train_end(self, run: Run) -> None:
-        """After the last step of a ``run`` that was not broken off."""
+        """End, after the last step of a ``run`` not broken off."""
 
     def files_written(self) -> Sequence[str | os.PathLike[str]]:
-        """The files, or folders, that it has written in this run: whoever interrupts a run is told them."""
+        """Return the files, or folders, written in this run, to be named when a run is interrupted."""
         return ()
 
     def to_kept(self) -> Kept:
-        """What a checkpoint holds of this callback."""
+        """Return the state of this callback for a checkpoint."""
         out = Kept(type(self).__name__)
         for name in self.kept:
             value = getattr(self, name)
@@ -171,7 +174,7 @@ class Callback(ConstructorRepr):
         return out
 
     def take_kept(self, found: Kept) -> None:
-        """Put back what a checkpoint holds, ``found``.
+        """Put back the state ``found`` in a checkpoint.
 
         Raises:
             FormatError: an attribute is missing, surplus, or of another kind.
@@ -191,7 +194,7 @@ class Callback(ConstructorRepr):
 
 
 class Watch(Callback):
-    """The base of those that watch one figure of the epochs.
+    """The base of callbacks watching one figure of the epochs.
 
     Args:
         metric: its name in the history, such as "validation loss".
@@ -217,7 +220,7 @@ class Watch(Callback):
             raise ExecutionError(self._missing(run.figures))
 
     def seen(self, run: Run) -> float:
-        """The figure of the epoch of ``run`` that has ended."""
+        """Return the figure of the epoch of ``run`` just ended."""
         row = run.history.epochs[-1]
         if self.metric not in row:
             raise ExecutionError(self._missing(list(row)))
@@ -229,7 +232,7 @@ class Watch(Callback):
                 "figure names it in `adds`, or stands before this one and writes it into the row")  # fmt: skip
 
     def is_better(self, now: float, by: float = 0.0) -> bool:
-        """Whether a figure, ``now``, is better than the best so far, by more than ``by``; NaN never is."""
+        """Tell whether the figure ``now`` is better than the best so far by more than ``by``; NaN never is."""
         if now != now or self.best is None:
             return now == now
         return now < self.best - by if self.mode == "min" else now > self.best + by

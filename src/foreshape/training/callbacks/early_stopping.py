@@ -1,4 +1,4 @@
-"""Ends a run that gets no better."""
+"""A callback that ends a run without improvement."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from foreshape.training.callbacks.base import Run, Watch
 
 
 class EarlyStopping(Watch):
-    """Ends a run when a figure has not got better for so many epochs.
+    """A callback that ends a run when a figure has not improved for several epochs.
 
     Args:
-        metric, mode: as `Watch` has them; the validation loss where it is left out.
-        patience: the run ends after so many epochs in a row without anything better, at the first one where it is 0 or 1.
+        metric, mode: as for `Watch`; the validation loss by default.
+        patience: the number of epochs in a row without improvement; with 0 or 1 the run ends at the first one.
         restore_best: put the values of the best epoch back at the end. They are kept beside the others, and in checkpoints.
-        min_change: what is better by no more than this is not better.
+        min_change: an improvement by no more than this does not count.
     """
 
     kept = ("best", "waited", "epoch", "values")

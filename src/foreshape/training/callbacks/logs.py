@@ -12,10 +12,10 @@ from foreshape.training.callbacks.base import Callback, Run
 
 
 class CSVLog(Callback):
-    """Writes a row for each epoch into a file of comma-separated values, with a head; a run that goes on writes what was before, too.
+    """A callback that writes a row for each epoch into a CSV file with a head; a resumed run writes the earlier rows, too.
 
     Args:
-        path: the file; what it holds is replaced when a run begins.
+        path: the file; it is replaced when a run begins.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -29,7 +29,7 @@ class CSVLog(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         row = run.history.epochs[-1]
-        new = [name for name in row if name not in self._names]  # which a callback before this one has written
+        new = [name for name in row if name not in self._names]  # written by a callback before this one
         self._names += new
         if run.first and new:
             self._write_all(run)
@@ -54,14 +54,14 @@ class CSVLog(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes the loss of every step and the figures of every epoch where TensorBoard reads them.
+    """A callback that writes the loss of every step and the figures of every epoch for TensorBoard.
 
-    A killed run that goes on from a checkpoint writes a file more, from the step after it: TensorBoard shows each step once, and every step up to the
-    checkpoint, which is not written before they are.
+    A killed run resumed from a checkpoint adds a file, from the step after it. TensorBoard shows each step once, and every step up to the
+    checkpoint: a checkpoint is written after them.
 
     Args:
         folder: of this run alone.
-        every: write the loss of one in so many steps.
+        every: write the loss of one step in so many.
 
     Raises:
         ExecutionError: tensorboard is not installed.

@@ -1,4 +1,4 @@
-"""Averages of the parameters over the steps, which evaluations use."""
+"""Averages of the parameters over the steps, for evaluations."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from foreshape.training.callbacks.base import Run, Watch
 
 
 class ReduceOnPlateau(Watch):
-    """Multiplies the learning rate by a factor when a figure has not got better for so many epochs.
+    """A callback that multiplies the learning rate by a factor when a figure has not improved for several epochs.
 
     Args:
-        metric, mode: as `Watch` has them.
+        metric, mode: as for `Watch`.
         factor: between 0 and 1.
-        patience: the rate falls after so many epochs in a row without anything better, at each one where it is 0 or 1.
+        patience: the number of epochs in a row without improvement; with 0 or 1 the rate falls at each one.
         min_rate: the learning rate gets no smaller than this.
-        min_change: what is better by no more than this is not better.
+        min_change: an improvement by no more than this does not count.
     """
 
     kept = ("best", "waited")

@@ -12,13 +12,13 @@ from foreshape.training.callbacks.base import Run, Watch
 
 
 class SaveBest(Watch):
-    """Writes the network's values, parameters and statistics, into a safetensors file whenever an epoch is the best so far.
+    """A callback that writes the network's values, parameters and statistics, into a safetensors file whenever an epoch is the best so far.
 
     ``fs.load_safetensors(path)`` puts them into a scope.
 
     Args:
-        path: the file; it is replaced by a better one only when that is whole.
-        metric, mode: as `Watch` has them.
+        path: the file; a better one replaces it only when complete.
+        metric, mode: as for `Watch`.
     """
 
     def __init__(self, path: str | os.PathLike[str], metric: str = "validation loss", *, mode: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Where a run's time goes."""
+"""A callback that measures the time of a run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from foreshape.training.callbacks.base import Callback, Run
 
 
 class Timer(Callback):
-    """Says at the end of a run how long a step took and how long the run waited for data; and traces some steps.
+    """A callback that says at the end of a run how long a step took and how long the run waited for data, and traces some steps.
 
     Args:
-        trace: a file that torch's profiler writes a trace of some steps to, for chrome://tracing or Perfetto; none where it is left out.
-        steps: the first step that is traced, from 2, and the last.
+        trace: the file for the trace of torch's profiler, for chrome://tracing or Perfetto; none by default.
+        steps: the first step of the trace, from 2, and the last.
     """
 
     def __init__(self, trace: str | os.PathLike[str] | None = None, steps: tuple[int, int] = (5, 10)) -> None:
