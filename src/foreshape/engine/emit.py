@@ -1,4 +1,4 @@
-"""From instructions to one straight-line Python function."""
+"""Code generation: one straight-line Python function from instructions."""
 
 from __future__ import annotations
 

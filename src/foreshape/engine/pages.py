@@ -19,7 +19,7 @@ from threading import Lock
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 MAPPED = 1 << 20
-"""From how many bytes on a block lies outside the heap in the first runs of a larger arena."""
+"""The bytes from which on a block lies outside the heap in the first runs of a larger arena."""
 LEAST = 32 << 20
 """The least arena with a watched growth: the heap's own blocks are some MiB in any process."""
 _HIGHEST = (1 << 30, 32 << 20)

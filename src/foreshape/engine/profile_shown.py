@@ -15,7 +15,7 @@ _SHOWN, _KINDS, _LISTED = 15, 6, 500
 _HEADS: Final = ("ms", "share", "calls", "what", "result", "Gmac/s", "of best", "kernel")
 _RIGHT: Final = (0, 1, 2, 5, 6)
 _ROOM: Final = ((110, range(len(_HEADS))), (64, (0, 1, 3, 4)), (0, (0, 1, 3)))
-"""From so many characters in a line on, these columns."""
+"""The columns, by the least characters of a line."""
 _NUMBERS: Final = frozenset(_HEADS[c] for c in _RIGHT)
 _WIDTH: Final = 160
 _LEAST: Final = 12

@@ -20,7 +20,7 @@ class _Here(threading.local):
 _here = _Here()
 _lock = threading.Lock()
 _others: list[int] = []
-"""For each step on another number of threads now, the usual number."""
+"""The usual numbers of threads, for each step on another number now."""
 
 
 def _in_child() -> None:

@@ -1,11 +1,11 @@
-"""What kernels are made of: no operator, no schema. Each comes with the memory that it takes.
+"""The building blocks of kernels: no operator, no schema. Each comes with its rule for memory.
 
-- Matrix products (`products`, `onednn`) and where tensors lie (`pages`).
+- Matrix products (`products`, `onednn`) and memory for tensors (`pages`).
 - Sequences: `segments` (sums over each), `row_ranges` (some of them, in another order).
-- `pointwise`: convolutions by torch; `window_steps`: with which strides and dilations.
+- `pointwise`: convolutions by torch; `window_steps`: their strides and dilations.
 - `pooling`: maxima and means of windows of images.
 - Recurrent networks: `recurrence` and `recurrent_net` (over time), `lstm_steps`, `gru_steps` (a step), `lstm_pieces` (many steps at once);
   `lstm_memory`, `packed_memory`, `recurrent_memory` are their bytes.
-- `attention`, `bags` (sums of looked up rows) and `class_loss` (a mean of cross entropies): what a step makes of several operators.
-- `chain_messages`: the sums and maxima over the paths of a chain, of which CRFs are made.
+- `attention`, `bags` (sums of looked up rows) and `class_loss` (a mean of cross entropies): kernels that fuse several operators.
+- `chain_messages`: the sums and maxima over the paths of a chain, for CRFs.
 """

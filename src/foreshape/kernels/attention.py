@@ -1,6 +1,6 @@
-"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them.
+"""Scaled dot-product attention in one kernel each way. It computes the weights piece by piece, and keeps one number for each row.
 
-torch's own kernel leaves out what a mask does to a whole row, and makes the weights again from sums of exponentials: both are put right here.
+torch's own kernel ignores a mask that shifts a whole row, and recomputes the weights from sums of exponentials: both are corrected here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BYTES = 4
-"""Of an element: it is for fp32."""
+"""The bytes of an element: the kernel is for fp32."""
 _FAR = 128.0
 """Sums of exponentials whose logarithm is farther from 0 are not kept to enough digits to make the weights from them again."""
 
@@ -28,11 +28,11 @@ _PIECE = 1 << 13
 
 
 class AttentionMemory:
-    """The bytes that the kernels take while they run: each thread makes a few rows of the weights, at most 512 columns at once.
+    """The workspace of the kernels in bytes: each thread makes a few rows of the weights, at most 512 columns at once.
 
     Args:
-        q, v, mask: dims; of the mask None where there is none.
-        causal: whether later rows are hidden besides.
+        q, v, mask: dims; None for no mask.
+        causal: True to hide later rows too.
     """
 
     __slots__ = ("backward", "forward", "sums")
@@ -40,7 +40,7 @@ class AttentionMemory:
     def __init__(self, q: Sequence[Size], v: Sequence[Size], mask: Sequence[Size] | None, causal: bool = False) -> None:
         time, keys, width = q[-2], v[-2], q[-1]
         self.sums = product(q[:-1]) * _BYTES
-        """Of the logarithms, one for each row of weights."""
+        """The bytes of the logarithms, one for each row of weights."""
         rows = minimum(time, 32 + 32 * reaches(time, 192) + 192 * reaches(time, 768))
         columns = minimum(keys, 512)
         self.forward = onednn.thread_count() * rows * (columns + 2 + width) * _BYTES
@@ -56,15 +56,15 @@ class AttentionMemory:
 
 
 def bytes_of(dims: Sequence[Size]) -> Size:
-    """The bytes of an operand or a gradient."""
+    """Return the bytes of an operand or a gradient."""
     return product(dims) * _BYTES
 
 
 class Attention:
     """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
-    ``later``: what the mask is besides, where row j of q stands before a row of k, far below all scores; 0 for nothing. A mask that is given
-    too is then one row for all rows of q, and the sum of both is not made.
+    ``later``: the mask's value where a row of q stands before a row of k, far below all scores; 0 for none. A given mask is then one row for all rows of q,
+    and the sum of both is not made.
     """
 
     __slots__ = ("later", "scale", "turned")
@@ -73,7 +73,7 @@ class Attention:
         self.scale, self.turned, self.later = scale, turned, later
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The result, and the logarithm of the sum of exponentials of each row of scores."""
+        """Return the result, and the logarithm of the sum of exponentials of each row of scores."""
         rank, causal = q.dim(), self.later != 0.0
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
@@ -91,7 +91,7 @@ class Attention:
         return out if rank == 4 else out.squeeze(1), sums
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of q, k and v."""
+        """Return the gradients of q, k and v."""
         rank = q.dim()
         if rank == 3:
             out, d = out.unsqueeze(1), d.unsqueeze(1)
@@ -109,7 +109,7 @@ class Attention:
         return d_q, d_k.mT if self.turned else d_k, d_v
 
     def _operands(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The operands as the kernels take them."""
+        """Return the operands as the kernels take them."""
         if self.turned:
             k = k.mT
         if q.dim() == 3:
@@ -120,14 +120,14 @@ class Attention:
         return _in_rows(q), _in_rows(k), _in_rows(v), mask
 
     def _least(self, most: Tensor) -> Tensor:
-        """What a mask must reach in a row for what is later to have no weight there: infinite where a sum with it would lose what hides that."""
+        """Return the least mask in a row that gives later columns no weight there: infinite where a sum with it would lose the causal mask."""
         lost = most > -2 * self.later
         return most.add_(self.later / 2).clamp_min_(max(2 * self.later, torch.finfo(most.dtype).min)).masked_fill_(lost, torch.inf)
 
     def _look_at_later(self, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, least: Tensor) -> None:
-        """Make those rows again that see nothing before them: what is later is no farther away than what the mask hides.
+        """Recompute rows that see nothing before them: later columns are as near as hidden ones.
 
-        ``least``: what a mask must reach in a row for the row to see something.
+        ``least``: the least value of a mask for a row to see something.
         """
         masks, leasts = mask.expand(*q.shape[:2], 1, k.shape[-2]), least.expand(*q.shape[:2], 1, 1)
         for batch, head in _heads(~(masks[..., 0] >= leasts[..., 0]).squeeze(-1)):
@@ -136,10 +136,10 @@ class Attention:
             for rows in _pieces(end, k):
                 whole = self._whole(masks[at], q[at][rows], k[at], rows.start)
                 out[at][rows] = self._weights(q[at][rows], k[at], whole) @ v[at]
-            sums[at][:end] = torch.finfo(q.dtype).min  # far away, so that `backward` makes them again too
+            sums[at][:end] = torch.finfo(q.dtype).min  # far away, so that `backward` recomputes them too
 
     def _add_far(self, made: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, far: Tensor, d: Tensor, mask: Tensor) -> None:
-        """Add what comes of those rows that a mask moved far away from 0, head by head, and piece by piece."""
+        """Add the gradients of rows that a mask moved far away from 0, head by head, and piece by piece."""
         masks = mask.expand(*q.shape[:2], mask.shape[-2], k.shape[-2])
         for at in _heads(far.any(-1)):
             d_q, d_k, d_v = (whole[at] for whole in made)
@@ -154,7 +154,7 @@ class Attention:
                     d_v += of_v
 
     def _whole(self, mask: Tensor | None, q: Tensor, k: Tensor, first: int) -> Tensor | None:
-        """All that is added to the scores of some rows of q, of which ``first`` is the first."""
+        """Return all that is added to the scores of some rows of q, from row ``first`` on."""
         if self.later == 0.0:
             return mask
         hidden = q.new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1 + first)
@@ -171,19 +171,19 @@ class Attention:
 
 
 def _heads(which: Tensor) -> list[tuple[int, int]]:
-    """The numbers of examples and heads where ``[batch, heads]`` is true."""
+    """Return the numbers of examples and heads where ``[batch, heads]`` is true."""
     found: Any = which.nonzero()
     return [(batch, head) for batch, head in found.tolist()]
 
 
 def _pieces(end: int, k: Tensor) -> list[slice]:
-    """The rows of q before ``end`` whose weights are made at once."""
+    """Return the rows of q before ``end`` whose weights are made at once."""
     step = _PIECE // max(k.shape[-2:]) + 1
     return [slice(first, min(first + step, end)) for first in range(0, end, step)]
 
 
 def _in_rows(x: Tensor) -> Tensor:
-    """``x`` with the elements of each row side by side, and rows apart, which the kernels take for granted."""
+    """Return ``x`` with contiguous rows that do not overlap, as the kernels require."""
     return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.contiguous()
 
 
@@ -191,7 +191,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def axes_by_time(rank: int, turned: bool) -> tuple[Order, Order]:
-    """Return the order of the axes in memory of what is made: the heads of a time side by side, as a product of rows gives it; and that of d_k."""
+    """Return the order of the axes in memory of a result, with the heads of a time side by side, as in a product of rows; and the order of d_k."""
     last = rank - 1
     by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)
     return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time

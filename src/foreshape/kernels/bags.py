@@ -18,12 +18,12 @@ _SUM = 0
 
 
 def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
-    """The error of a lookup whose ids are not all rows of its table."""
+    """Return the error of a lookup whose ids are not all rows of its table."""
     return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
 
 
 class Bag:
-    """The sum, average or sum over the root of the length (``how``) of the rows that each bag of ids names."""
+    """The sum, average or sum over the root of the length (``how``) of the rows named by each bag of ids."""
 
     __slots__ = ("_even", "how", "padding", "type")
 
@@ -32,7 +32,7 @@ class Bag:
         self._even: tuple[tuple[int, int], Offsets] | None = None
 
     def forward(self, table: Tensor, ids: Tensor, offsets: Offsets | None = None) -> Tensor:
-        """``[bags, width]``."""
+        """Return ``[bags, width]``."""
         where = self._offsets(ids, offsets)
         flat, starts = ids.reshape(-1), where.last
         kept = self._kept(flat, table.shape[0])
@@ -49,7 +49,7 @@ class Bag:
         return out if self.how == "SUM" else out.mul_(self._weights(where, offsets is None, out))
 
     def backward(self, ids: Tensor, d_bag: Tensor, height: int, offsets: Offsets | None = None) -> Rows:
-        """The gradient of the table."""
+        """Return the gradient of the table."""
         where = self._offsets(ids, offsets)
         flat, which = ids.reshape(-1).long(), where.segments
         kept = self._kept(flat, height)
@@ -60,7 +60,7 @@ class Bag:
         return Rows.spread(flat, d_bag, which, height)
 
     def _offsets(self, ids: Tensor, given: Offsets | None) -> Offsets:
-        """Where the bags begin and end; of dense ids, all are as long."""
+        """Return the offsets of the bags; of dense ids, all have one length."""
         if given is not None:
             return given
         count, length = ids.shape[0], ids.shape[1]
@@ -70,12 +70,12 @@ class Bag:
         return self._even[1]
 
     def _kept(self, flat: Tensor, height: int) -> Tensor | None:
-        """Which ids are not the padding row; None where there is none."""
+        """Return the mask of ids other than the padding row; None without one."""
         at = self.padding if self.padding >= -1 else height + self.padding
         return None if at < 0 else flat != at
 
     def _weights(self, where: Offsets, even: bool, like: Tensor) -> Tensor:
-        """What each bag's sum is multiplied by, ``[bags, 1]``."""
+        """Return the factor of each bag's sum, ``[bags, 1]``."""
 
         def make() -> Tensor:
             lengths = where.lengths.to(torch.float64)
@@ -92,7 +92,8 @@ class Bag:
         return FusedKernel("{op} bag", call_text("bag", 3 if ragged else 2), {"bag": self.forward})
 
     def gradient(self, ragged: bool, sparse: bool) -> FusedKernel:
-        """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets. Of sparse rows the values are the bags', which are
-        there."""
+        """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets. The values of sparse rows are the bags' gradient,
+        without copying.
+        """
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''}){'' if sparse else '.to_dense()'}"
         return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1))

@@ -1,4 +1,4 @@
-"""Softmax that is bounded from below, so that its logarithm is finite."""
+"""Softmax bounded from below, so that its logarithm is finite."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST = exp(-64.0)
-"""Of the largest probability of a row, as PaddlePaddle's kernel for processors bounds it."""
+"""The bound, as a share of the largest probability of a row, as in PaddlePaddle's kernel for processors."""
 
 
 def bounded_softmax(x: Tensor, axis: int, into: Tensor | None = None) -> Tensor:
-    """Return the softmax of x along an axis, nothing of it below ``LEAST`` times the largest; of fp16, which has no such number, torch's own."""
+    """Return the softmax of x along an axis, at least ``LEAST`` times its largest; torch's own for fp16, which cannot hold the bound."""
     p = torch.softmax(x, axis, out=into)
     if not p.numel() or torch.finfo(p.dtype).tiny > LEAST:
         return p
@@ -28,12 +28,12 @@ def bounded_softmax(x: Tensor, axis: int, into: Tensor | None = None) -> Tensor:
 
 
 def gradient_of_logarithm(p: Tensor, d: Tensor, axis: int) -> Tensor:
-    """Return the gradient of x through log(p), of which d is the gradient: d - p sum(d)."""
+    """Return the gradient of x through log(p), with d the gradient of log(p): d - p sum(d)."""
     return torch.mul(p, d.sum(axis, keepdim=True)).neg_().add_(d)
 
 
 def gradient_of_classes(p: Tensor, label: Tensor, d: Tensor, ignored: int) -> Tensor:
-    """Return the gradient of x through -log(p) at class numbers along the last axis: d p, less d at the class; 0 where the class is ignored."""
+    """Return the gradient of x through -log(p) at class numbers along the last axis. It is d p, less d at the class; 0 for the ignored class."""
     shape = (*p.shape[:-1], 1)
     index = label.reshape(shape).long()
     left_out = index == ignored
@@ -76,5 +76,5 @@ def _rows(p: Spec, axis: int) -> Size:
 
 
 def _picking(p: Spec) -> Size:
-    """Return the bytes of the class numbers, of those that count, of which these are, and of the gradient of each twice."""
+    """Return the bytes of the class numbers, the mask of valid ones, and the gradient of each twice."""
     return product(p.known_dims[:-1]) * (2 * _NUMBER + _SWITCH) + 2 * _rows(p, -1)

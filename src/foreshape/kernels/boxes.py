@@ -1,7 +1,6 @@
-"""Boxes, ``[..., 4]`` of left, top, right and bottom: areas, overlaps, and the suppression of boxes that overlap better ones.
+"""Boxes, ``[..., 4]`` of left, top, right and bottom: areas, overlaps, and non-maximum suppression.
 
-``pixel`` is what a box is larger by than its last coordinate minus its first: 1 where coordinates number whole pixels, 0 where they are
-places on an axis.
+A box is its last coordinate minus its first, plus ``pixel``, wide: 1 for numbers of whole pixels, 0 for places on an axis.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Overlap = Callable[["Tensor", "Tensor"], "Tensor"]
-"""How much boxes ``[..., 4]`` overlap others, pair by pair, broadcast."""
+"""The overlap of boxes ``[..., 4]`` with others, pair by pair, broadcast."""
 
 
 def areas(boxes: Tensor, pixel: float) -> Tensor:
-    """``[...]``: width times height; 0 of a box whose right is left of its left, or whose bottom is above its top."""
+    """Return ``[...]``: width times height; 0 of a box whose right is left of its left, or whose bottom is above its top."""
     size = boxes[..., 2:] - boxes[..., :2]
     turned = (size < 0).any(-1)
     if pixel:
@@ -29,7 +28,7 @@ def areas(boxes: Tensor, pixel: float) -> Tensor:
 
 
 def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
-    """Intersection over union of boxes that are paired (or broadcast); 0 of boxes that lie apart, NaN of two that touch and have no area."""
+    """Return the intersection over union of paired (or broadcast) boxes; 0 for separate boxes, NaN for two touching boxes without area."""
     left, top, right, bottom = a.unbind(-1)  # column by column: of many pairs several times as fast as two by two
     other_left, other_top, other_right, other_bottom = b.unbind(-1)
     both = torch.minimum(right, other_right).sub_(torch.maximum(left, other_left))
@@ -41,7 +40,7 @@ def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
 
 
 def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:
-    """The order by falling score, within rising groups where there are such; equal ones stay in their order: int64 ``[n]``.
+    """Return the order by falling score, within rising groups where there are such; equal ones stay in their order: int64 ``[n]``.
 
     Scores are compared as fp32, as PaddlePaddle does with doubles too.
     """
@@ -50,35 +49,35 @@ def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:
 
 
 def places_in_groups(group: Tensor) -> Tensor:
-    """For each element of rising groups its place in its group, from 0: int64 ``[n]``."""
+    """Return for each element of rising groups its place in its group, from 0: int64 ``[n]``."""
     at = torch.arange(len(group), device=group.device)
     return at - torch.searchsorted(group, group)
 
 
 def begins(group: Tensor) -> Tensor:
-    """Whether each element of rising groups is the first of its group: bool ``[n]``."""
+    """Return True for each element of rising groups that is the first of its group: bool ``[n]``."""
     first = torch.ones_like(group, dtype=torch.bool)
     torch.ne(group[1:], group[:-1], out=first[1:])
     return first
 
 
 def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
-    """Greedy suppression: each box stays that overlaps none that stays before it, in its group, by more than the threshold.
+    """Suppress boxes greedily: a box stays if it overlaps no kept box before it, in its group, by more than the threshold.
 
-    Where ``eta`` is below 1, a group's threshold, as long as it is above 0.5, is multiplied by it after each box that stays.
+    If ``eta`` is below 1, a group's threshold, while above 0.5, is multiplied by it after each kept box.
 
     Args:
         boxes: ``[n, 4]``, group by group, in each the best first.
         group: int64 ``[n]``, rising.
 
     Returns:
-        which stay, rising: int64.
+        the numbers of the kept boxes, rising: int64.
     """
     at = torch.arange(len(boxes), device=boxes.device)
     if eta < 1:
         return _adaptively(at, boxes, group, threshold, eta, overlap)
     stay: list[Tensor] = []
-    while len(at):  # a block of what is left decides among itself, and what stays of it about what is left of its last group
+    while len(at):  # a block of the rest decides among itself, and its kept boxes about the rest of its last group
         head, at = at[:BLOCK], at[BLOCK:]
         best, of = boxes[head], group[head]
         goes = (overlap(best.unsqueeze(1), best) <= threshold).logical_not_().logical_and_(of.unsqueeze(1) == of)
@@ -93,16 +92,16 @@ def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, ove
 
 
 BLOCK, CHUNK = 256, 1024
-"""How many boxes are compared with each other, and how many at once with what stays of these."""
+"""The number of boxes compared with each other, and of boxes compared at once with the kept ones of these."""
 
 
 def pairs_taken(boxes: Size, item: int) -> Size:
-    """The bytes that `unsuppressed` takes for the pairs of so many boxes that it looks at in one go; numbers have ``item`` bytes."""
+    """Return the bytes of `unsuppressed` for the pairs of so many boxes looked at in one go; numbers have ``item`` bytes."""
     return (12 * item + 6) * minimum(boxes, BLOCK) * minimum(boxes, CHUNK)
 
 
 def _first_come(goes: Tensor) -> Tensor:
-    """Which stay, where of ``goes[i, j]`` i lets j go if it stays and is before j: int64."""
+    """Return the numbers of the kept boxes, given ``goes[i, j]``: i, if kept and before j, drops j: int64."""
     import numpy
 
     rows = numpy.packbits(goes.cpu().numpy(), axis=1, bitorder="little")
@@ -115,9 +114,9 @@ def _first_come(goes: Tensor) -> Tensor:
 
 
 def _adaptively(at: Tensor, boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
-    """`unsuppressed` where thresholds fall, round by round: the first box left of every group stays, and what overlaps it too much goes.
+    """Suppress as `unsuppressed` with falling thresholds, round by round: the first box left of every group stays, and drops boxes that overlap it too much.
 
-    A threshold that has fallen may be below what passed an earlier one, so that the most is kept by which a box overlaps any before it.
+    A fallen threshold may be below an overlap passed earlier, so the largest overlap of a box with any before it is kept.
     """
     stay: list[Tensor] = []
     group = begins(group).cumsum(0) - 1
@@ -140,13 +139,13 @@ def _adaptively(at: Tensor, boxes: Tensor, group: Tensor, threshold: float, eta:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """The nearest whole numbers; halves away from zero, as C has it."""
+    """Return the nearest whole numbers; halves away from zero, as C has it."""
     whole = x.trunc()
     return whole + ((x - whole).abs() >= 0.5) * x.sign()
 
 
 def image_sizes(info: Tensor) -> Tensor:
-    """``[images, 2]``: width and height of the images before they were scaled, from ``[images, 3]`` of height, width and scale."""
+    """Return ``[images, 2]``: width and height of the images before they were scaled, from ``[images, 3]`` of height, width and scale."""
     return rounded(info[:, :2] / info[:, 2:3]).flip(1)
 
 

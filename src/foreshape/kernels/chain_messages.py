@@ -1,8 +1,7 @@
 """Forward and backward messages of linear chains, over all sequences at once, a time step at a time while the batch shrinks.
 
-Rows stand in the order of `Offsets.by_time`. Messages are normalised probabilities in fp64, one matrix product a step; where
-even that underflows (a path that is nearly impossible is the only one), they are computed again as logarithms, which costs
-``tags * tags`` exponentials a row. `Chains.log` says which of the two they are.
+Rows stand in the order of `Offsets.by_time`. Messages are normalised probabilities in fp64, one matrix product a step; if even that underflows (the only path
+is nearly impossible), they are computed again as logarithms. This costs ``tags * tags`` exponentials a row. `Chains.log` tells the two apart.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ _SMALLEST_NORM = -600.0
 
 
 class Chains:
-    """The potentials of a minibatch of chains: ``emission`` of each row by time, ``transition`` ``[tags + 2, tags]`` with the weights
-    of starting in row 0, of ending in row 1 and of tag i followed by tag j at ``[i + 2, j]``.
+    """The potentials of a minibatch of chains: ``emission`` of each row by time, ``transition`` ``[tags + 2, tags]``. The latter has the weights of starting
+    in row 0, of ending in row 1, and of tag i followed by tag j at ``[i + 2, j]``.
 
-    Each is divided by its largest element, so that nothing overflows; `emission_scale` (of each row) and `scales` (start, end,
-    transition) are the logarithms of these.
+    Each is divided by its largest element against overflow; `emission_scale` (of each row) and `scales` (start, end, transition) are the logarithms of these.
     """
 
     def __init__(self, emission: Tensor, transition: Tensor, offsets: Offsets, log: bool = False) -> None:
@@ -41,11 +39,12 @@ class Chains:
         for alive in offsets.alive:
             starts.append(starts[-1] + alive)
         self.spans = list(pairwise(starts))
-        """For each time step where its rows begin and end."""
+        """The range of the rows of each time step."""
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """Of every row the message from the rows before it and its own emission, normalised ``[rows, tags]``, and the logarithm of
-        its norm ``[rows]``."""
+        """Return of every row the message from the rows before it and its own emission, normalised ``[rows, tags]``, and the logarithm of its norm
+        ``[rows]``.
+        """
         out = torch.empty_like(self.x)
         norms = self.x.new_empty(len(self.x))
         before = 0
@@ -56,7 +55,7 @@ class Chains:
         return out, norms
 
     def backward(self) -> tuple[Tensor, Tensor]:
-        """Of every row the message from the rows after it, normalised ``[rows, tags]``, and the logarithm of its norm ``[rows]``."""
+        """Return of every row the message from the rows after it, normalised ``[rows, tags]``, and the logarithm of its norm ``[rows]``."""
         out = torch.empty_like(self.x)
         norms = self.x.new_empty(len(self.x))
         after = (0, 0)
@@ -72,24 +71,24 @@ class Chains:
         return out, norms
 
     def total(self, last: Tensor) -> Tensor:
-        """The logarithm of the sum over the end tags of a forward message."""
+        """Return the logarithm of the sum over the end tags of a forward message."""
         return torch.logsumexp(last + self.end, 1) if self.log else (last @ self.end).log()
 
     def safe(self, norms: Tensor) -> bool:
-        """Whether no message lost what could matter."""
+        """Return True if no message lost significant weight."""
         return self.log or bool((norms > _SMALLEST_NORM).all())
 
     def marginals(self, forward: Tensor, backward: Tensor) -> tuple[Tensor, Tensor]:
-        """Of every row the probability of each tag ``[rows, tags]``, and the logarithm of the norm ``[rows]``."""
+        """Return of every row the probability of each tag ``[rows, tags]``, and the logarithm of the norm ``[rows]``."""
         out, norms = torch.empty_like(self.x), self.x.new_empty(len(self.x))
         self._normalise(self._combined(forward, backward), out, norms)
         return (out.exp_() if self.log else out), norms
 
     def pairs(self, forward: Tensor, backward: Tensor, norms: Tensor, weight: Tensor) -> Tensor:
-        """The expected number of times that tag i is followed by tag j ``[tags, tags]``, each row counted ``weight`` times.
+        """Return the expected number of times that tag i is followed by tag j ``[tags, tags]``, each row counted ``weight`` times.
 
         Args:
-            norms: of every row the logarithm of the norm of forward * backward * (what normalised ``backward``).
+            norms: of every row the logarithm of the norm of forward * backward * (the norm of ``backward``).
         """
         if len(self.spans) < 2:
             return self.x.new_zeros(self.inner.shape)
@@ -130,7 +129,7 @@ class Chains:
 
 
 def best_paths(emission: Tensor, transition: Tensor, offsets: Offsets) -> Tensor:
-    """The tags of the path with the largest sum of weights (Viterbi), by time: int64 ``[rows]``. Of equal ones the first tag."""
+    """Return the tags of the path with the largest sum of weights (Viterbi), by time: int64 ``[rows]``. Of equal ones the first tag."""
     rows = len(emission)
     out = torch.empty(rows, dtype=torch.int64, device=emission.device)
     if not rows:

@@ -18,7 +18,7 @@ _MEAN = 1
 
 
 def workspace(label: Spec) -> Size:
-    """The bytes of a label's copy in the type that torch's kernels take; 0 where it is of that type."""
+    """Return the bytes of a label's copy in the type of torch's kernels; 0 if it has this type."""
     return 0 if label.dtype is INT64 else INT64.itemsize * label.elements
 
 
@@ -69,9 +69,9 @@ class ClassLoss:
         return FusedKernel("{op} log_softmax", "{log_softmax}({0}, 1)", {"log_softmax": Lazy(lambda: torch.log_softmax)}, effects=Effects(contiguous=(0,)))
 
     def mean(self, label: Spec) -> FusedKernel:
-        """Return the mean loss and the number of rows that count, of logarithms and labels."""
+        """Return the mean loss and the number of counted rows, of logarithms and labels."""
         return FusedKernel("{op} loss", "{loss}({0}, {1})", {"loss": self.forward}, workspace=lambda: workspace(label))
 
     def gradient(self, label: Spec) -> FusedKernel:
-        """Return the gradient of the logits, of logarithms, labels, the gradient of the mean, and the number of rows that count."""
+        """Return the gradient of the logits, of logarithms, labels, the gradient of the mean, and the number of counted rows."""
         return FusedKernel("{op} gradient", "{gradient}({0}, {1}, {2}, {3})", {"gradient": self.backward}, workspace=lambda: workspace(label))

@@ -21,7 +21,7 @@ class Convolution:
     """A convolution of images ``x`` with filters ``w`` to ``y``, given as specs.
 
     Args:
-        by_window: whether its strides and dilations may be ones that torch computes otherwise; see `foreshape.kernels.pointwise`.
+        by_window: settle its strides and dilations as torch needs; see `foreshape.kernels.pointwise`.
     """
 
     __slots__ = ("by_window", "dilations", "groups", "paddings", "strides", "w", "x", "y")
@@ -55,7 +55,7 @@ class Convolution:
         return f"{self.strides}, {self.paddings}, {self.dilations}"
 
     def _workspace(self, requested: Sequence[bool] | None) -> Size:
-        """Return the bytes that it takes besides its results; with ``requested``, that its gradients take."""
+        """Return the bytes of its workspace; with ``requested``, its gradients' workspace."""
         if self.y.dtype is None:
             return 0
         x, w, y = self.x.known_dims, self.w.known_dims, self.y.known_dims

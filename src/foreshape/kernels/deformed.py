@@ -1,4 +1,4 @@
-"""Windows whose pixels are moved: images read between pixels, one image at a time, and the gradients of that."""
+"""Windows with moved pixels: images read between pixels, one image at a time, and the gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of a convolution are: their sizes, strides, paddings and dilations, and how many sets of offsets there are."""
+    """The windows of a convolution: their sizes, strides, paddings and dilations, and the number of sets of offsets."""
 
     window: tuple[int, int]
     strides: Sequence[int]
@@ -23,7 +23,7 @@ class Windows:
     sets: int
 
     def regular(self, count: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``[kh, 1, oh, 1]`` and columns ``[1, kw, 1, ow]`` of all pixels of all windows, before they are moved."""
+        """Return rows ``[kh, 1, oh, 1]`` and columns ``[1, kw, 1, ow]`` of all pixels of all windows, before they are moved."""
         out: list[Tensor] = []
         for k, s, p, d, n in zip(self.window, self.strides, self.paddings, self.dilations, count, strict=True):
             first = torch.arange(n, device=like.device, dtype=like.dtype) * s - p
@@ -44,7 +44,7 @@ class Places:
     inside: Tensor
 
     def corners(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """For each of the four pixels around: its number, its weight, and the derivatives of that by row and by column; 0 where there is no pixel."""
+        """Yield for each of the four pixels around its number, its weight, and the derivatives of the weight by row and by column. All are 0 for no pixel."""
         height, width = self.size
         for at_row in (0, 1):
             for at_column in (0, 1):
@@ -60,7 +60,7 @@ class Places:
 
 
 def places(offset: Tensor, windows: Windows, size: tuple[int, int]) -> Places:
-    """Where the pixels of the windows over an image of ``size`` are. ``offset [sets * kh * kw * 2, oh, ow]``: rows, then columns, of each pixel."""
+    """Return the places of the pixels of the windows over an image of ``size``. ``offset [sets * kh * kw * 2, oh, ow]``: rows, then columns, of each pixel."""
     kh, kw = windows.window
     count = (int(offset.shape[1]), int(offset.shape[2]))
     moved = offset.reshape(windows.sets, kh, kw, 2, *count)
@@ -73,7 +73,7 @@ def places(offset: Tensor, windows: Windows, size: tuple[int, int]) -> Places:
 
 
 def read(image: Tensor, at: Places) -> Tensor:
-    """``image [sets, channels, pixels]`` at the places: [sets, channels, points]."""
+    """Return ``image [sets, channels, pixels]`` at the places: [sets, channels, points]."""
     out: Tensor | None = None
     for index, weight, _, _ in at.corners():
         part = image.gather(2, index.unsqueeze(1).expand(-1, image.shape[1], -1)).mul_(weight.unsqueeze(1))
@@ -83,13 +83,13 @@ def read(image: Tensor, at: Places) -> Tensor:
 
 
 def spread(d: Tensor, at: Places, into: Tensor) -> None:
-    """The adjoint of `read`: the gradient of what was read is added to that of the image."""
+    """Add the gradient of `read` to the gradient of the image, as its adjoint."""
     for index, weight, _, _ in at.corners():
         into.scatter_add_(2, index.unsqueeze(1).expand(-1, into.shape[1], -1), d * weight.unsqueeze(1))
 
 
 def moved(image: Tensor, d: Tensor, at: Places) -> tuple[Tensor, Tensor]:
-    """The gradients of the rows and of the columns of the places, ``[sets, points]``."""
+    """Return the gradients of the rows and of the columns of the places, ``[sets, points]``."""
     by_row = torch.zeros_like(at.below)
     by_column = torch.zeros_like(at.below)
     for index, _, of_row, of_column in at.corners():

@@ -1,4 +1,4 @@
-"""From scored boxes to detections: what the suppression of several classes and images at once is made of."""
+"""Detections from scored boxes: the parts of the suppression of several classes and images at once."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Scored(NamedTuple):
     score: Tensor
     """``[n]``."""
     row: Tensor
-    """int64 ``[n]``: which row of all boxes it is."""
+    """int64 ``[n]``: its number among all boxes."""
 
     def chosen(self, which: Tensor) -> Scored:
-        """Those with these numbers (int64), or for which this holds (bool)."""
+        """Return the boxes of these numbers (int64), or of this mask (bool)."""
         return Scored(self.group[which], self.score[which], self.row[which])
 
 
 def candidates(score: Tensor, group: Tensor, row: Tensor, top_k: int) -> Scored:
-    """Of each group the ``top_k`` best (-1: all), the best first, of scores, groups and rows ``[n]`` in any order."""
+    """Return of each group the ``top_k`` best (-1: all), the best first, of scores, groups and rows ``[n]`` in any order."""
     order = best_first(score, group)
     found = Scored(group[order], score[order], row[order])
     return found if top_k < 0 else found.chosen(places_in_groups(found.group) < top_k)
 
 
 def suppress(found: Scored, boxes: Tensor, threshold: float, eta: float, overlap: Overlap) -> Scored:
-    """Those that stay, group by group; ``boxes``: ``[rows, width]``."""
+    """Return the kept boxes, group by group; ``boxes``: ``[rows, width]``."""
     return found.chosen(unsuppressed(boxes[found.row], found.group, threshold, eta, overlap))
 
 
 def best_of_images(found: Scored, classes: int, most: int) -> Scored:
-    """Of each image the ``most`` best of all classes (-1: all), where equal ones count in their order; the order stays."""
+    """Return of each image the ``most`` best of all classes (-1: all), with equal ones in their order; the order stays."""
     if most < 0:
         return found
     image = found.group // max(classes, 1)
@@ -50,11 +50,11 @@ def best_of_images(found: Scored, classes: int, most: int) -> Scored:
 
 
 def detections(found: Scored, classes: int, boxes: Tensor) -> Tensor:
-    """``[n, 2 + width]``: class, score and box of each."""
+    """Return ``[n, 2 + width]``: class, score and box of each."""
     label = (found.group % max(classes, 1)).to(boxes.dtype)
     return torch.cat([label.unsqueeze(1), found.score.unsqueeze(1), boxes[found.row]], 1)
 
 
 def per_image(found: Scored, classes: int, images: int) -> Tensor:
-    """How many there are of each image: int64 ``[images]``."""
+    """Count the boxes of each image: int64 ``[images]``."""
     return torch.bincount(found.group // max(classes, 1), minlength=images)

@@ -1,7 +1,7 @@
-"""Convolutions and products with a weight that never changes, by oneDNN's own library.
+"""Convolutions and products with a constant weight, by oneDNN's own library.
 
-For each size that comes there is one kernel; what it is called with is taken by one thread at a time. Sizes, element types and the order in
-memory are compared before the library sees an address.
+There is one kernel for each size; its arguments are held by one thread at a time. Sizes, element types and the order in memory are compared before the
+library sees an address.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
-"""Zeros around images: for each axis, at both ends; or from the sizes of the images to those before and those behind each axis."""
+"""Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
 MOST = 32
-"""Of so many sizes the kernels are kept."""
+"""The most sizes with kept kernels."""
 FEW = 400_000
 """So many multiplications repay no second thread."""
 SMALL = 1 << 16
@@ -45,7 +45,7 @@ ADDED = FIRST_POST_OPERATION | OTHER
 
 
 class _Call:
-    """What a kernel is called with: memory objects whose addresses are set for each call, and a scratchpad, where that is small."""
+    """The arguments of a kernel: memory objects with addresses set for each call, and a scratchpad, if small."""
 
     __slots__ = ("_kept", "arguments", "other", "result", "scratchpad", "source", "stream")
 
@@ -62,15 +62,15 @@ class _Call:
 
 
 Kernel = Callable[["Tensor", "Tensor | None"], "Tensor"]
-"""A kernel for one size: of what comes in, and of what is added to it."""
+"""A kernel for one size: of its operand, and of an added one."""
 
 
 class Described(NamedTuple):
-    """What a primitive computes for one size.
+    """A primitive's computation for one size.
 
-    ``orders``: how all that comes and goes with a call lies, by the names of the primitive's arguments: ``names`` are those of what comes in,
-    and `RESULT`. ``constants`` are there before, such as weights. ``dims`` and ``steps``, between elements, are the result's. ``part``: where
-    not all of the first that comes in is read, at which byte that begins and before which it ends.
+    ``orders``: the layouts of all operands and the result of a call, by the names of the primitive's arguments: ``names`` are the operands', and `RESULT`.
+    ``constants`` exist before, such as weights. ``dims`` and ``steps``, between elements, are the result's. ``part``: the range of bytes of the first operand
+    to read, if not all of it.
     """
 
     primitive: Handle
@@ -83,12 +83,12 @@ class Described(NamedTuple):
 
 
 def order_of(dims: Sequence[int]) -> tuple[int, ...]:
-    """The steps between elements of all that is computed here: images have the channels innermost."""
+    """Return the steps between elements of all operands and results here: images have the channels innermost."""
     return channels_innermost(dims) if len(dims) == 4 else in_rows(dims)
 
 
 def _kernel(library: Library, of: Described) -> Kernel:
-    """The kernel of a described primitive."""
+    """Return the kernel of a described primitive."""
     primitive, order = library.primitive(of.primitive), library.scratchpad(of.primitive)
     scratch, orders, constants = library.nbytes(order), of.orders, of.constants
     if scratch:
@@ -97,7 +97,7 @@ def _kernel(library: Library, of: Described) -> Kernel:
     count, shape, steps, large = len(orders) + len(constants), torch.Size(of.dims), of.steps, scratch > SMALL
     free: list[_Call] = []
 
-    def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # which holds the primitive
+    def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # it holds the primitive
         if x.dtype is not number or not x.is_cpu:  # kernels are kept by sizes
             raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} {list(x.shape)} on {x.device}")
         try:
@@ -132,11 +132,11 @@ class Otherwise(Protocol):
 
 
 class _Packed:
-    """A weight, in the order that kernels want, which is mostly the same for all sizes; and the kernels.
+    """A weight, in the order for its kernels (mostly the same for all sizes), and the kernels.
 
     Args:
-        dims, steps: of the weight, as the library has them, with the steps between elements as it lies in rows.
-        otherwise: makes of the weight in rows what takes sizes for which the library has no kernel, and tensors without elements.
+        dims, steps: of the weight, as the library has them, with the steps between elements of a contiguous one.
+        otherwise: makes, of the contiguous weight, the kernel for sizes without a kernel of the library, and for tensors without elements.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class _Packed:
         self._lock = threading.Lock()
 
     def _find(self, key: Hashable, x: Tensor, adds: bool) -> Kernel:
-        """The kernel of a size that comes for the first time."""
+        """Return the kernel of a new size."""
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
@@ -173,7 +173,7 @@ class _Packed:
             return found
 
     def described(self, library: Library, dims: Sequence[Sequence[int]]) -> Described:
-        """What is computed of something of these dims, and of a second one that is added.
+        """Return the computation for an operand of these dims, and for a second, added one.
 
         Raises:
             Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
@@ -186,11 +186,11 @@ class _Packed:
         return found
 
     def _check(self, x: Tensor) -> None:
-        """Refuse what no kernel takes."""
+        """Refuse operands that no kernel takes."""
         raise NotImplementedError
 
     def _described(self, dims: Sequence[int], adds: bool) -> Described:
-        """What is computed of something of these dims."""
+        """Return the computation for an operand of these dims."""
         raise NotImplementedError
 
     def _other(self) -> Kernel:
@@ -202,7 +202,7 @@ class _Packed:
         return lambda x, other: kernel(x) if other is None else kernel.add(x, other)
 
     def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> Described:
-        """A described primitive with its weight. The order that the first one wants is the weight's from then on."""
+        """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
         library, value, order = self._library, self._value, self._order
         wanted = library.wanted_weights(primitive)
         if not library.same(wanted, order):
@@ -221,18 +221,18 @@ class _Packed:
 
 
 class _PackedWindows(_Packed):
-    """What windows compute of images, with the channels innermost in memory."""
+    """Windows over images, with the channels innermost in memory."""
 
     _channels: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of fp32 images ``[n, channels, height, width]``."""
+        """Return the result of fp32 images ``[n, channels, height, width]``."""
         key = (x.shape, self._library.threads(), False)
         kernel = self._kernels.get(key) or self._find(key, x, False)
         return kernel(x.contiguous(memory_format=torch.channels_last), None)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """With ``other``, of the result's shape, added before the function."""
+        """Return the result, with ``other``, of its shape, added before the function."""
         key = (x.shape, self._library.threads(), True)
         kernel = self._kernels.get(key) or self._find(key, x, True)
         return kernel(x.contiguous(memory_format=torch.channels_last), other)
@@ -253,7 +253,7 @@ class PackedConvolution(_PackedWindows):
     Args:
         weight: [out, channels / groups, height, width], fp32.
         bias: [out], or None.
-        paddings: for each axis, at both ends; or from the sizes of the images to those before and behind.
+        paddings: for each axis, at both ends; or from the sizes of the images to the zeros before and behind.
     """
 
     def __init__(
@@ -289,12 +289,13 @@ class PackedConvolution(_PackedWindows):
 
 
 TOGETHER = 2048
-"""A transposed convolution with more weights than this for each channel of its result is added up in parts, each of which oneDNN's library (2023.2)
-gives the bias and the function: seen from 4096 on, with windows of 4, 8 and 16 pixels."""
+"""The most weights for each channel of the result of a transposed convolution in one piece. Larger sums are added up in parts. oneDNN's library (2023.2)
+gives each part the bias and the function: seen from 4096 on, with windows of 4, 8 and 16 pixels.
+"""
 
 
 _GRADIENT = "conv:"
-"""How the library names transposed convolutions that are the gradients of convolutions, with a loop for what follows that takes 20 to 80 times as long."""
+"""The library's name for transposed convolutions as the gradients of convolutions, with a loop for the following functions, 20 to 80 times slower."""
 
 
 class PackedTransposedConvolution(_PackedWindows):
@@ -303,7 +304,7 @@ class PackedTransposedConvolution(_PackedWindows):
     Args:
         weight: [channels, out, height, width], fp32.
         bias: [out], or None.
-        more: rows and columns of the result behind what the windows reach with their paddings taken off.
+        more: rows and columns of the result behind the windows' reach, less their paddings.
     """
 
     def __init__(
@@ -356,7 +357,7 @@ class PackedProduct(_Packed):
         super().__init__(library, weight, weight.shape, in_rows(weight.shape), bias, functions, otherwise)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of fp32 rows ``[..., k]``."""
+        """Return the result of fp32 rows ``[..., k]``."""
         key = (x.shape, self._library.threads())
         kernel = self._kernels.get(key) or self._find(key, x, False)
         return kernel(x.contiguous(), None)
@@ -381,16 +382,16 @@ class PackedProduct(_Packed):
 
 
 def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
-    """Those that say something: in a window of one pixel nothing is apart, and the library takes no number without limits."""
+    """Return the effective dilations: 1 for a window of one pixel, since the library limits them."""
     return [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
 
 
 def in_rows(dims: Sequence[int]) -> tuple[int, ...]:
-    """The steps between elements where the last dim is innermost."""
+    """Return the steps between elements where the last dim is innermost."""
     return tuple(prod(dims[k + 1 :]) for k in range(len(dims)))
 
 
 def channels_innermost(dims: Sequence[int]) -> tuple[int, ...]:
-    """The steps between elements of images ``[n, channels, height, width]`` with the channels innermost."""
+    """Return the steps between elements of images ``[n, channels, height, width]`` with the channels innermost."""
     _, channels, height, width = dims
     return (height * width * channels, 1, width * channels, channels)

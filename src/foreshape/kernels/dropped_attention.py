@@ -1,6 +1,6 @@
-"""Attention some of whose weights are dropped, in one kernel each way: a few heads at a time, whose weights stay in the cache and are not kept.
+"""Attention with dropout of its weights, in one kernel each way. It computes a few heads at a time: their weights stay in the cache and are not kept.
 
-What is kept between the passes is a byte for each weight, which says whether it was dropped.
+A byte for each weight is kept between the passes: the mask of dropout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Part = tuple[slice, slice]
 class DroppedAttention:
     """``by * (softmax(scale q k' + mask) * kept) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
-    ``later``: what is added besides to scores of rows of k that are later than the row of q; 0 for nothing.
+    ``later``: the value added to scores of rows of k later than the row of q; 0 for none.
     """
 
     __slots__ = ("by", "later", "scale", "turned")
@@ -36,7 +36,7 @@ class DroppedAttention:
         self.scale, self.turned, self.by, self.later = scale, turned, by, later
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The result. ``kept``: uint8 ``[batch, heads, time, keys]``."""
+        """Return the result. ``kept``: uint8 ``[batch, heads, time, keys]``."""
         q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
         out, hidden = _by_time(q, v.shape[-1]), self._hidden(q, k)
         for at in _parts(kept):
@@ -45,7 +45,7 @@ class DroppedAttention:
         return out if rank == 4 else out.squeeze(1)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of q, k and v; the weights are made again."""
+        """Return the gradients of q, k and v; the weights are made again."""
         q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
         d = d if rank == 4 else d.unsqueeze(1)
         d_q, d_k, d_v = (_by_time(x, x.shape[-1]) for x in (q, k, v))
@@ -62,13 +62,13 @@ class DroppedAttention:
         return d_q, d_k.mT if self.turned else d_k, d_v
 
     def shape(self, q: Tensor, k: Tensor) -> tuple[int, ...]:
-        """That of the weights."""
+        """Return the shape of the weights."""
         return (*q.shape[:-1], k.shape[-1 if self.turned else -2])
 
     def _operands(
         self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, int]:
-        """The operands with heads, and how many dims they had."""
+        """Return the operands with heads, and how many dims they had."""
         rank = q.dim()
         if self.turned:
             k = k.mT
@@ -78,7 +78,7 @@ class DroppedAttention:
         return q, k, v, kept, None if mask is None else mask.expand(kept.shape), rank
 
     def _hidden(self, q: Tensor, k: Tensor) -> Tensor | None:
-        """What hides later rows."""
+        """Return the mask over later rows."""
         return q.new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1) if self.later else None
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None, hidden: Tensor | None, at: _Part) -> Tensor:
@@ -97,7 +97,7 @@ def _by_time(like: Tensor, width: int) -> Tensor:
 
 
 def _parts(kept: Tensor) -> Iterator[_Part]:
-    """What is done at a time: some examples, or some heads of one."""
+    """Yield the parts done at a time: some examples, or some heads of one."""
     batch, heads, *of_head = kept.shape
     size = max(1, of_head[0] * of_head[1])
     examples = max(1, PIECE // (size * max(1, heads)))
@@ -108,9 +108,9 @@ def _parts(kept: Tensor) -> Iterator[_Part]:
 
 
 def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> tuple[Size, Size]:
-    """What the kernels take while they run, forward and backward, for operands of these dims: pieces of the weights, and of the operands.
+    """Return the workspaces of the kernels, forward and backward, for operands of these dims: pieces of the weights, and of the operands.
 
-    ``later``: whether they hide later rows themselves.
+    ``later``: True if they hide later rows themselves.
     """
     time, keys = q[-2], v[-2]
     weights = minimum(product(q[:-1]) * keys, PIECE + time * keys) * _BYTES
@@ -124,20 +124,20 @@ def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> 
 
 
 def drawing_call(of: DroppedAttention, draw: Callable[..., Tensor], weights: Sequence[Size]) -> FusedKernel:
-    """Return the numbers that say which weights, of these dims, are kept; of q and k."""
+    """Return the random mask of kept weights, of these dims; of q and k."""
     constants = {"draw": draw, "shape": of.shape}
     return FusedKernel("{op} draw shape", "{draw}({shape}({0}, {1}), {0}.device)", constants, workspace=lambda: drawing_bytes(product(weights)))
 
 
 def forward_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
-    """Return the attention of q, k, v, the weights that are kept, and a mask."""
+    """Return the attention of q, k, v, the mask of dropout, and a mask."""
     effects = Effects(result_order={0: axes_by_time(rank, of.turned)[0]})
     text = call_text("attention", 5 if masked else 4)
     return FusedKernel("attention", text, {"attention": of.forward}, effects=effects, workspace=workspace, work=work_of_attention)
 
 
 def gradient_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
-    """Return the gradients of q, k and v, of q, k, v, the weights that are kept, the gradient of the result, and a mask."""
+    """Return the gradients of q, k and v, of q, k, v, the mask of dropout, the gradient of the result, and a mask."""
     by_time, k_order = axes_by_time(rank, of.turned)
     effects = Effects(result_order={0: by_time, 1: k_order, 2: by_time})
     text = call_text("gradient", 6 if masked else 5)

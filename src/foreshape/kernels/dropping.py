@@ -1,4 +1,4 @@
-"""Which elements a dropout keeps: drawn a piece at a time, from whole numbers, of which the generator makes more in a second than of shares."""
+"""The mask of dropout: drawn a piece at a time, from whole numbers, since the generator makes more of them in a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANGE = 1 << 31
 
 
 def draw_kept(shape: Sequence[int], keep: float, device: Any, generator: Generator | None) -> Tensor:
-    """uint8 of this shape: 1 with the probability ``keep``, rounded to a multiple of 2^-31, and 0 otherwise."""
+    """Return uint8 of this shape: 1 with the probability ``keep``, rounded to a multiple of 2^-31, and 0 otherwise."""
     kept = torch.empty(shape, dtype=torch.uint8, device=device)
     if kept.device.type != "cpu":
         return kept.bernoulli_(keep, generator=generator)
@@ -30,5 +30,5 @@ def draw_kept(shape: Sequence[int], keep: float, device: Any, generator: Generat
 
 
 def drawing_bytes(elements: Size) -> Size:
-    """What `draw_kept` takes while it runs, besides its result."""
+    """Return the workspace of `draw_kept` in bytes."""
     return minimum(elements, PIECE) * 4

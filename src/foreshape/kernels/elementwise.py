@@ -1,4 +1,4 @@
-"""Kernels that go over the elements of a tensor once: rectifiers, sums into a place, constants, bias gradients, channel shuffles."""
+"""Kernels with one pass over the elements of a tensor: rectifiers, sums in place, constants, bias gradients, channel shuffles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _OUTLIVES = Effects(outlives=True)
 
 
 def relu() -> FusedKernel:
-    """Return the rectifier, which can work in the memory of its operand."""
+    """Return the rectifier, possibly in the memory of its operand."""
     return FusedKernel("rectifier relu", "{relu}({0})", {"relu": Lazy(lambda: torch.relu)}, "{0}.relu_()", _TAKES_OVER)
 
 
 def relu_gradient() -> FusedKernel:
-    """Return the gradient of a rectifier, of its result and the gradient of that."""
+    """Return the gradient of a rectifier, of its result and the gradient of the result."""
     return FusedKernel("{op} threshold", "{threshold}({1}, {0}, 0)", {"threshold": Lazy(lambda: aten.threshold_backward)})
 
 
@@ -52,12 +52,12 @@ def affine(by: str, shift: str) -> FusedKernel:
 
 
 def constant(value: Any) -> FusedKernel:
-    """Return what is the same in every run, made once: a tensor, or a `Lazy` one."""
+    """Return a constant of every run, made once: a tensor, or a `Lazy` one."""
     return FusedKernel("step value", "{value}", {"value": value}, effects=_OUTLIVES)
 
 
 def packed_constant(name: str, place: int) -> FusedKernel:
-    """Return one of several constants that are made when the step is bound."""
+    """Return one of several constants made when the step is bound."""
     return FusedKernel("constant ", f"{name}[{place}]", effects=_OUTLIVES)
 
 

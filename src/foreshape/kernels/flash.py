@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 _VECTOR = 16
-"""The most numbers that torch's kernel takes at once: fewer columns are taken one by one."""
+"""The most numbers in a vector of torch's kernel: fewer columns are taken one by one."""
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """``softmax(scale q k' + mask) v``, and the logarithm of the sum of exponentials of each row of scores; zeros where a row is masked whole.
+    """Return ``softmax(scale q k' + mask) v``, and the logarithm of the sum of exponentials of each row of scores; zeros where a row is masked whole.
 
     ``causal``: row j of q sees rows 0 to j of k alone.
     """
     if q.device.type == "cpu":
         out, sums = private.attention(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-        if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores of which none is a number for masked ones
+        if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores without any number for masked ones
             lost = ~(_scores(q, k, None, causal, scale).amax(-1) > -torch.inf)
             out.masked_fill_(lost.unsqueeze(-1), torch.nan)
             sums.masked_fill_(lost, torch.nan)
@@ -36,7 +36,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 def backward(
     d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, by what `forward` gave."""
+    """Return the gradients of q, k and v, from the result of `forward`."""
     if q.device.type == "cpu":
         return private.attention_gradient(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
     weights = (_scores(q, k, mask, causal, scale) - sums.unsqueeze(-1)).exp_().nan_to_num_(0.0)
@@ -46,7 +46,7 @@ def backward(
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """Of half precision they are kept in fp32, as the sums are."""
+    """Return the scores; of half precision in fp32, as the sums are."""
     scores = q @ k.mT
     scores = (scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores).mul_(scale)
     if mask is not None:

@@ -1,6 +1,6 @@
-"""Convolutions and products whose weights never change: the weight lies as oneDNN wants it, and what follows is done while the result is written.
+"""Convolutions and products with a constant weight: it has oneDNN's layout, and the following functions are applied while the result is written.
 
-Images are computed with the channels innermost in memory, which oneDNN reads as they are; what comes in otherwise is copied first.
+oneDNN reads images with the channels innermost in memory as they are; others are copied first.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Following(NamedTuple):
-    """The activation behind a product, in oneDNN's words (see `foreshape.operator.computations.Activation`), "none" for none; and behind that
-    ``scale`` times it, and ``shift`` more."""
+    """The activation behind a product, in oneDNN's words (see `foreshape.operator.computations.Activation`), "none" for none. Its result is multiplied by
+    ``scale``, and ``shift`` is added.
+    """
 
     name: str = "none"
     numbers: tuple[float, ...] = ()
@@ -33,7 +34,7 @@ class Following(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether anything happens behind the activation."""
+        """Return True if a scale or shift follows the activation."""
         return self.scale != 1.0 or self.shift != 0.0
 
 
@@ -42,13 +43,13 @@ NOTHING, RELU = Following(), Following("relu")
 
 @cache
 def has_onednn() -> bool:
-    """Whether this torch has oneDNN's kernels for packed weights."""
+    """Return True if this torch has oneDNN's kernels for packed weights."""
     names = ("convolution_pointwise", "convolution_pointwise_binary", "linear_pointwise", "reorder_linear_weight", "reorder_convolution_weight")
     return torch.backends.mkldnn.is_available() and has(*names)
 
 
 def activated(x: Tensor, following: Following) -> Tensor:
-    """The activation of a tensor that nothing else reads, and what happens behind it."""
+    """Return the activation of a tensor without other readers, with its scale and shift."""
     if following.moves:
         return activated(x, following._replace(scale=1.0, shift=0.0)).mul_(following.scale).add_(following.shift)
     name, numbers, form = following[:3]
@@ -73,7 +74,7 @@ SMALL = 4 << 20
 
 
 def _in_torch(following: Following) -> tuple[Following, Following]:
-    """What torch's kernels do of an activation, and what is left to do behind them. They have one hardsigmoid (Howard et al., 2019)."""
+    """Split an activation into the part in torch's kernels and the part behind them. They have one hardsigmoid (Howard et al., 2019)."""
     behind = Following(scale=following.scale, shift=following.shift)
     if following.name != "hardsigmoid":
         return following._replace(scale=1.0, shift=0.0), behind
@@ -83,7 +84,7 @@ def _in_torch(following: Following) -> tuple[Following, Following]:
 
 
 def in_library(following: Following) -> list[Function]:
-    """What follows, in the words of oneDNN's library."""
+    """Return the following functions in the words of oneDNN's library."""
     name, numbers, form = following[:3]
     behind = [("linear", following.scale, following.shift)] if following.moves else []
     if name == "none":
@@ -99,12 +100,12 @@ def in_library(following: Following) -> list[Function]:
 
 
 class Convolution:
-    """``activation(convolution(x, weight) + bias [+ other])`` of images, with a weight that never changes.
+    """``activation(convolution(x, weight) + bias [+ other])`` of images, with a constant weight.
 
     Args:
-        weight: [out, channels / groups, *window], fp32. It is packed for the sizes of the first images that come.
+        weight: [out, channels / groups, *window], fp32. It is packed for the sizes of the first images.
         bias: [out], or None.
-        paddings: those that are not alike at both ends are put around a copy of the images.
+        paddings: unequal ones at both ends are put around a copy of the images.
     """
 
     __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_pads", "_settings", "_sizes", "_weight", "_window", "_within")
@@ -136,7 +137,7 @@ class Convolution:
         return activated(out, self._after)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """With ``other``, of the result's shape, added before the activation."""
+        """Return the result, with ``other``, of its shape, added before the activation."""
         x = x if self._pads is None else _padded(x, *self._pads(x.shape[2:]))
         settings = self._sizes.get(x.shape) or self._settle(x)
         if settings is None:
@@ -148,20 +149,20 @@ class Convolution:
         return out if rectifies else activated(out, self._following)
 
     def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Of windows of one pixel: every pixel is a row of channels."""
+        """Return the result of windows of one pixel: every pixel is a row of channels."""
         n, c, height, width = x.shape
         rows = x.permute(0, 2, 3, 1).reshape(n * height * width, c)
         out = torch.mm(rows, matrix) if self._bias is None else torch.addmm(self._bias, rows, matrix)
         return activated(out, self._following).view(n, height, width, matrix.shape[1]).permute(0, 3, 1, 2)
 
     def _settle(self, x: Tensor) -> tuple[Any, ...] | None:
-        """The settings for images of a size that comes for the first time, with the weight packed; None where another kernel must do."""
+        """Return the settings for images of a new size, with the weight packed; None if another kernel must do."""
         paddings, strides, dilations, groups = self._settings
         image, window, weight = x.shape[2:], self._window, self._weight
         strides, dilations = settle(image, window, strides, paddings, dilations)
         if not has_onednn() or not x.numel() or is_unsound(x.shape[1], image, window, strides, paddings, dilations):
             return None
-        if self._packed is None and weight is not None:  # another thread may be doing the same: what is packed is there before the weight goes
+        if self._packed is None and weight is not None:  # another thread may do the same: the packed weight exists before the other goes
             self._packed = private.reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))
             self._weight = None
         if len(self._sizes) >= MOST:
@@ -184,7 +185,7 @@ def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
 
 
 class TransposedConvolution:
-    """``activation(transposed convolution(x, weight) + bias)`` of images, with a weight ``[channels, out, *window]`` that never changes, by torch."""
+    """``activation(transposed convolution(x, weight) + bias)`` of images, with a constant weight ``[channels, out, *window]``, by torch."""
 
     __slots__ = ("_following", "_settings", "_weight")
 
@@ -214,7 +215,7 @@ class Apart:
 
 
 class Linear:
-    """``activation(x weight + bias)`` of rows ``[..., k]``, with a weight ``[k, n]`` that never changes."""
+    """``activation(x weight + bias)`` of rows ``[..., k]``, with a constant weight ``[k, n]``."""
 
     __slots__ = ("_after", "_bias", "_following", "_packed", "_weight", "_within")
 
@@ -237,7 +238,7 @@ class Linear:
 def convolution(
     weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
 ) -> PackedConvolution | Convolution:  # fmt: skip
-    """A convolution with a weight that never changes and what follows it (see `Convolution`), by oneDNN's own library where that is installed."""
+    """Return a convolution with a constant weight and its activation (see `Convolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, dilations, groups)
     found = library()
     if found is None:
@@ -249,7 +250,7 @@ def transposed_convolution(
     weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int],
     following: Following,
 ) -> PackedTransposedConvolution | TransposedConvolution:  # fmt: skip
-    """A transposed convolution and what follows it (see `TransposedConvolution`), by oneDNN's own library where that is installed."""
+    """Return a transposed convolution and its activation (see `TransposedConvolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, more, dilations)
     found = library()
     if found is None:
@@ -265,7 +266,7 @@ def transposed_convolution(
 
 
 def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | Linear:
-    """A product of rows with a weight that never changes and what follows it (see `Linear`), by oneDNN's own library where that is installed."""
+    """Return a product of rows with a constant weight and its activation (see `Linear`), by oneDNN's own library if installed."""
     found = library()
     if found is None:
         return Linear(weight, bias, following)
@@ -273,26 +274,25 @@ def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedP
 
 
 Fold = float | Literal["add", "multiply"]
-"""What happens to a product's result: a normalization by fixed statistics with this epsilon, or a number for each channel that is added, or
-multiplied by."""
+"""A step after a product: a normalization by fixed statistics with this epsilon, or a number for each channel to add, or to multiply by."""
 
 
 def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[Tensor], axis: int = 0) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a product whose result nothing happens to any more, since it happens to them.
+    """Return the weight and bias of a product with its following steps folded in.
 
     In fp64, since the variances of trained networks are spread over many powers of ten.
 
     Args:
         weight: with the channels of the result at ``axis``.
-        steps: what happens in turn, with how many of ``values`` each takes: one, or scale, shift, mean and variance, each a number for each
-            channel, or one for all.
+        steps: the following steps in turn, with the count of ``values`` for each: one, or scale, shift, mean and variance. Each is a number for each channel,
+            or one for all.
     """
     import numpy
 
     channels = weight.shape[axis]
     factor, bias = numpy.ones(channels), numpy.zeros(channels)
     left = [v.numpy().reshape(-1).astype(numpy.float64) for v in values]
-    with numpy.errstate(all="ignore"):  # what is not finite is found where it is looked for
+    with numpy.errstate(all="ignore"):  # the checks find numbers that are not finite
         for how, count in steps:
             given, left = left[:count], left[count:]
             if how == "add":

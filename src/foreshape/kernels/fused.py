@@ -1,7 +1,7 @@
-"""`FusedKernel`: one kernel call that stands for ops of a step, with its text, its effects on memory, and its kind and size for the cost.
+"""`FusedKernel`: one kernel call for several ops of a step, with its text, its effects on memory, and its kind and size for the cost.
 
-Each file beside this one that has such kernels makes them from the specs of their operands. Rewrites in `foreshape.lowering.fusion` find where they
-stand; the engine writes their text, `foreshape.memory` asks their effects, `foreshape.cost` their kind and size.
+Each file beside this one makes its kernels from the specs of their operands. Rewrites in `foreshape.lowering.fusion` find their places. The engine writes
+their text, `foreshape.memory` asks their effects, `foreshape.cost` their kind and size.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from foreshape.values.torch_proxy import Lazy
 Order: TypeAlias = tuple[int, ...]
 """The axes of a tensor, outermost first, as they lie in memory."""
 Sizes: TypeAlias = Sequence["tuple[float, ...] | None"]
-"""The dims of operands or of results as numbers; None of one that is absent or of unknown dims."""
+"""The dims of operands or of results as numbers; None for an absent one, or unknown dims."""
 
 
 class Work(NamedTuple):
     """The work of a kernel call.
 
     Attributes:
-        at: coordinates on which its time depends, which grows with each.
+        at: coordinates of its time, which grows with each.
         multiplications: multiply-adds.
-        kind: words behind the name of the kernel, for a form whose time goes otherwise.
+        kind: words behind the name of the kernel, for a form with a time of its own.
     """
 
     at: tuple[float, ...]
@@ -40,14 +40,14 @@ class Effects:
 
     Attributes:
         views: result -> the operand in whose memory it lies.
-        in_place: results that are written into their operands.
-        takes_over: (result, operand) where the kernel can write the result into the memory of the operand, once nothing else needs that.
-        contiguous: operands that it copies unless they are contiguous.
-        axis_order: operands that it copies unless their axes, or the innermost of them, lie in this order; empty for any known order.
-        gap_bytes: the bytes of the copies of such operands where they have gaps between their rows; without an entry they are copied whole.
-        result_order: result -> the order in which its axes lie, where that is not their own.
-        outlives: whether its result outlives the step, since it is the same in each.
-        rows_of: the operand whose values sparse rows have that it makes, so that they take memory for their ids alone.
+        in_place: results written into their operands.
+        takes_over: (result, operand) if the kernel can write the result into the memory of the operand, once nothing else needs it.
+        contiguous: operands copied unless they are contiguous.
+        axis_order: operands copied unless their axes, or the innermost of them, lie in this order; empty for any known order.
+        gap_bytes: the bytes of the copies of such operands with gaps between their rows; without an entry they are copied whole.
+        result_order: result -> the order of its axes in memory, if not their own.
+        outlives: its result outlives the step, since it is the same in each.
+        rows_of: the operand that the resulting sparse rows share values with, so that they take memory for their ids alone.
     """
 
     views: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -66,17 +66,17 @@ NO_EFFECTS = Effects()
 
 @data_class(frozen=True)
 class FusedKernel:
-    """One kernel call that stands for one or more ops.
+    """One kernel call for one or more ops.
 
     Attributes:
-        kind: its name where its time is spoken of; ``{op}`` stands for the type of the op in whose place it stands.
+        kind: its name in tables of times; ``{op}`` stands for the type of the op that it replaces.
         text: Python text of the call: ``{0}``, ``{1}`` are operands, ``{name}`` a constant.
         constants: name -> value, or a `Lazy` one.
-        text_in_place: the text that writes the result into the operand of ``effects.takes_over``.
+        text_in_place: the text for the result in the operand of ``effects.takes_over``.
         effects: on memory.
-        workspace: a rule for the bytes that it takes while it runs.
-        work: from the sizes of operands and results to its work; None where its time goes with the bytes that it touches.
-        packed: the name of what computes all of it, which is made of persistables when the step is bound.
+        workspace: a rule for the bytes of its workspace.
+        work: from the sizes of operands and results to its work; None if its time follows from its bytes.
+        packed: the name of its constant function, made of persistables when the step is bound.
     """
 
     kind: str
@@ -104,7 +104,7 @@ def call_text(name: str, operands: int) -> str:
 
 
 def work_of_product(operands: Sizes, results: Sizes) -> Work | None:
-    """Return the work of a product: rows, the width that is summed over or the first one, and the last width."""
+    """Return the work of a product: rows, the width of the sum or the first one, and the last width."""
     first, result = operands[0], results[0]
     if not first or not result:
         return None

@@ -1,7 +1,7 @@
 """The GRU, in its two forms, and the plain recurrence step by step, with their gradients; as `lstm_steps` has the LSTM.
 
-``reset_after``: r, z, n with n = tanh(x_n + r (W_n h + b_n)), as torch and PaddlePaddle's ``rnn`` have it. ``reset_before``: u, r, c with
-c = act(x_c + W_c (r h)), as PaddlePaddle's ``gru`` has it; its ``origin_mode`` says which side of the new state u is the weight of.
+``reset_after``: r, z, n with n = tanh(x_n + r (W_n h + b_n)), as torch and PaddlePaddle's ``rnn`` have it. ``reset_before``: u, r, c with c = act(x_c + W_c
+(r h)), as PaddlePaddle's ``gru`` has it. Its ``origin_mode`` tells the side of the new state that u weighs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:
 
 
 def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
-    """``gates`` [places, 3 hidden] are the inputs' share, and are overwritten; ``weight`` [hidden, 3 hidden], ``bias`` [3 hidden].
+    """Run the steps. ``gates`` [places, 3 hidden] are the inputs' share, and are overwritten; ``weight`` [hidden, 3 hidden], ``bias`` [3 hidden].
 
     Returns:
         The gates after their activation, the state's share of n [places, hidden], and the state.
@@ -57,8 +57,9 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
 def reset_after_gradient(
     made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``; ``made`` is what `reset_after` gave, and is emptied
-    so that its memory is free for the products; ``d_state`` is overwritten."""
+    """Return the gradients of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``. ``made``, the result of `reset_after`, is
+    emptied to free its memory for the products; ``d_state`` is overwritten.
+    """
     gates, share, state = made
     made.clear()
     size = state.shape[1]
@@ -93,7 +94,7 @@ def reset_after_gradient(
 
 @dataclass(slots=True)
 class ResetBefore:
-    """The settings and weights of that form: ``gate_weight`` [hidden, 2 hidden] of u and r, ``candidate_weight`` [hidden, hidden]."""
+    """The settings and weights of this form: ``gate_weight`` [hidden, 2 hidden] of u and r, ``candidate_weight`` [hidden, hidden]."""
 
     gate_weight: Tensor
     candidate_weight: Tensor
@@ -102,8 +103,9 @@ class ResetBefore:
     origin: bool
 
     def forward(self, gates: Tensor, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
-        """The state and what the reset leaves of the state before, each [places, hidden]. ``gates`` [places, 3 hidden] are the
-        inputs' share, and become the gates after their activation."""
+        """Return the state and the rest of the state before after the reset, each [places, hidden]. ``gates`` [places, 3 hidden] are the inputs' share, and
+        become the gates after their activation.
+        """
         size = gates.shape[1] // 3
         state, left = gates.new_empty((schedule.places, size)), gates.new_empty((schedule.places, size))
         split = schedule.widths
@@ -124,7 +126,7 @@ class ResetBefore:
         return state, left
 
     def backward(self, gates: Tensor, left: Tensor, state: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of the inputs' share, of ``h0`` (sorted), of the two weights; ``d_state`` is overwritten."""
+        """Return the gradients of the inputs' share, of ``h0`` (sorted), of the two weights; ``d_state`` is overwritten."""
         size = state.shape[1]
         before = state_before(h0, state, schedule)
         u, r, c = gates.view(-1, 3, size).unbind(1)
@@ -153,7 +155,7 @@ class ResetBefore:
 
 
 def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: Schedule, activation: str) -> Tensor:
-    """The state; ``gates`` [places, hidden] are the inputs' share, and become it."""
+    """Return the state; ``gates`` [places, hidden] are the inputs' share, and become it."""
     before = h0
     for now in schedule.steps(gates):
         if before.shape[0] != now.shape[0]:
@@ -163,7 +165,7 @@ def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: Schedule, activat
 
 
 def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule, activation: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the inputs' share, of ``h0`` (sorted) and of ``weight``; ``d_state`` becomes the first."""
+    """Return the gradients of the inputs' share, of ``h0`` (sorted) and of ``weight``; ``d_state`` becomes the first."""
     split = schedule.widths
     states, slopes = schedule.steps(d_state), schedule.steps(slope(activation, state))
     back = weight.t()

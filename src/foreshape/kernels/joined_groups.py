@@ -1,8 +1,7 @@
-"""Convolutions in groups of few channels, several of which are made one with zeros between them.
+"""Convolutions in groups of few channels, with several groups joined by zeros between them.
 
-oneDNN computes groups of eight channels and more with vectors, channels that each have one filter too, and all others number by number: with
-eight times as many multiplications, of which most are by zero, a convolution takes a third to a seventh of the time. The numbers are the same
-while those of the images are finite; what is not, makes what it is multiplied with by zero NaN.
+oneDNN computes groups of eight channels and more with vectors, and also channels with one filter each; all others number by number. With eight times as many
+multiplications, mostly by zero, a convolution takes a third to a seventh of the time. The numbers are the same for finite images; others times zero give NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ENOUGH = 8
 
 
 def joined(dims: Sequence[Size], groups: int) -> int:
-    """How many groups are made one: as few as have enough channels together; 1 where that is no gain.
+    """Return the number of groups to join: as few as have enough channels together; 1 for no gain.
 
     Args:
         dims: of the weight, ``[out, channels / groups, *window]``.
@@ -33,7 +32,7 @@ def joined(dims: Sequence[Size], groups: int) -> int:
 
 
 def join(weight: Tensor, groups: int, count: int) -> Tensor:
-    """The weight ``[out, count * channels / groups, *window]`` that computes the same in ``groups / count`` groups."""
+    """Return the weight ``[out, count * channels / groups, *window]`` of the same convolution in ``groups / count`` groups."""
     out, per, *window = weight.shape
     each = weight.reshape(groups // count, count, out // groups, per, *window)
     wide = weight.new_zeros((groups // count, count, out // groups, count, per, *window))

@@ -1,4 +1,4 @@
-"""Products of rows with a weight matrix, their gradients, and the step of gradient descent that takes a gradient at once.
+"""Products of rows with a weight matrix, their gradients, and the step of gradient descent fused with a gradient.
 
 Rows are ``[..., k]``, the matrix ``[k, n]``. oneDNN computes the large ones where it is the better kernel; see `foreshape.kernels.products`.
 """
@@ -15,7 +15,7 @@ from foreshape.values.torch_proxy import Lazy, torch
 
 _MM, _ADDMM, _ONEDNN = Lazy(lambda: torch.mm), Lazy(lambda: torch.addmm), Lazy(products.onednn_linear)
 _MATRICES = Effects(axis_order={0: (), 1: ()}, gap_bytes={0: 0, 1: 0})
-"""Both matrices may be transposed, and have gaps between their rows; what is broadcast is written out."""
+"""Both matrices may be transposed, and have gaps between their rows; broadcast ones are copied."""
 _ROWS_AND_MATRIX = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes={1: 0})
 
 
@@ -108,5 +108,5 @@ def _elements_for_onednn(k: Size, n: Size, w: Spec) -> int | None:
 
 
 def _choice(large: str, small: str, least: int) -> str:
-    """Return the text that takes ``large`` where the first operand has at least so many elements."""
+    """Return the text for ``large`` if the first operand has at least so many elements."""
     return f"({large} if {{0}}.numel() >= {least} else {small})"

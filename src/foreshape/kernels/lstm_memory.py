@@ -1,7 +1,7 @@
-"""What oneDNN's LSTM takes, in bytes: for choosing where to cut time, and for the plan of a step.
+"""The memory of oneDNN's LSTM, in bytes: to choose the cuts of time, and for the plan of a step.
 
-The kernel's workspace is that of oneDNN 3 (checked to the byte in the tests): of T steps and W sequences the gates, the states that go to
-the next layer and step, twice, their gradients, and the cells with theirs, each at a whole number of pages, their rows padded to 16 numbers.
+The workspace is oneDNN 3's (checked to the byte in the tests), for T steps and W sequences. It holds the gates, the states for the next layer and step,
+twice, their gradients, and the cells with theirs. Each begins on a page of its own, with rows padded to 16 numbers.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import NamedTuple
 from foreshape.dims import Size, ceildiv, floordiv, maximum
 
 EXTRA = 16
-"""The columns that the feature takes which `lstm_pieces` adds: the kernel is slow where the features do not fill its registers."""
+"""The columns of the extra feature of `lstm_pieces`: the kernel is slow if the features do not fill its registers."""
 PAGE = 4096
 PARTS = 7
-"""Of a workspace, each on pages of its own."""
+"""The parts of a workspace, each on pages of its own."""
 SMALL = 4 * PAGE
-"""What else a kernel call takes."""
+"""The other bytes of a kernel call."""
 FREE = 1 << 16
-"""Bytes that a unit of few rows may take beyond its share: more pieces would cost more than they are worth."""
+"""Bytes of a unit of few rows beyond its share: more pieces would cost more than they are worth."""
 
 
 class Room(NamedTuple):
-    """Bytes: what is kept for the gradient, and what a kernel call may take beside."""
+    """Bytes kept for the gradient, and the workspace of a kernel call."""
 
     kept: Size
     taken: Size
 
 
 def line(columns: Size) -> Size:
-    """The columns that oneDNN gives a row: a multiple of 16, but none of 256."""
+    """Return the columns of oneDNN's row: a multiple of 16, but none of 256."""
     padded = ceildiv(columns, 16) * 16
     if isinstance(padded, int):
         return padded + 16 if padded % 256 == 0 else padded
@@ -38,9 +38,11 @@ def line(columns: Size) -> Size:
 
 
 class Form(NamedTuple):
-    """What the pieces of an LSTM of fp32 need, in bytes. Of a place (a sequence's step) is kept its part of the workspace and the hidden
-    state; the gradient takes the gates, the features and their gradient, and that of the state. Of a width (a sequence of a piece) is kept
-    the states of one step more, and the last two."""
+    """The memory of the pieces of an LSTM of fp32, in bytes.
+
+    A place (a sequence's step) keeps its part of the workspace and the hidden state. Its gradient takes the gates, the features and their gradient, and the
+    state's gradient. A width (a sequence of a piece) keeps the states of one step more, and the last two.
+    """
 
     of_place: Size
     of_width: Size
@@ -55,12 +57,12 @@ class Form(NamedTuple):
         return Form(4 * (gates + state + 6 * wide + 5 * hidden), of_width, 4 * (gates + 2 * features + hidden), 4 * (5 * hidden + 2 * state))
 
     def room(self, steps: Size, width: Size) -> Room:
-        """Of one piece."""
+        """Return the room of one piece."""
         kept = self.of_place * steps * width + self.of_width * width + PARTS * PAGE
         return Room(kept, self.taken_of_place * steps * width + self.taken_of_width * width + SMALL)
 
     def needs(self, pieces: list[tuple[int, int]]) -> tuple[int, int, int]:
-        """What is kept of all pieces, the most that is taken while the gradient drops them from the last to the first, and at which."""
+        """Return the bytes kept by all pieces, the most taken while the gradient drops them from the last to the first, and at which piece."""
         kept = most = at = 0
         for number, (steps, width) in enumerate(pieces):
             of, taken = self.room(steps, width)
@@ -71,7 +73,7 @@ class Form(NamedTuple):
         return kept, most, at
 
     def halved(self, pieces: list[tuple[int, int]], runs: list[tuple[int, int]], room: Room) -> tuple[list[tuple[int, int]], int, int]:
-        """Pieces, the largest halved while that makes them fit, and what they need; ``runs`` tell how many sequences there are at a step."""
+        """Return the pieces, the largest halved while halving makes them fit, and their needs; ``runs`` tell the number of sequences at a step."""
         kept, most, at = self.needs(pieces)
         limit = room.kept + room.taken
         assert isinstance(limit, int)
@@ -95,26 +97,28 @@ def _at_step(runs: list[tuple[int, int]], step: int) -> int:
 
 
 def of_dense(steps: Size, batch: Size, features: Size, hidden: int) -> Room:
-    """Of dense sequences, which are one piece; where they end at different steps, the pieces take no more."""
+    """Return the room of dense sequences, as one piece; with lengths of their own, the pieces take no more."""
     return Form.of(features, hidden).room(steps, batch)
 
 
 def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> Room:
-    """What pieces may take of ragged rows: 1/8 more than the rows need alone, and four pieces' states for each sequence. Of sequences of all
-    lengths up to 2 m, k pieces idle for m/k steps of each and begin (k + 1)/2 times with its state, which at the best k is no more than this
-    for any m. As the gradient drops pieces, what it takes for one finds room where others were; sequences of one length are halved for that."""
+    """Return the room for pieces of ragged rows: 1/8 more than the rows need alone, and four pieces' states for each sequence.
+
+    For sequences of all lengths up to 2 m, k pieces idle for m/k steps of each and begin (k + 1)/2 times with its state. At the best k this is no more for
+    any m. As the gradient drops pieces, one finds room in the memory of others. Sequences of one length are halved for it.
+    """
     form = Form.of(features, hidden)
     kept = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences
     return Room(kept + FREE, form.taken_of_width * sequences + SMALL)
 
 
 def weights_taken(features: Size, hidden: int) -> Size:
-    """What a kernel call takes for the weights in its own layout."""
+    """Return the bytes of the weights in the layout of a kernel call."""
     return 4 * line(4 * hidden) * (features + hidden) + 32 * hidden
 
 
 def weight_gradients_taken(features: Size, hidden: int, several: bool = True) -> Size:
-    """What the gradient takes for them: those, their gradients of a piece (where there are several), and padded copies of these."""
+    """Return the bytes of the gradient for the weights: themselves, their gradients of a piece (if there are several), and padded copies of these."""
     out = weights_taken(features, hidden) + 16 * hidden * (features + hidden + 2) * several
     for columns in (features, hidden):
         out = out + (0 if columns is line(columns) or columns == line(columns) else 16 * hidden * line(columns))
@@ -122,6 +126,6 @@ def weight_gradients_taken(features: Size, hidden: int, several: bool = True) ->
 
 
 def taken_without_gradient(rows: Size, sequences: Size, features: Size, hidden: int) -> Size:
-    """What is taken where no gradient will be computed: by a piece, which may have nearly all places, and by the weights. Measured."""
+    """Return the bytes without a gradient: of a piece, with nearly all places at most, and of the weights. Measured."""
     of_place = 4 * (features + 5 * hidden + 2 * maximum(features - hidden, 0) + 32)
     return of_place * rows + 48 * line(maximum(features, hidden)) * sequences + 16 * (hidden + 2) * (features + hidden) + SMALL

@@ -1,10 +1,9 @@
-"""The LSTM on oneDNN's kernel, which does a whole stretch of time steps at once and wants all its sequences equally long.
+"""The LSTM on oneDNN's kernel, for a stretch of time steps at once, with sequences of equal length.
 
-So time is cut into pieces where the batch shrinks (`Cutter`), each piece runs on the sequences that are alive when it
-begins, and the state is carried on. A sequence that ends within a piece idles to the piece's end. Its hidden state is read where it
-ended, and what it does afterwards reaches no one; its cell, though, is told only at the end of a piece. Where a last cell is wanted, idle
-places are fed one feature more, whose weights shut the input gate and open the forget gate so far that both are exact: the cell stays
-what it is, and its gradient comes back through as it is, without a share for any weight.
+So time is cut into pieces where the batch shrinks (`Cutter`). Each piece runs on the sequences alive at its beginning, and the state is carried on. A
+sequence that ends within a piece idles to the piece's end. Its hidden state is read at its own end, and later ones reach no one. Its cell, though, is told
+only at the end of a piece. If a last cell is wanted, idle places get one feature more. Its weights shut the input gate and open the forget gate so far that
+both are exact. The cell keeps its value, and its gradient comes back unchanged, without a share for any weight.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHUT = 1e4
-"""What is added to the gates of idle places; far beyond where a sigmoid in fp32 is 0 or 1, and where a hidden state's weights lead."""
+"""The number added to the gates of idle places: far beyond the saturation of a sigmoid in fp32, and any share of a hidden state."""
 LSTM = 2
 """The number of the form among torch's recurrent kernels."""
 
 
 def available(x: Tensor) -> bool:
-    """Whether oneDNN computes the LSTM of these rows."""
+    """Return True if oneDNN computes the LSTM of these rows."""
     engine: Any = torch.backends.mkldnn
     fits = x.dtype is torch.float32 and x.device.type == "cpu" and x.numel() > 0
     return fits and engine.is_available() and bool(engine.enabled) and has("rnn_layer", "rnn_layer_backward")
@@ -35,7 +34,7 @@ def available(x: Tensor) -> bool:
 
 @data_class(frozen=True)
 class Cutter:
-    """Cuts time into the pieces that take the least time among those that fit into the room that the plan has for them (`lstm_memory`).
+    """A cutter of time into the fastest pieces that fit into the room of the plan (`lstm_memory`).
 
     ``cell``: a last cell is wanted; ``within``: the steps and the batch of dense sequences, otherwise they are ragged rows.
     """
@@ -68,17 +67,17 @@ class Cutter:
 
 
 PRICES = (0.5, 2.0, 6.0, 18.0, 100.0)
-"""What memory costs, in parts of the time that it takes to fill it; one after the other until pieces fit."""
+"""The prices of memory, in parts of the time to fill it; one after the other until pieces fit."""
 
 
 def costs(features: int, hidden: int) -> tuple[float, float, float]:
-    """What a piece, a step and a sequence of a step cost, forward and backward, in microseconds by measurement; for choosing cuts."""
+    """Return the costs of a piece, a step and a sequence of a step, forward and backward, in microseconds by measurement; to choose cuts."""
     return 200.0, 15.0, 1.75 * hidden * (features + hidden) / (128 * 192)
 
 
 @data_class()
 class Piece:
-    """What the gradient of a piece needs, besides its inputs."""
+    """The values for the gradient of a piece, besides its inputs."""
 
     h: Tensor
     c: Tensor
@@ -90,7 +89,7 @@ class Piece:
 
 @data_class()
 class Run:
-    """What the gradient needs; ``cell``: the last cell was wanted, ``extra``: there is the extra feature."""
+    """The values for the gradient; ``cell``: the last cell was wanted, ``extra``: there is the extra feature."""
 
     pieces: list[Piece]
     cell: bool
@@ -98,7 +97,7 @@ class Run:
 
 
 def _input(x: Tensor, schedule: Schedule, piece: int, begin: int, end: int, extra: bool) -> Tensor:
-    """``[steps, width, features]`` of a piece."""
+    """Return ``[steps, width, features]`` of a piece."""
     given = schedule.piece_of(x, begin, end)
     if extra:
         given = F.pad(given, (0, EXTRA))
@@ -122,11 +121,11 @@ def _input_weight(weight: Tensor, extra: bool) -> Tensor:
 def forward(
     x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, schedule: Schedule, *, out: bool, cell: bool, train: bool
 ) -> tuple[Run, Tensor | None, Tensor, Tensor | None]:
-    """``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted.
-    ``out`` and ``cell``: whether the hidden states and the last cells are wanted.
+    """Run the LSTM. ``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted. ``out``
+    and ``cell``: return the hidden states and the last cells.
 
     Returns:
-        What the gradient needs, the hidden states [rows, hidden], and the last of them and the last cells [count, hidden], sorted.
+        The values for the gradient, the hidden states [rows, hidden], and the last of them and the last cells [count, hidden], sorted.
     """
     _, h_weight, b, b2 = weights
     size = h_weight.shape[1]
@@ -159,7 +158,7 @@ def forward(
 def whole(
     x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same where all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
+    """Return the same where all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
     size = h0.shape[1]
     with torch.no_grad():
         y, last, cell, _ = private.rnn_layer(
@@ -172,10 +171,10 @@ def backward(
     run: Run, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
     schedule: Schedule, wanted: bool, own: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Of x [rows, features] (where ``wanted``), h0, c0 (sorted), and of the two weights and a bias.
+    """Return the gradients of x [rows, features] (if ``wanted``), h0, c0 (sorted), and of the two weights and a bias.
 
-    ``d_rows`` [rows, hidden] is the gradient of the hidden states, ``d_last`` and ``d_cell`` those of what was last (sorted; ``d_cell``
-    is overwritten, and ``d_rows`` where it is said to be its ``own``). The pieces are dropped one by one.
+    ``d_rows`` [rows, hidden] is the gradient of the hidden states, ``d_last`` and ``d_cell`` of the last ones (sorted). ``d_cell`` is overwritten, and
+    ``d_rows`` if it is its ``own``. The pieces are dropped one by one.
     """
     _, h_weight, b, b2 = weights
     size = h_weight.shape[1]
@@ -221,7 +220,7 @@ def _result_gradient(
     d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, schedule: Schedule, number: int, begin: int, end: int, stay: int, x: Tensor, size: int,
     own: bool,
 ) -> Tensor:  # fmt: skip
-    """Of the hidden states of a piece, ``[steps, width, size]``; ``passed`` is what the piece after it gives back."""
+    """Return the gradient of the hidden states of a piece, ``[steps, width, size]``; ``passed`` is the gradient from the piece after it."""
     steps, width = schedule.pieces[number]
     if d_rows is None:
         made = x.new_zeros((end - begin, size))

@@ -1,7 +1,7 @@
 """The LSTM step by step, for any activations, with peepholes, clips and a projection; and its gradient.
 
-The large products are made once for all rows: only what depends on the step before is in the loop. The columns of the gates are
-candidate, input, forget, output (c, i, f, o), as PaddlePaddle's ``lstm`` has them, so that those of the gates stand together.
+The large products are made once for all rows: only the recurrence is in the loop. The columns of the gates are candidate, input, forget, output (c, i, f, o),
+as PaddlePaddle's ``lstm`` has them, with the gates together.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ACTIVATIONS = ("sigmoid", "tanh", "relu", "identity")
 
 
 def activate_(name: str, x: Tensor) -> Tensor:
-    """The activation, in place."""
+    """Return the activation, in place."""
     if name == "identity":
         return x
     return x.sigmoid_() if name == "sigmoid" else x.tanh_() if name == "tanh" else x.relu_()
 
 
 def slope(name: str, y: Tensor) -> Tensor:
-    """The derivative of the activation, where its result is ``y``."""
+    """Return the derivative of the activation, where its result is ``y``."""
     if name == "sigmoid":
         return y - y * y
     if name == "tanh":
@@ -37,7 +37,7 @@ def slope(name: str, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an LSTM is besides its weights; of clips 0 is none."""
+    """The settings of an LSTM besides its weights; a clip of 0 is none."""
 
     gate: str = "sigmoid"
     candidate: str = "tanh"
@@ -61,8 +61,11 @@ class Weights:
 
 @dataclass(slots=True)
 class Trace:
-    """What the steps leave at the places: gates after their activation [places, 4 hidden], cells before and after theirs, the
-    hidden state, and what the recurrence and the result are: its projection where there is one, or the hidden state itself."""
+    """The values of the steps at the places.
+
+    They are gates after their activation [places, 4 hidden], cells before and after theirs, the hidden state, and the recurrent one: its projection if any,
+    or the hidden state itself.
+    """
 
     gates: Tensor
     cell: Tensor
@@ -72,7 +75,7 @@ class Trace:
 
 
 def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedule, form: Form = PLAIN) -> Trace:
-    """``gates`` [places, 4 hidden] are the inputs' share, and are overwritten; ``h0``, ``c0`` are sorted as the schedule is."""
+    """Run the steps. ``gates`` [places, 4 hidden] are the inputs' share, and are overwritten; ``h0``, ``c0`` are sorted as the schedule is."""
     size = gates.shape[1] // 4
     cell, active, hidden = (gates.new_empty((schedule.places, size)) for _ in range(3))
     state = hidden if w.projection is None else gates.new_empty((schedule.places, w.projection.shape[1]))
@@ -116,7 +119,7 @@ def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedul
 
 @dataclass(slots=True)
 class Gradients:
-    """Of the gates before their activation, the states before the first step (sorted), and the weights."""
+    """The gradients of the gates before their activation, the states before the first step (sorted), and the weights."""
 
     gates: Tensor
     h0: Tensor
@@ -125,12 +128,12 @@ class Gradients:
 
 
 def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, form: Form = PLAIN) -> Gradients:
-    """``d_state`` and ``d_cell`` (None: zeros) are the gradients at the places, and are overwritten."""
+    """Return the gradients. ``d_state`` and ``d_cell`` (None: zeros), the gradients at the places, are overwritten."""
     size = trace.cell.shape[1]
     first = schedule.widths[0] if schedule.widths else 0
     cell_before = torch.cat((c0[:first], trace.cell.index_select(0, schedule.before)))
     g, i, f, o = trace.gates.view(-1, 4, size).unbind(1)
-    # what turns a gradient of the cell (of the hidden state, for o) into one of each gate, for all rows at once
+    # the factor from a gradient of the cell (of the hidden state, for o) to one of each gate, for all rows at once
     factor = trace.gates.new_empty((schedule.places, 4, size))
     torch.mul(i, slope(form.candidate, g), out=factor[:, 0])
     torch.mul(g, slope(form.gate, i), out=factor[:, 1])
@@ -187,13 +190,13 @@ def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, 
 
 
 def from_ifgo(columns: Tensor, dim: int = 0) -> Tensor:
-    """The order i, f, g, o of torch and of PaddlePaddle's ``rnn`` as g, i, f, o."""
+    """Return the order i, f, g, o of torch and of PaddlePaddle's ``rnn`` as g, i, f, o."""
     i, f, g, o = columns.chunk(4, dim)
     return torch.cat((g, i, f, o), dim)
 
 
 def to_ifgo(columns: Tensor, dim: int = 0) -> Tensor:
-    """The inverse of `from_ifgo`."""
+    """Return the inverse of `from_ifgo`."""
     g, i, f, o = columns.chunk(4, dim)
     return torch.cat((i, f, g, o), dim)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATISTICS = 16
-"""The bytes of the mean and the variance of a row, with what lies between them."""
+"""The bytes of the mean and the variance of a row, with the gap between them."""
 _FEW = 1 << 16
 """So many elements repay no second thread."""
 
@@ -37,7 +37,7 @@ class NormalizedRows(NamedTuple):
         return torch.native_layer_norm(x, example, scale, shift, self.epsilon)[0]
 
     def described(self, library: Library, dims: Sequence[Sequence[int]]) -> Described:
-        """What is computed of something of these dims.
+        """Return the computation for an operand of these dims.
 
         Raises:
             Unimplemented: oneDNN has no kernel for these sizes, or only a slow one. ShapeError: they do not fit.
@@ -60,7 +60,7 @@ class NormalizedRows(NamedTuple):
 
 
 def normalized_rows(begin: int, epsilon: float, scales: bool, shifts: bool, *given: Tensor) -> NormalizedRows:
-    """From the persistables that there are: a scale, a shift, both or none."""
+    """Return the normalization by the given persistables: a scale, a shift, both or none."""
     left = [t.contiguous() for t in given]
     scale = left.pop(0) if scales else None
     return NormalizedRows(begin, epsilon, scale, left.pop(0) if shifts else None)

@@ -1,7 +1,7 @@
-"""What oneDNN's kernels take of memory while they run: upper bounds, found by measurement over many sizes and by what the kernels must do.
+"""The workspaces of oneDNN's kernels: upper bounds, from measurements over many sizes and from the kernels' steps.
 
-oneDNN computes convolutions over channels in blocks of 16, so that operands and results in rows are brought into blocks and back; its
-products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/support/kernel_memory.py`` measures.
+oneDNN computes convolutions over channels in blocks of 16, so plain operands and results are copied into blocks and back. Its products pack a piece of the
+weight for each thread. All of it goes through torch's allocator. ``tests/support/kernel_memory.py`` measures.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _BLOCK = 16
 _FEW = 3
 """Images of so few channels are read in rows."""
 _SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
-"""What a thread takes for bookkeeping, and to turn a piece of an operand around: the first one, and the others."""
+"""The bytes of a thread for bookkeeping, and for transposing a piece of an operand: of the first one, and of the others."""
 _WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
-"""To spread what strided windows read, weights are packed in wider blocks, and a thread takes so much beside an image."""
+"""The blocks of weights packed to spread strided windows are wider, and a thread takes so much beside an image."""
 _LARGE = 11
-"""For windows of more pixels, oneDNN may have no kernel but the product of matrices."""
+"""The pixels of a window above which oneDNN may have no kernel but the product of matrices."""
 _IN_ROWS, _ELEMENTS = 3, 20480
 """One image of so few elements goes through torch's own kernel, by windows of so few pixels: it writes every window out."""
 
 
 def thread_count() -> int:
-    """How many threads a kernel has: torch's number where torch is loaded, else as many as torch would take."""
+    """Return the number of threads of a kernel: torch's if torch is loaded, else the number that torch would take."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return torch.get_num_threads()
@@ -38,7 +38,7 @@ def thread_count() -> int:
 
 
 def product_of_rows(k: Size, threads: int | None = None) -> Size:
-    """Bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
+    """Return bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
     deep = minimum(k + _BLOCK, 1024) if not isinstance(k, int) else min(_BLOCK * -(-k // _BLOCK), 1024 if k > 1024 else 512)
     return (thread_count() if threads is None else threads) * (4 * 64 * deep + _SMALL)
 
@@ -49,12 +49,12 @@ def _blocks(channels: Size) -> Size:
 
 
 def _most(count: Size, more: Size, stages: Sequence[tuple[Size, Size]], by_onednn: Size, otherwise: Size) -> Size:
-    """The largest of several ``per image * count + once``, and ``more``, where ``by_onednn`` is 1; of 0 it is ``otherwise``, in doubt both."""
+    """Return the largest of several ``per image * count + once``, and ``more``, where ``by_onednn`` is 1; of 0 it is ``otherwise``, in doubt both."""
     return maximum(*((count * each + once + more) * by_onednn for each, once in stages), otherwise)
 
 
 def _blocked(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
-    """Bytes of an image ``[channels, *image]`` in blocks of channels."""
+    """Return bytes of an image ``[channels, *image]`` in blocks of channels."""
     channels = dims[0]
     if groups > 1 and not isinstance(channels, int):
         channels = channels + groups * (_BLOCK - 1)
@@ -82,7 +82,7 @@ def _reads_rows(x: Sequence[Size], w: Sequence[Size], groups: int) -> bool:
 
 
 def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
-    """Bytes of a weight as it is packed to spread what strided windows read."""
+    """Return the bytes of a weight packed to spread strided windows."""
     out, per = dims[0], dims[1]
     if not isinstance(per, int):
         per = per + _WIDE - 1
@@ -94,13 +94,13 @@ def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
 
 
 def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int) -> Size:
-    """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads."""
+    """Return the bytes of each thread's pixels of an image for a strided window of one pixel."""
     one = _of_one_pixel(w) and any(s > 1 for s in strides)
     return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if one else 0
 
 
 def _whole(w: Sequence[Size], y: Sequence[Size], itemsize: int) -> Size:
-    """Bytes of a weight that is turned around, since its windows are whole images."""
+    """Return the bytes of a transposed weight, for windows as large as the image."""
     return product(w) * itemsize if all(n == 1 for n in y[2:]) and not _of_one_pixel(w) else 0
 
 
@@ -122,7 +122,7 @@ def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequenc
 
 
 def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
-    """Whether torch's own kernel takes an image where it is alone."""
+    """Return True if torch's own kernel takes a single image."""
     size = product(x[1:])
     return (not isinstance(size, int) or size <= _ELEMENTS) and any(not isinstance(k, int) or k <= _IN_ROWS for k in w[2:4])
 
@@ -131,7 +131,7 @@ def _windows(
     given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int],
     itemsize: int,
 ) -> Size:  # fmt: skip
-    """Bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
+    """Return bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
     one = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:
         return y[0] * one
@@ -145,12 +145,12 @@ def _windows(
 
 
 def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bool:
-    """Whether oneDNN may have no kernel of its own, and multiplies matrices."""
+    """Return True if oneDNN may have no kernel of its own, and multiplies matrices."""
     return any(d > 1 for d in dilations) or (groups > 1 and w[1] != 1) or any(not isinstance(k, int) or k > _LARGE for k in w[2:])
 
 
 def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) -> Size:
-    """Bytes of an image whose groups are of other sizes than blocks, and are brought into blocks of their own."""
+    """Return bytes of an image whose groups are of other sizes than blocks, and are brought into blocks of their own."""
     channels = (x[1], y[1])
     if groups == 1 or all(c == groups for c in channels) or all(isinstance(c, int) and c // groups % _BLOCK == 0 for c in channels):
         return 0
@@ -160,7 +160,7 @@ def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) ->
 def convolution(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
 ) -> Size:
-    """Bytes for a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``, besides the result."""
+    """Return bytes for a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``, besides the result."""
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
@@ -171,8 +171,9 @@ def convolution(
 
 
 def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, dilations: Sequence[int]) -> Size:
-    """Bytes for a convolution of fp32 images with the channels innermost, by a packed weight, besides the result: a piece of the image for
-    each thread, and the pixels of every window where oneDNN has no kernel of its own."""
+    """Return the workspace in bytes of a convolution of fp32 images with the channels innermost, by a packed weight. It is a piece of the image for each
+    thread, and the pixels of every window if oneDNN has no kernel of its own.
+    """
     one = product((*y[2:], *w[1:])) * 4
     return thread_count() * (_SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
 
@@ -180,8 +181,9 @@ def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], 
 def convolution_transpose(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
 ) -> Size:
-    """Bytes for a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``, besides the result. It is
-    computed as the gradient of a convolution's images is, and a bias is added in blocks."""
+    """Return bytes for a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``, besides the result. It is computed as
+    the gradient of a convolution's images is, and a bias is added in blocks.
+    """
     taken = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
     return taken if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(taken, product(y) * itemsize)
@@ -191,7 +193,7 @@ def convolution_backward(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
     requested: Sequence[bool], given: Sequence[Size] | None = None,
 ) -> Size:  # fmt: skip
-    """Bytes for the gradients of a convolution, besides those that are wanted: of the image, the weight and the bias.
+    """Return the workspace in bytes for the gradients of a convolution: of the image, the weight and the bias.
 
     oneDNN makes the bias' gradient together with the weight's. ``given``: the images by whose size torch chooses a kernel, where not ``x``.
     """

@@ -1,9 +1,9 @@
-"""oneDNN itself, where its shared library is installed (``pip install 'foreshape[inference]'``): what is called of its C interface.
+"""oneDNN itself, if its shared library is installed (``pip install 'foreshape[inference]'``): the used part of its C interface.
 
-torch has oneDNN inside, but makes what a call needs anew at each call, some 45 microseconds; here it is made once for each size, and a call
-costs 4. See https://uxlfoundation.github.io/oneDNN for the meaning of primitives, their arguments and their post-operations.
+torch has oneDNN inside, but prepares each call anew, in some 45 microseconds. Here it is prepared once for each size, and a call costs 4. See
+https://uxlfoundation.github.io/oneDNN for the meaning of primitives, their arguments and their post-operations.
 
-Nothing here checks a size: `foreshape.kernels.direct` does, which is the only caller.
+Nothing here checks a size: the only caller, `foreshape.kernels.direct`, does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from foreshape.errors import ForeshapeError
 
 SWITCH = "FORESHAPE_ONEDNN"
-"""The variable that leaves oneDNN to torch, with the value "torch"."""
+"""The environment variable for torch's oneDNN, with the value "torch"."""
 _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
@@ -28,14 +28,14 @@ _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED, _LAST = 3, 4
 _REFUSALS = (2, _UNIMPLEMENTED)
-"""What says that there is no primitive as described: sizes were compared before, so that what the library calls invalid is valid, but for its kernels."""
+"""The statuses for no primitive as described. Sizes were compared before, so "invalid" means a valid call without a kernel too."""
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
 DIMS = 12
 """So many dims has a tensor of the library at most."""
 _SMALL = 4 << 20
-"""What has so many bytes is brought into another order by one thread: on a machine that is busy others must be waited for each time."""
+"""The most bytes that one thread reorders alone: on a busy machine a call waits for other threads each time."""
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
-"""Names of what a primitive reads and writes."""
+"""Names of the operands and results of a primitive."""
 FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
 BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
@@ -56,11 +56,11 @@ class Unimplemented(LibraryError):
 
 
 Function = tuple[str, float, float]
-"""A function of each element, by the name that `ELEMENTWISE` has, with its numbers."""
+"""A function of each element, by its name in `ELEMENTWISE`, with its numbers."""
 
 
 class Argument(ctypes.Structure):
-    """A memory object under the name by which a primitive knows it."""
+    """A memory object with a primitive's name for it."""
 
     _fields_ = [("name", c_int), ("memory", c_void_p)]
 
@@ -72,7 +72,7 @@ def _check(status: int, what: str, refusals: Sequence[int] = (_UNIMPLEMENTED,)) 
 
 
 class Handle:
-    """An object of the library, which goes with this one, and what lies in the memory that it is of."""
+    """An object of the library, destroyed with this one, and the owners of its memory."""
 
     __slots__ = ("_destroy", "held", "value")
 
@@ -90,7 +90,7 @@ class Library:
     def __init__(self, path: str) -> None:
         self._functions = functions = ctypes.CDLL(path)
         self._makers: dict[tuple[str, str], tuple[Callable[..., int], Callable[[int | None], int], str]] = {}
-        """What makes an object of a kind, what destroys it, and the name of the first."""
+        """The functions that make and destroy an object of a kind, and the name of the first."""
         short = ctypes.PyDLL(path)  # too short to let other threads in between
         self.execute = functions.dnnl_primitive_execute
         self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
@@ -99,9 +99,9 @@ class Library:
         functions.dnnl_primitive_desc_query_md.restype = c_void_p
         functions.dnnl_primitive_desc_query_md.argtypes = [c_void_p, c_int, c_int]
         functions.dnnl_memory_desc_get_size.restype = c_size_t
-        self.threads: Callable[[], int] = short.omp_get_max_threads  # of OpenMP, which the library is bound to
+        self.threads: Callable[[], int] = short.omp_get_max_threads  # of OpenMP, the library's own
         self._choose_threads = short.omp_set_num_threads
-        # What is made is kept here, by sizes. With the library's own cache too, a process that opened many networks crashed while it made a kernel.
+        # Kernels are kept here, by sizes. With the library's own cache too, a process with many networks crashed while it made a kernel.
         _check(functions.dnnl_set_primitive_cache_capacity(c_int(0)), "to keep nothing")
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
@@ -119,7 +119,7 @@ class Library:
 
     @contextmanager
     def using(self, threads: int | None) -> Generator[None]:
-        """What is made meanwhile, by this thread, runs on so many threads; None for as many as OpenMP has."""
+        """Make kernels meanwhile, in this thread, for so many threads; None for OpenMP's number."""
         before = self.threads()
         self._choose_threads(threads or before)
         try:
@@ -131,7 +131,7 @@ class Library:
         return self._make("stream", _pointer(self._engine), c_int(_IN_ORDER))
 
     def strided(self, dims: Sequence[int], strides: Sequence[int]) -> Handle:
-        """The description of memory with these steps between elements.
+        """Return the description of memory with these steps between elements.
 
         Raises:
             Unimplemented: there are more dims than the library has.
@@ -141,7 +141,7 @@ class Library:
         return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), _dims(strides), by="create_with_strides")
 
     def any(self, dims: Sequence[int]) -> Handle:
-        """The description of memory whose order is the primitive's to choose."""
+        """Return the description of memory whose order is the primitive's to choose."""
         return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), c_int(_ANY), by="create_with_tag")
 
     def same(self, a: Handle, b: Handle) -> bool:
@@ -156,7 +156,7 @@ class Library:
         return made
 
     def attributes(self, added: Handle | None = None, functions: Sequence[Function] = ()) -> list[Handle]:
-        """What is done to a result while it is written: something of this description is added, then functions of each element. The last one counts."""
+        """Return the post-operations of a result: a tensor of this description is added, then functions of each element follow. The last handle counts."""
         out = [self._make("primitive_attr")]
         _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out[0]), c_int(1)), "who holds the scratchpad")
         if added is None and not functions:
@@ -173,7 +173,7 @@ class Library:
         self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
         before: Sequence[int], behind: Sequence[int], attributes: Handle, transposed: bool = False,
     ) -> Handle:  # fmt: skip
-        """The description of a convolution, with so many rows and columns of padding.
+        """Return the description of a convolution, with so many rows and columns of padding.
 
         Raises:
             Unimplemented: there is none for these sizes.
@@ -186,7 +186,7 @@ class Library:
         )  # fmt: skip
 
     def product(self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
-        """The description of a product of matrices.
+        """Return the description of a product of matrices.
 
         Raises:
             Unimplemented: there is none for these sizes.
@@ -197,7 +197,7 @@ class Library:
         )  # fmt: skip
 
     def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
-        """The description of a sum or a product of elements; where y has a dim of 1 it is broadcast.
+        """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -206,7 +206,7 @@ class Library:
         return self._quick(self._make("binary_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
-        """The description of a function of each element.
+        """Return the description of a function of each element.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -219,7 +219,7 @@ class Library:
         self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
         attributes: Handle,
     ) -> Handle:  # fmt: skip
-        """The description of maxima or means of windows, with so many rows and columns of padding.
+        """Return the description of maxima or means of windows, with so many rows and columns of padding.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -229,7 +229,7 @@ class Library:
         return self._quick(self._make("pooling_forward_primitive_desc", _pointer(self._engine), *of, *given, destroyed="primitive_desc"))
 
     def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
-        """The description of a softmax along an axis.
+        """Return the description of a softmax along an axis.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -238,7 +238,7 @@ class Library:
         return self._quick(self._make("softmax_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
-        """The description of a normalization of each row by its own mean and variance, with a scale and a shift for each column or without.
+        """Return the description of a normalization of each row by its own mean and variance, with a scale and a shift for each column or without.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -248,7 +248,7 @@ class Library:
         return self._quick(self._make("layer_normalization_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
-        """The description of images in another size, each pixel the one that lies nearest to its center.
+        """Return the description of images in another size, each pixel the nearest to its center.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -257,7 +257,7 @@ class Library:
         return self._quick(self._make("resampling_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
-        """The description of tensors put behind one another along an axis.
+        """Return the description of tensors put behind one another along an axis.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.
@@ -266,19 +266,19 @@ class Library:
         return self._quick(self._make("concat_primitive_desc", _pointer(self._engine), _pointer(result), *given, destroyed="primitive_desc"))
 
     def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
-        """The description of a copy in another order."""
+        """Return the description of a copy in another order."""
         engine = _pointer(self._engine)
         return self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, _pointer(attributes), destroyed="primitive_desc")
 
     def implementation(self, description: Handle) -> str:
-        """Which kernel computes what is described."""
+        """Return the name of the kernel of a description."""
         found = c_char_p()
         status = self._functions.dnnl_primitive_desc_query(c_void_p(description.value), c_int(_IMPLEMENTATION), c_int(0), byref(found))
         _check(status, "which kernel")
         return (found.value or b"").decode()
 
     def another(self, description: Handle) -> Handle:
-        """The same, with the next kernel that computes it.
+        """Return the same description with its next kernel.
 
         Raises:
             Unimplemented: there is none, or only the slowest one.
@@ -287,23 +287,23 @@ class Library:
         return self._quick(description)
 
     def without_garbage(self, description: Handle) -> Handle:
-        """The same of a convolution with one filter to a group, by a kernel that takes the same time each time.
+        """Return the description of a convolution with one filter to a group, by a kernel of steady speed.
 
-        Those of 2023.2 for AVX2 load one number of a vector and multiply all eight: the others are left from before, and where they are denormal
-        it takes a hundred times as long.
+        Kernels of 2023.2 for AVX2 load one number of a vector and multiply all eight. The others are leftovers, and denormal ones take a hundred times as
+        long.
         """
         while (name := self.implementation(description)).endswith("avx2") and "brgconv" in name:
             description = self.another(description)
         return description
 
     def kernel(self, primitive: Handle) -> str:
-        """Which kernel a primitive is."""
+        """Return the name of a primitive's kernel."""
         found = c_void_p()
         _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(found)), "what is described")
         return self.implementation(Handle(found.value, lambda _: 0))  # the primitive's own
 
     def _quick(self, description: Handle) -> Handle:
-        """The same. Refuses the kernels that are written for reading, and take a hundred times as long."""
+        """Return the description. Refuse reference kernels, which take a hundred times as long."""
         found = self.implementation(description)
         if found.startswith("ref"):
             raise Unimplemented(f"oneDNN: only {found} computes this")
@@ -313,11 +313,11 @@ class Library:
         return self._make("primitive", _pointer(description))
 
     def wanted_weights(self, primitive: Handle) -> Handle:
-        """How a described primitive wants its weights to lie."""
+        """Return the weight layout that a described primitive wants."""
         return self._wanted(primitive, _WEIGHTS_WANTED)
 
     def scratchpad(self, primitive: Handle) -> Handle:
-        """What a described primitive needs while it runs."""
+        """Return the scratchpad of a described primitive."""
         return self._wanted(primitive, _SCRATCHPAD_WANTED)
 
     def _wanted(self, primitive: Handle, which: int) -> Handle:
@@ -325,7 +325,7 @@ class Library:
         return self._make("memory_desc", c_void_p(found), by="clone")
 
     def reorder(self, source: Handle, at: int, result: Handle, to: int) -> None:
-        """Write what lies at one address in one order to another, in another."""
+        """Copy a tensor at one address in one order to another, in another."""
         engine = _pointer(self._engine)
         with self.using(1 if self.nbytes(source) <= _SMALL else None):
             description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
@@ -339,7 +339,7 @@ class Library:
 
 
 def arguments_of(memories: dict[int, Handle]) -> ctypes.Array[Argument]:
-    """What a primitive is executed with."""
+    """Return the arguments for executing a primitive."""
     return (Argument * len(memories))(*(Argument(n, m.value) for n, m in memories.items()))
 
 
@@ -352,7 +352,7 @@ def _dims(of: Sequence[int]) -> ctypes.Array[c_int64]:
 
 
 def library() -> Library | None:
-    """oneDNN's library, if it is installed for this machine and not switched off."""
+    """Return oneDNN's library, if it is installed for this machine and not switched off."""
     return None if os.environ.get(SWITCH) == "torch" else _installed()
 
 
@@ -372,7 +372,7 @@ def _installed() -> Library | None:
 
 
 class _Version(ctypes.Structure):
-    _fields_ = [("major", c_int)]  # others follow, which nobody asks for
+    _fields_ = [("major", c_int)]  # the other fields are not used
 
 
 def _version(path: str) -> int:

@@ -1,4 +1,4 @@
-"""Calls of kernels that are made of persistables when a step is bound: products, convolutions, normalizations, and series of them."""
+"""Kernel calls made of persistables when a step is bound: products, convolutions, normalizations, and series of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROWS = Effects(contiguous=(0,))
 
 
 def linear(name: str, workspace: Callable[[], Size]) -> FusedKernel:
-    """Return a product of rows with a packed matrix, of this name, and what is done with its result."""
+    """Return a product of rows with a packed matrix, of this name, with its following functions."""
     return FusedKernel("product ", f"{name}({{0}})", effects=_ROWS, workspace=workspace, packed=name)
 
 

@@ -1,7 +1,7 @@
-"""What ``lstm``, ``lstmp`` and ``gru`` take while they run, in bytes, for the plan of a step.
+"""The workspaces of ``lstm``, ``lstmp`` and ``gru``, in bytes, for the plan of a step.
 
-Their kernels work at places, each of which is a sequence's step (`Schedule`), so that rows are brought there and back. What is held at
-once is counted for each stage of a kernel; the results, which the plan counts by themselves, are taken off.
+Their kernels work at places, one for each step of a sequence (`Schedule`), so rows are copied there and back. The bytes held at once are counted for each
+stage of a kernel, less the results, which the plan counts itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from foreshape.spec import FP32, Spec
 _NUMBER = 8
 """Bytes of a number in a table of places."""
 _SMALL = 1024
-"""Bytes of what has no size: sums, shapes."""
+"""Bytes of small things: sums, shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +30,37 @@ class Packed:
 
     @staticmethod
     def of(Input: Spec, gates: int) -> Packed:
-        """Of ragged rows ``[rows, gates * hidden]``."""
+        """Return the memory for ragged rows ``[rows, gates * hidden]``."""
         count = Input.lod.counts[-1] if Input.lod is not None else Input.known_dims[0]
         rows, columns = Input.known_dims
         return Packed(rows, count, columns // gates, Input.dtype is FP32, Input.known_dtype.itemsize)
 
     @property
     def _tables(self) -> Size:
-        """The row of each place, the place of each row and the place before each place, and the sequences in order with their lengths. They stay
-        with the offsets, so that those of the other direction may be there too."""
+        """Return the bytes of the tables: the row of each place, the place of each row and the place before each, and the sequences in order with their
+        lengths.
+
+        They stay with the offsets, so the tables of the other direction may be there too.
+        """
         return _NUMBER * (6 * self.rows + 3 * self.sequences) + _SMALL
 
     def _bytes(self, at_rows: Size, at_sequences: Size = 0) -> Size:
-        """Of so many numbers for each row, and for each sequence."""
+        """Return the bytes of so many numbers for each row, and for each sequence."""
         return self.item * (at_rows * self.rows + at_sequences * self.sequences)
 
     def _most(self, made: Size, *stages: Size) -> Size:
-        """Beside what is ``made``. To find the places takes some numbers for each, before there is anything else."""
+        """Return the largest stage beside the bytes already ``made``. To find the places takes some numbers for each, before there is anything else."""
         finding = _NUMBER * (8 * self.rows + 2 * self.sequences)
         return maximum(finding - made, *(s - made for s in stages), 0) + self._tables
 
     def _weight_gradient(self, state: Size, columns: Size) -> Size:
-        """What the product ``[rows, state]' [rows, columns]`` takes."""
+        """Return the workspace of the product ``[rows, state]' [rows, columns]``."""
         return products.workspace(state, self.rows, columns, turned=True) if self.single else 0
 
     # --- LSTM
 
     def lstm(self, projected: Size | None) -> Size:
-        """What the steps take. ``projected``: the size of the state, where it is a projection."""
+        """Return the workspace of the steps. ``projected``: the size of the state, if it is a projection."""
         h = self.hidden
         state = h if projected is None else projected
         made = self._bytes(6 * h + state + (0 if projected is None else h))
@@ -65,7 +68,7 @@ class Packed:
         return self._most(made, steps, made + self._bytes(h + state))
 
     def lstm_gradient(self, projected: Size | None, peepholes: bool, clipped: bool, made: Size, dropped: Size) -> Size:
-        """What undoing them takes beside the results that are ``made``; ``dropped``: bytes of weights' gradients that are made for nobody."""
+        """Return the workspace of the gradient beside the results already ``made``; ``dropped``: bytes of unrequested weights' gradients."""
         h = self.hidden
         state = h if projected is None else projected
         held = (7 + clipped) * h + (2 if projected is None else 3) * state  # cells, theirs before, gradients of cells and of gates
@@ -81,14 +84,14 @@ class Packed:
     # --- GRU
 
     def gru(self) -> Size:
-        """What the steps take."""
+        """Return the workspace of the steps."""
         h = self.hidden
         return self._most(self._bytes(6 * h), self._bytes(5 * h, h))
 
     def gru_gradient(self, origin: bool, made: Size) -> Size:
-        """What undoing them takes beside the results that are ``made``."""
+        """Return the workspace of the gradient beside the results already ``made``."""
         h = self.hidden
-        held = (8 if origin else 9) * h  # gradients of states and gates, the states before, and what turns one into the other
+        held = (8 if origin else 9) * h  # gradients of states and gates, the states before, and the factors between them
         weights = self.item * 3 * h * h
         loop = self._bytes(held, 4 * h)
         product = self._bytes(held, 3 * h) + weights + self._weight_gradient(h, 2 * h)
@@ -96,13 +99,13 @@ class Packed:
 
 
 def gru_unit(HiddenPrev: Spec) -> Size:
-    """What one step of a GRU takes: tables of places, most of them before there is a state."""
+    """Return the workspace of one step of a GRU: tables of places, most of them before there is a state."""
     batch, hidden = HiddenPrev.known_dims
     return batch * maximum(9 * _NUMBER - 2 * hidden * HiddenPrev.known_dtype.itemsize, 2 * _NUMBER) + _SMALL
 
 
 def gru_unit_gradient(HiddenPrev: Spec, origin: bool, made: Size) -> Size:
-    """What undoing it takes, where all but what is ``made`` of the results is made for nobody."""
+    """Return the workspace of its gradient, with all results but the ``made`` ones unrequested."""
     batch, hidden = HiddenPrev.known_dims
     item = HiddenPrev.known_dtype.itemsize
     weights = 3 * hidden * hidden * item
@@ -112,7 +115,7 @@ def gru_unit_gradient(HiddenPrev: Spec, origin: bool, made: Size) -> Size:
 
 
 def of_requested(requested: tuple[bool, ...], *specs: Spec | None) -> tuple[Size, Size]:
-    """The bytes of gradients of these operands, of those that somebody needs, and of the others."""
+    """Return the bytes of gradients of these operands: of requested ones, and of the others."""
     totals: list[Size] = [0, 0]
     for wanted, spec in zip(requested, specs, strict=True):
         if spec is not None:

@@ -1,4 +1,4 @@
-"""Memory for tensors that live long: where it begins, and large pages for tables, so that rows far apart are found faster."""
+"""Memory for long-lived tensors: aligned, and in large pages for tables, for faster access to distant rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGE = 1 << 26
-"""From how many bytes on a tensor gets pages of its own."""
+"""The least bytes of a tensor with pages of its own."""
 ALIGNMENT = 64
-"""The bytes of which the address of a tensor's memory is a multiple, as torch's own is. Where it begins elsewhere, some products round
-otherwise (those of Intel's BLAS, on processors without AVX-512)."""
+"""The alignment in bytes of a tensor's memory, as torch's own. At other addresses some products round otherwise (Intel's BLAS, on processors without
+AVX-512).
+"""
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def empty(shape: Sequence[int], dtype: Any) -> Tensor:
-    """A tensor whose elements nobody has set. A large one on the CPU, where the system has large pages, is in such: a row of a
-    table of gigabytes is then read and written in about half the time. It is given back to the system when it is dropped."""
+    """Return a tensor with uninitialised elements. A large one on the CPU is in large pages if the system has them. Random rows of a table of gigabytes are
+    then read and written in about half the time. It is returned to the system when dropped.
+    """
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or _ADVICE is None or torch.get_default_device().type != "cpu":
         return torch.empty(tuple(shape), dtype=dtype)
@@ -34,15 +36,15 @@ def empty(shape: Sequence[int], dtype: Any) -> Tensor:
 
 
 def full(shape: Sequence[int], number: float, dtype: Any) -> Tensor:
-    """A tensor full of a number, in such memory."""
+    """Return a tensor full of a number, in such memory."""
     return empty(shape, dtype).fill_(number)
 
 
 def is_aligned(value: Tensor) -> bool:
-    """Whether a tensor begins where kernels round as they do with torch's own memory."""
+    """Return True if a tensor begins where kernels round as with torch's own memory."""
     return not value.is_cpu or value.data_ptr() % ALIGNMENT == 0
 
 
 def copied(value: Tensor) -> Tensor:
-    """A packed copy, in such memory."""
+    """Return a packed copy, in such memory."""
     return empty(value.shape, value.dtype).copy_(value) if value.is_cpu else value.clone(memory_format=torch.contiguous_format)

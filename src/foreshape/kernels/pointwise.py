@@ -1,8 +1,8 @@
-"""Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`); those of one place as it is fastest on one thread.
+"""Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`), and the fastest way for windows of one place on one thread.
 
-There torch gives those that are neither strided nor dilated, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of that
-time on a processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so that every
-dilation says the same; and what is dilated torch gives to oneDNN.
+There torch gives convolutions without stride and dilation, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of the time on a
+processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so every dilation means the same. And torch
+gives dilated convolutions to oneDNN.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FEW = 16
-"""From so many images on torch takes oneDNN by itself."""
+"""The number of images from which on torch takes oneDNN by itself."""
 _SMALL = 20480
 """A single image of so few elements, dilated, goes to a slower kernel."""
 _DILATED = (2, 2)
 
 
 def convolve(x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], groups: int) -> Tensor:
-    """``torch.conv2d`` of images ``x`` [images, channels, height, width] and filters ``w`` [out, channels / groups, height, width]; or ``torch.conv3d``."""
+    """Return ``torch.conv2d`` of images ``x`` [images, channels, height, width] and filters ``w`` [out, channels / groups, height, width]; or
+    ``torch.conv3d``.
+    """
     if max(*strides, *dilations) > 1:
         image, window = x.shape[2:], w.shape[2:]
         strides, dilations = settle(image, window, strides, padding, dilations)
@@ -40,7 +42,7 @@ def gradients(
     d: Tensor, x: Tensor, w: Tensor, bias: Sequence[int] | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], transposed: bool,
     added: Sequence[int], groups: int, requested: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """``aten.convolution_backward``: the gradients of the images, the filters and the bias, each where it is requested."""
+    """Return ``aten.convolution_backward``: the gradients of the images, the filters and the bias, each where it is requested."""
     image, window = x.shape[2:], w.shape[2:]
     if transposed:
         strides, dilations = settle_transposed(image, window, strides, added, dilations)
@@ -53,13 +55,13 @@ def gradients(
 def transpose(
     x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], padding: Sequence[int], added: Sequence[int], groups: int, dilations: Sequence[int]
 ) -> Tensor:
-    """``torch.conv_transpose2d`` of images, or ``torch.conv_transpose3d`` of volumes."""
+    """Return ``torch.conv_transpose2d`` of images, or ``torch.conv_transpose3d`` of volumes."""
     strides, dilations = settle_transposed(x.shape[2:], w.shape[2:], strides, added, dilations)
     return (torch.conv_transpose2d if x.dim() == 4 else torch.conv_transpose3d)(x, w, b, strides, padding, added, groups, dilations)
 
 
 def _is_slow(x: Tensor, w: Tensor) -> bool:
-    """Whether torch would take BLAS, or has taken oneDNN by the stride, to which a dilation is nothing."""
+    """Return True if torch would take BLAS, or has taken oneDNN by the stride, with a dilation of no effect."""
     images = x.shape[0]
     return (
         images < _FEW and w.shape[2] == w.shape[3] == 1 and x.dtype is torch.float32 and x.is_cpu and torch.get_num_threads() == 1

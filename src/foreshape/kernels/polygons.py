@@ -1,6 +1,6 @@
-"""Polygons, ``[..., 2 corners]`` of x, y, x, y, ...: areas and overlaps of any, also of those that are hollow or cross themselves.
+"""Polygons, ``[..., 2 corners]`` of x, y, x, y, ...: areas and overlaps of any, hollow and self-crossing ones included.
 
-What lies inside of a polygon that crosses itself is what a line from outside reaches after an odd number of its edges.
+A point is inside of a self-crossing polygon if a line from outside reaches it after an odd number of its edges.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROOM = 1 << 18
-"""How many places on edges are looked at in one go."""
+"""The places on edges looked at in one go."""
 
 
 def polygon_areas(polygons: Tensor) -> Tensor:
-    """``[...]``: half the sum of the cross products of neighbouring corners."""
+    """Return ``[...]``: half the sum of the cross products of neighbouring corners."""
     corners = polygons.reshape(*polygons.shape[:-1], -1, 2)
     following = corners.roll(-1, -2)
     return (corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]).sum(-1).abs_().div_(2)
 
 
 def polygon_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union of polygons that are paired (or broadcast); 0 where one of the three areas is 0."""
+    """Return the intersection over union of paired (or broadcast) polygons; 0 where one of the three areas is 0."""
     low, high = zip(*((x[..., at::2].amin(-1), x[..., at::2].amax(-1)) for at in (0, 1) for x in (a, b)), strict=True)
     meet = (low[0] < high[1]) & (low[1] < high[0]) & (low[2] < high[3]) & (low[3] < high[2])
     of_a, of_b = (polygon_areas(x).expand(meet.shape) for x in (a, b))
@@ -41,13 +41,13 @@ def polygon_overlaps(a: Tensor, b: Tensor) -> Tensor:
 
 
 def polygon_pairs_taken(pairs: Size, width: Size, item: int) -> Size:
-    """The bytes that `polygon_overlaps` takes for so many pairs of polygons of ``width`` numbers, at most 32, with ``item`` bytes each."""
+    """Return the bytes of `polygon_overlaps` for so many pairs of polygons of ``width`` numbers, at most 32, with ``item`` bytes each."""
     edges = width if isinstance(width, int) else MOST
     return pairs * (8 * item + 40) + minimum(pairs * (_slabs(edges) * edges), _ROOM) * 96
 
 
 MOST = 32
-"""How many numbers a polygon has at most."""
+"""The most numbers of a polygon."""
 
 
 def _slabs(edges: int) -> int:
@@ -60,9 +60,9 @@ def _at_once(edges: int) -> int:
 
 
 def _common_areas(a: Tensor, b: Tensor) -> Tensor:
-    """``[n]``: the areas common to polygons ``[n, 2 corners]`` that are paired.
+    """Return the areas common to paired polygons ``[n, 2 corners]``: ``[n]``.
 
-    Between two heights at which there is a corner or where two edges cross, what is common is as wide at half the height as it is on average.
+    Between two heights with a corner or a crossing of edges, the width of the common part at half the height is its mean.
     """
     corners = torch.stack([a, b], 1).double().view(len(a), 2, -1, 2)
     begin, end = corners.flatten(1, 2), corners.roll(-1, -2).flatten(1, 2)

@@ -28,11 +28,11 @@ class Axis:
 
     @property
     def behind(self) -> int:
-        """How many elements the windows need after the last one."""
+        """Return the number of elements that the windows need after the last one."""
         return max(0, (self.count - 1) * self.stride + self.span - self.size - self.before)
 
     def torch_count(self, ceil: bool) -> int:
-        """How many windows torch makes when told to pad ``before`` at both ends; 0 where that is more than it takes."""
+        """Return the number of windows that torch makes when told to pad ``before`` at both ends; 0 for more than it takes."""
         if self.before > self.span // 2:
             return 0
         room = self.size + 2 * self.before - self.span
@@ -42,8 +42,9 @@ class Axis:
         return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
 
     def counts(self, exclusive: bool) -> list[int]:
-        """The number of elements of each window: those inside, or all up to the padding. At least 1, so that an empty window
-        gives 0 where PaddlePaddle divides by zero."""
+        """Return the number of elements of each window: inside ones, or all up to the padding. At least 1: an empty window gives 0 where PaddlePaddle divides
+        by zero.
+        """
         out: list[int] = []
         for at in range(self.count):
             start = at * self.stride - self.before
@@ -57,7 +58,7 @@ Axes: TypeAlias = tuple[Axis, Axis]
 
 
 def _native(axes: Axes) -> tuple[Any, ...] | None:
-    """Window, strides, padding, dilation and ceil_mode with which torch's kernels have these windows; None where they do not."""
+    """Return the window, strides, padding, dilation and ceil_mode of these windows for torch's kernels; None if they do not have them."""
     h, w = axes
     for ceil in (False, True):
         if h.torch_count(ceil) == h.count and w.torch_count(ceil) == w.count:
@@ -66,7 +67,7 @@ def _native(axes: Axes) -> tuple[Any, ...] | None:
 
 
 def _filled(x: Tensor, axes: Axes, fill: float) -> Tensor:
-    """``x`` with ``fill`` around it, as far as the windows go."""
+    """Return ``x`` with ``fill`` around it, as far as the windows go."""
     h, w = axes
     if not (h.before or w.before or h.behind or w.behind):
         return x
@@ -74,13 +75,13 @@ def _filled(x: Tensor, axes: Axes, fill: float) -> Tensor:
 
 
 def _inside(padded: Tensor, axes: Axes) -> Tensor:
-    """The inverse of `_filled`."""
+    """Return the inverse of `_filled`."""
     h, w = axes
     return padded[:, :, h.before : h.before + h.size, w.before : w.before + w.size]
 
 
 def _least(x: Tensor) -> float:
-    """What no element is below: with it PaddlePaddle begins a maximum, so that an empty window gives it."""
+    """Return the lower bound of all elements: PaddlePaddle begins a maximum with it, so an empty window gives it."""
     return torch.finfo(x.dtype).min
 
 
@@ -91,7 +92,7 @@ def _bare(axes: Axes) -> tuple[Any, ...]:
 
 
 def maxima(x: Tensor, axes: Axes) -> Tensor:
-    """The maximum of each window."""
+    """Return the maximum of each window."""
     h, w = axes
     if h.span + w.span > FEW or x.device.type != "cpu" or not x.is_contiguous():
         native = _native(axes)
@@ -109,7 +110,7 @@ def maxima(x: Tensor, axes: Axes) -> Tensor:
 
 
 def maxima_with_index(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
-    """The maxima, and where in its image each is: ``row * width + column``, int64."""
+    """Return the maxima, and where in its image each is: ``row * width + column``, int64."""
     native = _native(axes)
     if native is not None:
         return aten.max_pool2d_with_indices(x, *native)
@@ -120,8 +121,9 @@ def maxima_with_index(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
 
 
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
-    """The gradient goes to the first maximum of a window. Where that is, has to be found again: with the channels last, where
-    torch's kernel works on many channels at once, that takes a fraction of the time."""
+    """Return the gradient, added to the first maximum of each window. This maximum is found again, with the channels last: there torch's kernel works on many
+    channels at once, in a fraction of the time.
+    """
     window = _native(axes)
     padded = x if window is not None else _filled(x, axes, _least(x))
     window = window or _bare(axes)
@@ -130,7 +132,7 @@ def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
     index = aten.max_pool2d_with_indices(padded, *window)[1]
     if padded.is_contiguous(memory_format=torch.channels_last):
         d = d.contiguous(memory_format=torch.channels_last)
-    # of the image torch asks no more than how it lies, so that a copy of it has room for the gradient
+    # torch reads only the strides of the image, so a copy of it has room for the gradient
     if padded.data_ptr() == x.data_ptr():
         out = aten.max_pool2d_with_indices_backward(d, padded, *window, index)
     else:
@@ -142,7 +144,7 @@ def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
 
 
 def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
-    """The mean of each window, of what is inside of the image (``exclusive``) or also of its padding."""
+    """Return the mean of each window, inside of the image (``exclusive``) or with its padding."""
     native = _native(axes)
     if native is not None:
         return aten.avg_pool2d(x, *native[:3], native[4], not exclusive)
@@ -151,7 +153,7 @@ def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
 
 
 def means_backward(x: Tensor, d: Tensor, axes: Axes, exclusive: bool) -> Tensor:
-    """The gradient, of which each element of a window has its part."""
+    """Return the gradient, shared by the elements of each window."""
     native = _native(axes)
     if native is not None:
         return aten.avg_pool2d_backward(d, x, *native[:3], native[4], not exclusive, None)

@@ -1,9 +1,8 @@
-"""Matrix products on the fastest kernel that torch has for them.
+"""Matrix products on the fastest of torch's kernels.
 
-torch's ``mm`` calls BLAS. Intel's, which torch's x86 builds carry, uses AVX-512 on that vendor's own processors only: on others that have it,
-it is about half as fast as oneDNN's inner product, which torch carries too. Where both use AVX2, it takes 0.6 to 1 times oneDNN's time. The choice
-depends on the processor and on the sizes only, never on a measurement, so that a run that is resumed computes the same bits.
-``FORESHAPE_PRODUCTS=blas`` or ``onednn`` overrides it.
+torch's ``mm`` calls BLAS. Intel's BLAS, in torch's x86 builds, uses AVX-512 on Intel's own processors only. On others with AVX-512, it is about half as fast
+as oneDNN's inner product, also in torch. Where both use AVX2, it takes 0.6 to 1 times oneDNN's time. The choice depends on the processor and on the sizes
+only, never on a measurement, so a resumed run computes the same bits. ``FORESHAPE_PRODUCTS=blas`` or ``onednn`` overrides it.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ LARGE = 3 << 19
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether large products are made by oneDNN on this processor."""
+    """Return True if oneDNN makes large products on this processor."""
     wanted = os.environ.get("FORESHAPE_PRODUCTS", "")
     return wanted == "onednn" or (wanted != "blas" and _is_amd_with_avx512())
 
 
 @cache
 def onednn_linear() -> Any:
-    """oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias``; of a torch without it, the same on BLAS."""
+    """Return oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias``; of a torch without it, the same on BLAS."""
     kernel = _kernel()
     return _blas_linear if kernel is None else _in_few_sizes(kernel)
 
 
 @cache
 def _sparing_linear() -> Any:
-    """The same, which copies no operand: BLAS makes the rows behind a multiple of `STEP`."""
+    """Return the same kernel without copies of operands: BLAS makes the rows behind a multiple of `STEP`."""
     kernel = _kernel()
     return _blas_linear if kernel is None else _with_rest(kernel)
 
@@ -51,7 +50,7 @@ def _kernel() -> Any:
     kernel = private.linear_pointwise
 
     def dense(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
-        """The kernel, which copies ``x`` itself where it has gaps, and takes a bias to have none."""
+        """Call the kernel, which copies ``x`` itself if it has gaps, and requires a bias without any."""
         return kernel(x, without_gaps(weight), bias if bias is None else bias.contiguous(), *rest)
 
     return dense
@@ -60,7 +59,7 @@ def _kernel() -> Any:
 def without_gaps(matrix: Tensor) -> Tensor:
     """Return a matrix whose rows, or columns, lie behind one another, copied where they do not.
 
-    For a weight of other strides, of a slice or of what is broadcast, oneDNN has only its reference kernel, some 600 times slower, or none.
+    For other strides, as of a slice or a broadcast weight, oneDNN has only its reference kernel, some 600 times slower, or none.
     """
     rows, columns = matrix.shape
     strides = matrix.stride()
@@ -70,18 +69,19 @@ def without_gaps(matrix: Tensor) -> Tensor:
 
 
 STEP = 16
-"""oneDNN is given numbers of rows that are multiples of this, with zeros behind: it keeps about half a MiB for every size that a product
-comes in, so that batches of many sizes would add up, and takes a millisecond for each new one."""
+"""The step of oneDNN's numbers of rows, with zeros behind. It keeps about half a MiB for every size of a product, and takes a millisecond for each new one.
+Many sizes of batches would add up.
+"""
 CHUNK = 2 << 20
-"""What is added to a weight is made in pieces of about so many bytes."""
+"""The bytes of the pieces in which a sum is added to a weight."""
 
 
 def _in_few_sizes(kernel: Any) -> Any:
-    """The kernel for rows in a multiple of `STEP`; others are made longer, which costs less than to read the weight twice."""
+    """Return the kernel for rows in a multiple of `STEP`. Others are padded, which costs less than to read the weight twice."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
         k = x.shape[-1]
-        if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the rows are what is summed over
+        if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the sum is over the rows
             if not k % STEP:
                 return kernel(x, weight, bias, *attributes)
             return kernel(_longer(x.t()).t(), _longer(weight.t()).t(), bias, *attributes)
@@ -95,7 +95,7 @@ def _in_few_sizes(kernel: Any) -> Any:
 
 
 def _with_rest(kernel: Any) -> Any:
-    """The kernel for the rows up to a multiple of `STEP`, and BLAS for those behind."""
+    """Return the kernel for the rows up to a multiple of `STEP`, with BLAS for the rest."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
         k = x.shape[-1]
@@ -120,7 +120,7 @@ def _with_rest(kernel: Any) -> Any:
 
 
 def _longer(x: Tensor) -> Tensor:
-    """A copy in a row, with rows of zeros behind up to a multiple of `STEP`."""
+    """Return a copy in a row, with rows of zeros behind up to a multiple of `STEP`."""
     rows, k = x.shape
     out = x.new_empty((rows + -rows % STEP, k))
     out[:rows] = x
@@ -142,7 +142,7 @@ def _is_amd_with_avx512(path: str = "/proc/cpuinfo") -> bool:
 
 
 def fits(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN should make the product of two matrices."""
+    """Return True if oneDNN should make the product of two matrices."""
     return (
         a.shape[0] * a.shape[1] * b.shape[1] >= LARGE
         and a.dtype is torch.float32
@@ -153,11 +153,11 @@ def fits(a: Tensor, b: Tensor) -> bool:
 
 
 def workspace(m: Size, k: Size, n: Size, turned: bool = False, longer: bool = False) -> Size:
-    """The bytes that the product of fp32 ``[m, k]`` and ``[k, n]`` takes besides its result.
+    """Return the workspace in bytes of the product of fp32 ``[m, k]`` and ``[k, n]``.
 
     Args:
-        turned: the first is a transposed view, which oneDNN copies.
-        longer: `onednn_linear` makes it, which makes rows longer, and not `mm` or `linear`.
+        turned: the first is a transposed view, to be copied by oneDNN.
+        longer: `onednn_linear` makes it, with padded rows, not `mm` or `linear`.
     """
     return _workspace(m, k, n, turned, longer, onednn.thread_count()) if prefers_onednn() else 0
 
@@ -174,13 +174,13 @@ def _workspace(m: Size, k: Size, n: Size, turned: bool, longer: bool, threads: i
 
 
 def copied(m: Size, k: Size, n: Size) -> tuple[Size, Size]:
-    """The bytes of copies of both operands of the product of fp32 ``[m, k]`` and ``[k, n]``, where they have gaps: BLAS copies neither."""
+    """Return the bytes of copies of both operands of the product of fp32 ``[m, k]`` and ``[k, n]``, where they have gaps: BLAS copies neither."""
     large = reaches(m * k * n, LARGE) if prefers_onednn() else 0
     return large * (4 * m * k), large * (4 * k * n)
 
 
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
-    """The bytes that `add_product_` takes."""
+    """Return the workspace of `add_product_` in bytes."""
     return _adding_workspace(m, k, n, onednn.thread_count()) if prefers_onednn() else 0
 
 
@@ -192,26 +192,26 @@ def _adding_workspace(m: Size, k: Size, n: Size, threads: int) -> Size:
 
 
 def _chunk(columns: int) -> int:
-    """How many rows of a weight are made at once."""
+    """Return the number of rows of a weight made at once."""
     return max(CHUNK // (4 * columns) // STEP, 8) * STEP
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
+    """Return ``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
     if fits(a, b):
         return _sparing_linear()(a, b.t(), None, "none", [], "")
     return torch.mm(a, b)
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
-    """``x w + bias`` of ``[m, k]``, ``[k, n]`` and ``[n]``."""
+    """Return ``x w + bias`` of ``[m, k]``, ``[k, n]`` and ``[n]``."""
     if fits(x, w):
         return _sparing_linear()(x, w.t(), bias, "none", [], "")
     return torch.addmm(bias, x, w)
 
 
 def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
+    """Return ``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
     if not fits(a, b):
         return p.addmm_(a, b, alpha=alpha)
     linear_, weight, rows = onednn_linear(), without_gaps(b.t()), _chunk(b.shape[1])
@@ -221,23 +221,24 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """``torch.matmul``, of any views in one call."""
+    """Return ``torch.matmul``, of any views in one call."""
     return torch.matmul(side_by_side(a), side_by_side(b)) if a.dim() > 2 or b.dim() > 2 else torch.matmul(a, b)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x weight' + bias`` as torch's ``linear``, of any views in one call."""
+    """Return ``x weight' + bias`` as torch's ``linear``, of any views in one call."""
     return F.linear(side_by_side(x), side_by_side(weight), bias) if x.dim() > 2 else F.linear(x, weight, bias)
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """``torch.bmm``, of any views in one call."""
+    """Return ``torch.bmm``, of any views in one call."""
     return torch.bmm(side_by_side(a), side_by_side(b))
 
 
 def side_by_side(x: Tensor) -> Tensor:
-    """Return a batch of matrices with the elements of rows, or of columns, side by side, copied where they are not: BLAS takes no others, and torch
-    would call it once for each matrix, up to 20 times slower."""
+    """Return a batch of matrices with contiguous rows or columns, copied where needed. BLAS takes no others, and torch would call it once for each matrix, up
+    to 20 times slower.
+    """
     if x.dim() < 2:
         return x
     rows, columns = x.shape[-2:]

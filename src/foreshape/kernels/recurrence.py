@@ -1,7 +1,7 @@
-"""`Schedule`: the order in which recurrent kernels work through sequences, and where each of their rows is in that order.
+"""`Schedule`: the order of sequences in recurrent kernels, and the place of each of their rows in it.
 
-Sequences are sorted by falling length and laid out time step by time step, so that the sequences still alive at a step stand one after
-the other and are the first of those alive before it. A step then works on a slice, and no step does work for a sequence that has ended.
+Sequences are sorted by falling length and laid out time step by time step. So the sequences alive at a step are contiguous, and the first ones of the step
+before. A step then works on a slice, and an ended sequence costs no work.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Cutter(Protocol):
 class Schedule:
     """Places ``0..places - 1``: those of step ``t`` begin at ``starts[t]``, and there are ``widths[t]`` of them.
 
-    Where steps are grouped into pieces of one width, the places of sequences that end within a piece go on to its end: these are
-    filled with a copy of the sequence's last row, and are said to be idle.
+    In pieces of steps of one width, the places of sequences that end within a piece go on to its end. These idle places are filled with a copy of the
+    sequence's last row.
     """
 
     __slots__ = ("_alive", "_before", "_ends", "_idle", "_place", "_real", "_rest", "count", "lengths", "order", "pick", "pieces", "places", "rows", "starts",
                  "widths")  # fmt: skip
 
     pick: Tensor | None
-    """For each place the row that is there; None where that is the row of the same number."""
+    """The row of each place; None if it is the row of the same number."""
 
     def __init__(
         self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: Cutter | None, first: Tensor, stride: int, rows: int
     ) -> None:
-        """``first`` has the row of each sequence's first step and ``stride`` leads to the next."""
+        """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next."""
         self.widths, self.pieces = cut(alive, cutter)
         self.lengths, self.order, self.rows = lengths, order, rows
         self.count = order.shape[0]
@@ -66,7 +66,7 @@ class Schedule:
 
     @staticmethod
     def of(offsets: Offsets, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
-        """That of ragged rows; with a ``cutter`` in the pieces that it makes."""
+        """Return the schedule of ragged rows; with a ``cutter`` in its pieces."""
 
         def make() -> Schedule:
             last = offsets.last
@@ -77,7 +77,7 @@ class Schedule:
 
     @staticmethod
     def dense(steps: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
-        """That of the rows of ``[steps, batch, ...]``, of which each sequence has the first ``lengths`` steps (None: all)."""
+        """Return the schedule of the rows of ``[steps, batch, ...]``, with the first ``lengths`` steps of each sequence (None: all)."""
         column = torch.arange(batch, device=device)
         if lengths is None:
             length = torch.full((batch,), steps, dtype=torch.int64, device=device)
@@ -96,21 +96,21 @@ class Schedule:
         return made
 
     def steps(self, places: Tensor) -> Sequence[Tensor]:
-        """What is at the places of each step, as views."""
+        """Return the values at the places of each step, as views."""
         given: Any = places
         return given.split(self.widths)
 
     # --- rows to places, and back
 
     def to_places(self, rows: Tensor, clear: bool = False) -> Tensor:
-        """``[rows, *]`` as ``[places, *]``; ``clear`` makes idle places zero. Made anew, except where each row is at its own place."""
+        """Return ``[rows, *]`` as ``[places, *]``; ``clear`` makes idle places zero. Made anew, except where each row is at its own place."""
         if self.pick is None:
             return rows
         out = rows.index_select(0, self.pick)
         return out.index_fill_(0, self._idle, 0.0) if clear and self._idle is not None else out
 
     def to_rows(self, places: Tensor) -> Tensor:
-        """``[places, *]`` as ``[rows, *]``; zeros where a row is in no sequence."""
+        """Return ``[places, *]`` as ``[rows, *]``; zeros where a row is in no sequence."""
         if self.pick is None:
             return places
         if not self.places:
@@ -121,7 +121,7 @@ class Schedule:
         return out.index_fill_(0, self._rest, 0.0) if self._rest is not None else out
 
     def _find_places(self) -> Tensor:
-        """For each row its place, 0 where it is in no sequence: these are the rest."""
+        """Return for each row its place, 0 where it is in no sequence: these are the rest."""
         assert self.pick is not None
         free = sum(self._alive) < self.rows
         place = torch.full((self.rows,), -1 if free else 0, dtype=torch.int64, device=self.order.device)
@@ -140,7 +140,7 @@ class Schedule:
         return like.new_empty(dims) if sum(self._alive) == self.rows else like.new_zeros(dims)
 
     def put_rows(self, rows: Tensor, piece: int, begin: int, end: int, places: Tensor) -> None:
-        """Write what a piece, the places from ``begin`` to ``end``, gives into rows of `new_rows`."""
+        """Write the values of a piece, the places from ``begin`` to ``end``, into rows of `new_rows`."""
         if self.pick is None:
             rows[begin:end] = places
             return
@@ -152,16 +152,16 @@ class Schedule:
         rows.index_copy_(0, there, places)
 
     def _alive_of(self, piece: int) -> tuple[int, int]:
-        """How many places before a piece and in it are not idle."""
+        """Count the places before a piece and in it that are not idle."""
         step = sum(n for n, _ in self.pieces[:piece])
         return sum(self._alive[:step]), sum(self._alive[step : step + self.pieces[piece][0]])
 
     def piece_of(self, rows: Tensor, begin: int, end: int) -> Tensor:
-        """Of ``[rows, *]`` what belongs at the places from ``begin`` to ``end``, in a row; a view where it lies there."""
+        """Return the rows of ``[rows, *]`` at the places from ``begin`` to ``end``, contiguous; a view if possible."""
         return rows[begin:end].contiguous() if self.pick is None else rows.index_select(0, self.pick[begin:end])
 
     def idle_in(self, piece: int) -> Tensor | None:
-        """The idle places of a piece, counted from its first; None where there is none."""
+        """Return the idle places of a piece, counted from its first; None where there is none."""
         step = sum(n for n, _ in self.pieces[:piece])
         before, now = self._alive_of(piece)
         n, width = self.pieces[piece]
@@ -172,12 +172,12 @@ class Schedule:
 
     @property
     def idle(self) -> Tensor | None:
-        """The idle places; None where there is none."""
+        """Return the idle places; None where there is none."""
         return self._idle
 
     @property
     def before(self) -> Tensor:
-        """For each place after the first step the place of the step before it: ``[places - widths[0]]``."""
+        """Return for each place after the first step the place of the step before it: ``[places - widths[0]]``."""
         if self._before is None:
             parts = [torch.arange(s, s + w) for s, w in zip(self.starts, self.widths[1:], strict=False)]
             made = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
@@ -187,7 +187,7 @@ class Schedule:
     # --- states, one for each sequence
 
     def sorted(self, state: Tensor | None, like: Tensor, size: int) -> Tensor:
-        """The states ``[count, size]`` in the schedule's order, in memory that may be written; zeros where there are none."""
+        """Return the states ``[count, size]`` in the schedule's order, in writable memory; zeros for None."""
         return like.new_zeros((self.count, size)) if state is None else state.index_select(0, self.order)
 
     def unsorted(self, state: Tensor) -> Tensor:
@@ -195,14 +195,14 @@ class Schedule:
         return torch.empty_like(state).index_copy_(0, self.order, state)
 
     def last(self, places: Tensor, start: Tensor) -> Tensor:
-        """What stands at the last step of each sequence, ``[count, *]``, in their own order; of an empty one, ``start``'s (sorted)."""
+        """Return the values at the last step of each sequence, ``[count, *]``, in their own order; of an empty one, ``start``'s (sorted)."""
         out = self.unsorted(start)
         alive = self.order[: self.widths[0]] if self.widths else self.order[:0]
         return out.index_copy_(0, alive, places.index_select(0, self.ends))
 
     @property
     def ends(self) -> Tensor:
-        """The place of the last step of each sequence that has any, in the schedule's order."""
+        """Return the place of the last step of each sequence with any, in the schedule's order."""
         if self._ends is None:
             alive = self.widths[0] if self.widths else 0
             starts = torch.tensor(self.starts[:-1], dtype=torch.int64, device=self.order.device)
@@ -210,7 +210,7 @@ class Schedule:
         return self._ends
 
     def add_last_(self, places: Tensor, state: Tensor) -> Tensor:
-        """Add the gradient of `last` to what is at the places; returns that of ``start``, sorted."""
+        """Add the gradient of `last` to the gradient at the places; return the gradient of ``start``, sorted."""
         alive = self.widths[0] if self.widths else 0
         ordered = state.index_select(0, self.order)
         places.index_add_(0, self.ends, ordered[:alive])
@@ -221,8 +221,10 @@ class Schedule:
 
 @data_class(frozen=True)
 class Cheapest:
-    """The cutter that finds the cheapest pieces, where a piece costs ``piece`` and ``wide`` for each of its sequences, a step ``step``
-    and a sequence of a step ``row``: what is best up to each change, from what is best up to the changes before it."""
+    """The cutter of the cheapest pieces. A piece costs ``piece`` and ``wide`` for each of its sequences, a step ``step`` and a sequence of a step ``row``.
+
+    The best up to each change comes from the best up to the changes before it.
+    """
 
     piece: float
     step: float
@@ -261,7 +263,7 @@ def joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def cut(alive: Sequence[int], cutter: Cutter | None) -> tuple[list[int], list[tuple[int, int]]]:
-    """The width of each step, and the pieces of one width (steps, width): as many as the number alive changes, or those of a cutter."""
+    """Return the width of each step, and the pieces of one width (steps, width): one for each change of the number alive, or a cutter's."""
     runs: list[tuple[int, int]] = []
     at = 0
     for t in range(1, len(alive) + 1):

@@ -1,7 +1,11 @@
-"""What ``rnn`` and ``sequence_rnn`` keep for their gradients and take while they run, in bytes, for the plan of a step.
+"""The bytes that ``rnn`` and ``sequence_rnn`` keep for their gradients, and their workspaces, for the plan of a step.
 
-In all that is stated here a place is a sequence's step. The steps of a unit leave: an LSTM on oneDNN what `lstm_memory` says; one of fp64
-gates (4 hidden sizes), cells, cells after tanh, and states; a GRU gates (3), the state's share of them (3), and states; the others states.
+A place is a sequence's step. The steps of a unit leave, by its kind:
+
+- an LSTM on oneDNN: see `lstm_memory`;
+- an LSTM of fp64: gates (4 hidden sizes), cells, cells after tanh, and states;
+- a GRU: gates (3), the state's share of them (3), and states;
+- the others: states.
 """
 
 from __future__ import annotations
@@ -19,21 +23,20 @@ from foreshape.kernels.lstm_pieces import Cutter
 from foreshape.spec import FP32, DType
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
-"""How many hidden sizes the columns of a form's weights are."""
+"""The columns of a form's weights, in hidden sizes."""
 LEFT = {"LSTM": 7, "GRU": 7, "RNN_TANH": 1, "RNN_RELU": 1}
-"""The hidden sizes that steps leave at each place."""
+"""The hidden sizes left by steps at each place."""
 UNDONE = {"LSTM": 12, "GRU": 9, "RNN_TANH": 3, "RNN_RELU": 3}
-"""The hidden sizes that undoing them takes at each place, before their own gradient is used."""
+"""The hidden sizes of their gradient at each place, before their own gradient is used."""
 AFTER = {"LSTM": 12 - LEFT["LSTM"], "GRU": 9 - LEFT["GRU"], "RNN_TANH": 2 - LEFT["RNN_TANH"], "RNN_RELU": 2 - LEFT["RNN_RELU"]}
-"""The hidden sizes at each place, more than what the steps left, that products with their gradient take: it, as it was, and in rows of its own."""
+"""The hidden sizes at each place, beyond `LEFT`, for products with their gradient: the gradient as it was, and in rows of its own."""
 SMALL = 4096
 _lengths: ContextVar[Mapping[Size, Sequence[int]] | None] = ContextVar("lengths", default=None)
 
 
 @contextmanager
 def of_lengths(known: Mapping[Size, Sequence[int]]) -> Generator[None]:
-    """Let what is said be of sequences of these lengths, where it is a bound over all lengths otherwise. ``known``: number of rows -> the
-    lengths of the sequences that have so many."""
+    """Count for sequences of these lengths, in place of a bound over all lengths. ``known``: number of rows -> the lengths of the sequences of so many rows."""
     before = _lengths.set(known)
     try:
         yield
@@ -43,7 +46,7 @@ def of_lengths(known: Mapping[Size, Sequence[int]]) -> Generator[None]:
 
 @data_class(frozen=True)
 class Layers:
-    """Stacked layers over ``rows`` places of ``sequences``; ``steps``: of dense sequences, of which none has an end of its own where ``full``."""
+    """Stacked layers over ``rows`` places of ``sequences``; ``steps``: of dense sequences, all of the full length if ``full``."""
 
     mode: str
     layers: int
@@ -57,7 +60,7 @@ class Layers:
     steps: Size | None = None
     full: bool = False
     cell: bool = False
-    """Whether somebody needs the last cells."""
+    """True if somebody needs the last cells."""
 
     @property
     def _item(self) -> int:
@@ -76,7 +79,7 @@ class Layers:
 
     @property
     def _states(self) -> Size:
-        """Of a unit."""
+        """Return the bytes of a unit's states."""
         return self.sequences * self.hidden * self._item * (2 if self.mode == "LSTM" else 1)
 
     def _room(self, layer: int, reverse: bool) -> Room:
@@ -92,7 +95,7 @@ class Layers:
         return Room(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
 
     def _room_of(self, lengths: Sequence[int], columns: Size) -> Room:
-        """Of the pieces that sequences of these lengths are cut into."""
+        """Return the room of the pieces of sequences of these lengths."""
         assert isinstance(columns, int)
         ends = sorted({0, *lengths})
         runs = [(end - begin, sum(n >= end for n in lengths)) for begin, end in pairwise(ends)]
@@ -104,7 +107,7 @@ class Layers:
 
     @property
     def kept(self) -> Size:
-        """What is kept until the gradient."""
+        """Return the bytes kept until the gradient."""
         total: Size = 0
         for layer in range(self.layers):
             for direction in range(self.directions):
@@ -112,12 +115,12 @@ class Layers:
                 total = total + left + self._states
             if layer:
                 total = total + self.rows * self._width * (self._item + self.dropout)
-        if self.full and self.directions == 1 and not self._pieces:  # states lie at their places, which are the rows that come out
+        if self.full and self.directions == 1 and not self._pieces:  # states lie at their places, the rows of the result
             total = total - (1 if self.dropout else self.layers) * self.rows * self.hidden * self._item
         return total
 
     def forward(self, train: bool) -> Size:
-        """What the kernel takes besides; ``train``: a gradient will be computed."""
+        """Return the workspace of the kernel; ``train``: a gradient will be computed."""
         last = self.layers - 1
         columns = self._columns(last)
         if self._pieces:
@@ -141,21 +144,22 @@ class Layers:
 
     @property
     def _packed(self) -> Size:
-        """What a product of weights' gradients takes of its own."""
+        """Return the workspace of a product of weights' gradients."""
         return onednn.product_of_rows(self.rows) if self.dtype is FP32 and products.prefers_onednn() else 0
 
     def _weights(self, layer: int) -> Size:
-        """Of a unit: two weights and two biases."""
+        """Return the bytes of a unit's two weights and two biases."""
         return GATES[self.mode] * self.hidden * (self._columns(layer) + self.hidden + 2) * self._item
 
     def backward(self, wanted: bool) -> Size:
-        """What the gradient takes besides what is kept and its results, at its first unit, when nothing of what is kept has been dropped.
-        ``wanted``: the gradient of the rows is one of the results."""
+        """Return the workspace of the gradient besides kept values and results, at its first unit, with all kept values still there. ``wanted``: the gradient
+        of the rows is one of the results.
+        """
         last = self.layers - 1
         columns, h, item = self._columns(last), self.hidden, self._item
         weights = sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
         states = 4 * self.sequences * h * item + SMALL
-        features = self.features if wanted else 0  # of the result, which is not there yet
+        features = self.features if wanted else 0  # of the result, not made yet
         moved = (columns if wanted or last else 0) - features
         if self._pieces:
             taken = self._room(last, False).taken + lstm_memory.weight_gradients_taken(columns, h, not self.full)

@@ -1,7 +1,7 @@
-"""Stacked recurrent layers in one or both directions, over rows that a schedule orders: what ``rnn`` and ``sequence_rnn`` compute.
+"""Stacked recurrent layers in one or both directions, over rows in a schedule's order: ``rnn`` and ``sequence_rnn``.
 
-A unit is one direction of one layer. Units are numbered layer by layer, forward before backward, as the states ``[units, batch, hidden]``
-and the weights are. Rows go in and come out in their own order; within a unit they are at their places.
+A unit is one direction of one layer. Units are numbered layer by layer, forward before backward, as the states ``[units, batch, hidden]`` and the weights
+are. Rows go in and come out in their own order; within a unit they are at their places.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Weights = tuple[Any, Any, Any, Any]
-"""Of a unit: [gates hidden, features], [gates hidden, hidden], and two biases [gates hidden]."""
+"""The weights of a unit: [gates hidden, features], [gates hidden, hidden], and two biases [gates hidden]."""
 
 
 class Schedules(Protocol):
-    """Whatever orders the rows; ``within``: the steps and the batch of dense sequences; ``full``: of dense ones that all have all steps."""
+    """The orders of the rows; ``within``: the steps and the batch of dense sequences; ``full``: all dense ones have all steps."""
 
     @property
     def within(self) -> tuple[int, int] | None: ...
@@ -35,8 +35,10 @@ class Schedules(Protocol):
 
 @dataclass(slots=True)
 class Unit:
-    """What the gradient of a unit needs: the rows that it was given (None in the first layer, where the gradient is given them too), the
-    states before the first step (sorted), and what its steps left, which the gradient drops as soon as it is used."""
+    """The values for the gradient of a unit: its rows, the states before the first step (sorted), and the values of its steps.
+
+    The rows are None in the first layer, whose gradient gets them too. The gradient drops the values of steps as soon as they are used.
+    """
 
     schedule: Schedule
     x: Tensor | None
@@ -47,22 +49,21 @@ class Unit:
 
 @dataclass(slots=True)
 class Kept:
-    """What the gradient of the whole needs: its units, and between layers what dropout keeps."""
+    """The values for the gradient of the whole: its units, and the masks of dropout between layers."""
 
     units: list[Unit] = field(default_factory=list[Unit])
     masks: list[Any] = field(default_factory=list[Any])
 
 
 def hand_on(kept: Kept | None) -> Tensor:
-    """A result that carries what is kept to the gradient op. What that is, and how much, is the kernels' own affair: to others the
-    result is one byte."""
+    """Return a result that carries the kept values to the gradient op. They are the kernels' own affair: to others the result is one byte."""
     out = torch.zeros((), dtype=torch.uint8)
     setattr(out, "kept", kept)  # noqa: B010
     return out
 
 
 def handed_on(reserve: Tensor, op: str) -> Kept:
-    """What `hand_on` was given."""
+    """Return the argument of `hand_on`."""
     kept = getattr(reserve, "kept", None)
     if kept is None:
         raise ExecutionError(f"{op}_grad: Reserve must be the value that {op} gave in the same step, and was not fed or copied")
@@ -84,7 +85,7 @@ class Net:
         return self.layers * self.directions
 
     def weights(self, listed: Sequence[Any]) -> list[Weights]:
-        """Of each unit, from a list of all pairs of weights and then all pairs of biases."""
+        """Return the weights of each unit, from a list of all pairs of weights and then all pairs of biases."""
         half = 2 * self.units
         return [(listed[2 * u], listed[2 * u + 1], listed[half + 2 * u], listed[half + 2 * u + 1]) for u in range(self.units)]
 
@@ -92,10 +93,10 @@ class Net:
         self, x: Tensor, listed: Sequence[Tensor], h0: Tensor | None, c0: Tensor | None, schedules: Schedules, *,
         out: bool, cell: bool, train: bool, generator: Generator | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Kept]:  # fmt: skip
-        """``x`` [rows, features]. ``out`` and ``cell`` say whether these are wanted, ``train`` whether a gradient will be.
+        """Run the layers. ``x`` [rows, features]. ``out`` and ``cell``: return these; ``train``: a gradient follows.
 
         Returns:
-            [rows, directions hidden], the last hidden states and cells [units, batch, hidden], and what the gradient needs.
+            [rows, directions hidden], the last hidden states and cells [units, batch, hidden], and the values for the gradient.
         """
         kept = Kept()
         last_h: list[Tensor] = []
@@ -131,8 +132,9 @@ class Net:
         self, kept: Kept, x: Tensor, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None,
         wanted: bool, own: bool = False,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
-        """Of ``x`` [rows, features] (where ``wanted``), of the states before the first step, and of the weights as they are listed. What is kept is dropped
-        unit by unit; a second gradient computes it again. ``own``: ``d_out`` may be overwritten."""
+        """Return the gradients of ``x`` [rows, features] (if ``wanted``), of the states before the first step, and of the weights as listed. Kept values are
+        dropped unit by unit; a second gradient computes them again. ``own``: ``d_out`` may be overwritten.
+        """
         weights = self.weights(listed)
         pairs: list[Any] = [None] * self.units
         starts_h: list[Any] = [None] * self.units
@@ -165,7 +167,7 @@ class Net:
         self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, schedules: Schedules, reverse: bool, *, first: bool, out: bool,
         cell: bool, train: bool,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit | None]:
-        """The rows that come out (where wanted), the last states, and what the gradient needs, where one is wanted."""
+        """Return the resulting rows (if wanted), the last states, and the values for the gradient, if one is wanted."""
         size = self.hidden
         if self.mode == "LSTM" and not train and schedules.full is not None and lstm_pieces.available(x):
             steps, batch = schedules.full
@@ -196,7 +198,7 @@ class Net:
         return self.mode == "LSTM" and schedule.places > 0 and lstm_pieces.available(x)
 
     def _steps(self, schedule: Schedule, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
-        """What the steps leave at the places."""
+        """Return the values of the steps at the places."""
         places = schedule.to_places(x)
         if self.mode == "LSTM":
             gates = linear(places, lstm_steps.from_ifgo(w[0]).t(), lstm_steps.from_ifgo(w[2] + w[3]))
@@ -213,13 +215,13 @@ class Net:
     def _unit_gradient(
         self, unit: Unit, x: Tensor, w: Weights, d_rows: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, wanted: bool, own: bool
     ) -> tuple[Any, ...]:
-        """Of the rows (where wanted), of the states before the first step, and of the four weights."""
+        """Return the gradients of the rows (if wanted), of the states before the first step, and of the four weights."""
         schedule, trace = unit.schedule, unit.trace
         unit.trace = None
         if self._in_pieces(schedule, x):
             _require_sizes(x, w, self.hidden, unit.h0, unit.c0)
             if trace is None or len(trace.pieces) < len(schedule.pieces) or (d_c is not None and not trace.cell):
-                # another gradient used it before this one, or a cell that was not asked for has a gradient now
+                # another gradient used it before this one, or a cell of no use then has a gradient now
                 trace = lstm_pieces.forward(x, _contiguous(w), unit.h0, _known(unit.c0), schedule, out=False, cell=d_c is not None, train=True)[0]
             d_last, d_cell = (None if d is None else d.index_select(0, schedule.order) for d in (d_h, d_c))
             d_x, d_h0, d_c0, dw, dv, db = lstm_pieces.backward(trace, x, _contiguous(w), d_rows, d_last, d_cell, schedule, wanted, own)
@@ -272,8 +274,9 @@ class Net:
 
 
 def _each_its_own(grads: list[Tensor]) -> list[Tensor]:
-    """Gradients with memory of their own, in rows. The two biases of a unit have one gradient, and oneDNN's are parts of one tensor:
-    who scales one of them in place must not find the other scaled too."""
+    """Return the gradients with contiguous memory of their own. The two biases of a unit have one gradient, and oneDNN's are parts of one tensor: scaling one
+    in place must not change the other.
+    """
     seen: set[int] = set()
     for at, g in enumerate(grads):
         storage = g.untyped_storage()
@@ -284,7 +287,7 @@ def _each_its_own(grads: list[Tensor]) -> list[Tensor]:
 
 
 def _state(trace: Any) -> Tensor:
-    """The hidden state at the places."""
+    """Return the hidden state at the places."""
     if isinstance(trace, lstm_steps.Trace):
         return trace.state
     return trace if hasattr(trace, "shape") else trace[2]

@@ -12,27 +12,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BUDGET = 1 << 18
-"""So many pixels of parts are listed at once (or those of one region, where that has more)."""
+"""The pixels of parts listed at once (or of one region, if it has more)."""
 MOST_POINTS = 1 << 28
 """No more points are looked at along an axis, of all regions together."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Along one axis, for each part of each region: the pixels that it takes from, ``[regions, parts, most]``, and their weights; 0 for none."""
+    """The pixels, along one axis, of each part of each region, ``[regions, parts, most]``, and their weights; 0 for none."""
 
     index: Tensor
     weight: Tensor
 
 
 def in_parts(size: Tensor, count: int) -> Tensor:
-    """The length of each of ``count`` equal parts. By a tensor: a GPU would multiply by the reciprocal of a number, and put edges elsewhere."""
+    """Return the length of each of ``count`` equal parts. By a tensor: a GPU would multiply by the reciprocal of a number, and put edges elsewhere."""
     return size / torch.full((1,), count, dtype=size.dtype, device=size.device)
 
 
 def aligned_weights(start: Tensor, size: Tensor, count: int, points: int, pixels: int) -> Tensor:
-    """``[regions, count, pixels]``: how much of each pixel each part of a region has along one axis, where it is the mean of points that lie
-    evenly in it, ``points`` of them (0: one for each pixel of the part's length), each read between its two pixels."""
+    """Return the weight of each pixel in each part of a region along one axis: ``[regions, count, pixels]``.
+
+    A part is the mean of ``points`` even points (0: one for each pixel of its length), each read between its two pixels.
+    """
     part = in_parts(size, count)
     each = torch.ceil(part) if points <= 0 else torch.full_like(part, points)
     most = max(int(each.max()), 0) if each.numel() else 0
@@ -53,13 +55,13 @@ def aligned_weights(start: Tensor, size: Tensor, count: int, points: int, pixels
 
 
 def whole_weights(first: Tensor, end: Tensor, pixels: int) -> Tensor:
-    """``[regions, count, pixels]``: 1 for the pixels from ``first`` to before ``end`` (both ``[regions, count]``)."""
+    """Return ``[regions, count, pixels]``: 1 for the pixels from ``first`` to before ``end`` (both ``[regions, count]``)."""
     at = torch.arange(pixels, dtype=first.dtype, device=first.device)
     return ((at >= first[..., None]) & (at < end[..., None])).to(first.dtype)
 
 
 def listed(weights: Tensor) -> Parts:
-    """The pixels of each part that have a weight, as many for each part as the longest has."""
+    """Return the pixels of each part with a weight, as many for each part as the longest has."""
     pixels = weights.shape[2]
     has = weights != 0
     low = has.byte().argmax(2)
@@ -71,7 +73,7 @@ def listed(weights: Tensor) -> Parts:
 
 
 def chunks(rows: Parts, columns: Parts, budget: int = BUDGET) -> Iterator[slice]:
-    """The regions in pieces whose pixels are not too many to be listed."""
+    """Yield the regions in pieces whose pixels are not too many to be listed."""
     regions, high, tall = rows.index.shape
     _, wide, broad = columns.index.shape
     step = max(1, budget // max(1, high * tall * wide * broad))
@@ -80,7 +82,7 @@ def chunks(rows: Parts, columns: Parts, budget: int = BUDGET) -> Iterator[slice]
 
 
 def pixels_of(image: Tensor, rows: Parts, columns: Parts, which: slice, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """For each part of the regions ``which`` its pixels in a table of all images' pixels and their weights: ``[parts, pixels]``."""
+    """Return for each part of the regions ``which`` its pixels in a table of all images' pixels and their weights: ``[parts, pixels]``."""
     row, column = rows.index[which], columns.index[which]
     at = (image[which, None, None] * size[0] + row) * size[1]
     index = at[:, :, None, :, None] + column[:, None, :, None, :]
@@ -90,12 +92,12 @@ def pixels_of(image: Tensor, rows: Parts, columns: Parts, which: slice, size: tu
 
 
 def table_of(x: Tensor) -> Tensor:
-    """``[batch, channels, height, width]`` as a row of channels for each pixel."""
+    """Return ``[batch, channels, height, width]`` as a row of channels for each pixel."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
 def means(x: Tensor, image: Tensor, rows: Parts, columns: Parts) -> Tensor:
-    """The weighted sums of the pixels of each part: ``[regions, channels, high, wide]``."""
+    """Return the weighted sums of the pixels of each part: ``[regions, channels, high, wide]``."""
     regions, high, wide = rows.index.shape[0], rows.index.shape[1], columns.index.shape[1]
     table, size = table_of(x), (int(x.shape[2]), int(x.shape[3]))
     out = x.new_empty((regions, x.shape[1], high, wide))
@@ -107,7 +109,7 @@ def means(x: Tensor, image: Tensor, rows: Parts, columns: Parts) -> Tensor:
 
 
 def means_backward(x: Tensor, image: Tensor, rows: Parts, columns: Parts, d: Tensor) -> Tensor:
-    """The gradient of the images, of which each pixel has its part."""
+    """Return the gradient of the images, shared by the pixels of each part."""
     size, channels = (int(x.shape[2]), int(x.shape[3])), int(x.shape[1])
     table = torch.zeros((x.shape[0] * size[0] * size[1], channels), dtype=x.dtype, device=x.device)
     for which in chunks(rows, columns):
@@ -119,7 +121,7 @@ def means_backward(x: Tensor, image: Tensor, rows: Parts, columns: Parts, d: Ten
 
 
 def maxima(x: Tensor, image: Tensor, rows: Parts, columns: Parts) -> tuple[Tensor, Tensor]:
-    """The maximum of the pixels of each part, and where in its image that is, ``row * width + column``; of none 0 and -1."""
+    """Return the maximum of the pixels of each part, and its place in the image, ``row * width + column``; of none 0 and -1."""
     regions, high, wide = rows.index.shape[0], rows.index.shape[1], columns.index.shape[1]
     size, channels = (int(x.shape[2]), int(x.shape[3])), int(x.shape[1])
     table, area = table_of(x), size[0] * size[1]
@@ -140,7 +142,7 @@ def maxima(x: Tensor, image: Tensor, rows: Parts, columns: Parts) -> tuple[Tenso
 
 
 def maxima_backward(x: Tensor, image: Tensor, places: Tensor, d: Tensor) -> Tensor:
-    """The gradient goes to where the maxima are."""
+    """Return the gradient of the images, added at the maxima."""
     out = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     area = x.shape[2] * x.shape[3]
     channel = torch.arange(x.shape[1], device=x.device)[:, None, None]
@@ -150,7 +152,7 @@ def maxima_backward(x: Tensor, image: Tensor, places: Tensor, d: Tensor) -> Tens
 
 
 def own_means(x: Tensor, image: Tensor, rows: Tensor, columns: Tensor, channels: int) -> Tensor:
-    """For each part the mean of its pixels in channels of its own: channel ``(c * high + i) * wide + j`` for part (i, j) of result channel c.
+    """Return for each part the mean of its pixels in channels of its own: channel ``(c * high + i) * wide + j`` for part (i, j) of result channel c.
 
     ``rows [regions, high, height]`` and ``columns [regions, wide, width]`` are 1 for the pixels of a part.
     """
@@ -164,7 +166,7 @@ def own_means(x: Tensor, image: Tensor, rows: Tensor, columns: Tensor, channels:
 
 
 def own_means_backward(x: Tensor, image: Tensor, rows: Tensor, columns: Tensor, d: Tensor) -> Tensor:
-    """The gradient of the images, of which each pixel of a part has the same."""
+    """Return the gradient of the images, equal for the pixels of a part."""
     high, wide, channels = rows.shape[1], columns.shape[1], d.shape[1]
     out = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     d = d / _areas(rows, columns)
@@ -179,7 +181,7 @@ AT_ONCE = 64
 
 
 def _by_image(image: Tensor, batch: int) -> Iterator[tuple[int, Tensor]]:
-    """For each image the numbers of its regions, a few at a time."""
+    """Yield for each image the numbers of its regions, a few at a time."""
     for n in range(batch):
         found = (image == n).nonzero().view(-1)
         for first in range(0, found.shape[0], AT_ONCE):

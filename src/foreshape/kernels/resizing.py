@@ -1,4 +1,4 @@
-"""Images in another size by one product per axis: which pixels of the old image each place of the new one is made of."""
+"""Images in another size by one product per axis: the weights of the old image's pixels for each place of the new one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SHARPNESS = -0.75
-"""The parameter of the cubic convolution kernel (Keys, 1981) that image libraries have in common."""
+"""The parameter of the cubic convolution kernel (Keys, 1981), common to image libraries."""
 
 
 def step(size: int, out: int, scale: float | None, align_corners: bool) -> float:
-    """How many pixels of the old image one pixel of the new one is; 0 where there is one new pixel, which then lies at the beginning."""
+    """Return the pixels of the old image per pixel of the new one; 0 for a single new pixel at the beginning."""
     if out <= 1:
         return 0.0
     if align_corners:
@@ -25,13 +25,13 @@ def step(size: int, out: int, scale: float | None, align_corners: bool) -> float
 
 
 def places(out: int, by: float, areas: bool, like: Tensor) -> Tensor:
-    """Where in the old image the new pixels lie; ``areas``: pixels are areas, and their centers are meant."""
+    """Return the places of the new pixels in the old image; ``areas``: pixels are areas, placed by their centers."""
     at = torch.arange(out, device=like.device, dtype=like.dtype)
     return (at + 0.5) * by - 0.5 if areas else at * by
 
 
 def linear_weights(size: int, at: Tensor) -> Tensor:
-    """``[out, size]``: each new pixel is the mean of the two old ones around it, weighted by nearness."""
+    """Return ``[out, size]``: each new pixel is the mean of the two old ones around it, weighted by nearness."""
     at = at.clamp(min=0)
     low = at.long().clamp_(max=size - 1)
     part = (at - low).clamp_(0, 1)
@@ -39,7 +39,7 @@ def linear_weights(size: int, at: Tensor) -> Tensor:
 
 
 def cubic_weights(size: int, at: Tensor) -> Tensor:
-    """``[out, size]``: each new pixel is made of the four old ones around it by cubic convolution."""
+    """Return ``[out, size]``: each new pixel is made of the four old ones around it by cubic convolution."""
     low = at.floor()
     t, a = at - low, _SHARPNESS
     low = low.long()
@@ -61,7 +61,7 @@ def _table(size: int, at: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> Ten
 
 
 def resampled(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """``x [batch, channels, *image]`` with each axis of the image multiplied by its weights ``[new, old]``."""
+    """Return ``x [batch, channels, *image]`` with each axis of the image multiplied by its weights ``[new, old]``."""
     out = matmul(x, weights[-1].t())
     if len(weights) > 1:
         out = matmul(weights[-2], out)

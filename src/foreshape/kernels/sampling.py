@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pixel_of(at: Tensor, size: int, padding_mode: str, align_corners: bool) -> Tensor:
-    """Where along an axis of ``size`` pixels a coordinate in [-1, 1] is, in pixels; outside it is left, clipped or reflected.
+    """Return the place of a coordinate in [-1, 1] along an axis of ``size`` pixels, in pixels; outside it is left, clipped or reflected.
 
     -1 and 1 are the middle of the first and the last pixel (``align_corners``), or the outer edges of these.
     """
@@ -32,16 +32,16 @@ def pixel_of(at: Tensor, size: int, padding_mode: str, align_corners: bool) -> T
 
 
 def _reflected(at: Tensor, period: float) -> Tensor:
-    """``at`` reflected at 0 and at half a ``period``."""
+    """Return ``at`` reflected at 0 and at half a ``period``."""
     at = at.abs()
     at = at - (at / period).floor() * period
     return torch.minimum(at, period - at)
 
 
 def nearest_pixels(grid: Tensor, sizes: Sequence[int], padding_mode: str, align_corners: bool) -> tuple[Tensor, Tensor]:
-    """For each point of ``grid`` the nearest pixel of an image of ``sizes`` (halves go away from 0), and whether it is inside: [batch, points].
+    """Return for each point of ``grid`` the nearest pixel of an image of ``sizes`` (halves go away from 0), and True if inside: [batch, points].
 
-    What is not inside has the number of some pixel that is.
+    Points outside have the number of some pixel inside.
     """
     batch = grid.shape[0]
     index: Tensor | None = None
@@ -58,14 +58,14 @@ def nearest_pixels(grid: Tensor, sizes: Sequence[int], padding_mode: str, align_
 
 
 def read_nearest(x: Tensor, grid: Tensor, padding_mode: str, align_corners: bool) -> Tensor:
-    """``x [batch, channels, *image]`` at the pixels nearest to the points of ``grid``: [batch, channels, *points]; 0 outside."""
+    """Return ``x [batch, channels, *image]`` at the pixels nearest to the points of ``grid``: [batch, channels, *points]; 0 outside."""
     index, inside = nearest_pixels(grid, x.shape[2:], padding_mode, align_corners)
     out = x.flatten(2).gather(2, index.unsqueeze(1).expand(-1, x.shape[1], -1))
     return out.mul_(inside.unsqueeze(1)).view(*x.shape[:2], *grid.shape[1:-1])
 
 
 def read_nearest_backward(x: Tensor, grid: Tensor, d: Tensor, padding_mode: str, align_corners: bool) -> Tensor:
-    """The gradient of ``x``: each point's goes to the pixel that it was read from."""
+    """Return the gradient of ``x``: each point's goes to its own pixel."""
     index, inside = nearest_pixels(grid, x.shape[2:], padding_mode, align_corners)
     out = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
     out.flatten(2).scatter_add_(2, index.unsqueeze(1).expand(-1, x.shape[1], -1), d.flatten(2) * inside.unsqueeze(1))

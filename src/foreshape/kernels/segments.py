@@ -1,4 +1,4 @@
-"""Sums over the sequences of ragged values, and their first and last rows: what the kernels of the sequence operators share."""
+"""Sums over the sequences of ragged values, and their first and last rows, shared by the sequence operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def segment_sum(values: Tensor, offsets: Offsets) -> Tensor:
-    """The sum of the rows of each innermost sequence, ``[count, *row]``; zeros for an empty one."""
+    """Return the sum of the rows of each innermost sequence, ``[count, *row]``; zeros for an empty one."""
     if values.dtype is torch.float64 or not values.is_floating_point():
         out = torch.zeros((offsets.count, *values.shape[1:]), dtype=values.dtype, device=values.device)
         return out.index_add_(0, offsets.segments, values)
@@ -31,7 +31,7 @@ def all_rows(offsets: Offsets) -> Tensor:
 
 
 def empty_sequences(offsets: Offsets) -> Tensor | None:
-    """The innermost sequences without rows, int64; None where there is none."""
+    """Return the innermost sequences without rows, int64; None where there is none."""
 
     def make() -> tuple[Tensor | None]:
         empty = (offsets.lengths == 0).nonzero().view(-1)
@@ -41,7 +41,7 @@ def empty_sequences(offsets: Offsets) -> Tensor | None:
 
 
 def ends(offsets: Offsets, last: bool) -> tuple[Tensor | None, Tensor]:
-    """The sequences that have rows (None: all have), and the first or last row of each of them."""
+    """Return the sequences with rows (None: all have), and the first or last row of each of them."""
 
     def make() -> tuple[Tensor | None, Tensor]:
         rows = offsets.last[1:] - 1 if last else offsets.last[:-1]
@@ -54,5 +54,5 @@ def ends(offsets: Offsets, last: bool) -> tuple[Tensor | None, Tensor]:
 
 
 def column(numbers: Tensor, rank: int) -> Tensor:
-    """``[n]`` as ``[n, 1, ...]`` of ``rank`` dims, to multiply rows by."""
+    """Return ``[n]`` as ``[n, 1, ...]`` of ``rank`` dims, to multiply rows by."""
     return numbers.view(-1, *(1,) * (rank - 1))

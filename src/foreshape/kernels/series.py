@@ -1,7 +1,7 @@
 """Kernels of oneDNN's own library one after another by one call, for networks of many small ones.
 
-What lies between them has memory in one piece, which is divided once for each size of what comes in; the primitives know their places there
-as long as the piece is taken from the same place, so that a kernel costs one call of a C function.
+Values between them lie in one piece of memory, divided once for each size of the operands. The primitives keep their addresses as long as the piece is at the
+same place, so a kernel costs one call of a C function.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGNMENT = 64
-"""Where things between kernels begin: at multiples of so many bytes."""
+"""The alignment in bytes of values between kernels."""
 
 
 class KernelTime(NamedTuple):
-    """How long a kernel of a series took, in seconds: that of a step, by its number, or one that brings in order what comes in (-1)."""
+    """The time of a kernel of a series, in seconds: of a step, by its number, or of a reordering of an operand (-1)."""
 
     step: int
     seconds: float
@@ -38,12 +38,12 @@ class KernelTime(NamedTuple):
 class Step(NamedTuple):
     """One kernel of a series.
 
-    Values have numbers: first what comes in, then what each step makes.
+    Values have numbers: first the operands', then each step's result.
 
     Attributes:
-        otherwise: the same by other kernels, for sizes that oneDNN has none for.
-        sources: the numbers of the values that it reads.
-        slot: which part of the piece of memory its result has; those that are read no more give theirs away. None where it goes out.
+        otherwise: the same by other kernels, for sizes unknown to oneDNN.
+        sources: the numbers of its operands.
+        slot: the part of the piece of memory for its result, free again after the last read. None for a result of the series.
     """
 
     stage: Stage
@@ -53,10 +53,10 @@ class Step(NamedTuple):
 
 
 class Series:
-    """Steps by one call, which gives what goes out, a tensor where that is one.
+    """Steps by one call, which returns the results, or the single one.
 
     Args:
-        count: how many tensors come in, all fp32.
+        count: the number of operands, all fp32.
     """
 
     def __init__(self, library: Library, steps: Sequence[Step], count: int) -> None:
@@ -72,14 +72,14 @@ class Series:
         return (self._find(key, given) if line is None else line)(given)
 
     def _key(self, given: Sequence[Tensor]) -> Hashable:
-        """What decides how a call is computed."""
+        """Return the key of a call's kernels."""
         for x in given:
             if x.dtype is not torch.float32 or not x.is_cpu:
                 raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} on {x.device}")
         return (self._library.threads(), *[(x.shape, x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else None) for x in given])
 
     def clocked(self, *given: Tensor) -> tuple[Any, list[KernelTime]]:
-        """What a call gives, and how long each of its kernels took; nothing of these for sizes that other kernels compute."""
+        """Return the result of a call, and the times of its kernels; no times for sizes of other kernels."""
         key = self._key(given)
         line = self._lines.get(key) or self._find(key, given)
         if not isinstance(line, _Line):
@@ -88,7 +88,7 @@ class Series:
         return line(given, times), times
 
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
-        """How sizes are computed that come for the first time."""
+        """Return the function for new sizes."""
         with self._lock:
             found = self._lines.get(key)
             if found is None:
@@ -114,11 +114,11 @@ class Series:
 
 
 _Where = tuple[int | None, int]
-"""The number of a tensor that comes in or goes out (those that come in first), or None for the piece of memory; and at which byte."""
+"""The number of an operand or a result (operands first), or None for the piece of memory; and the byte in it."""
 
 
 class _Place(NamedTuple):
-    """What a primitive reads or makes: where, and how it lies."""
+    """The place of a primitive's operand or result: its memory and layout."""
 
     tensor: int | None
     offset: int
@@ -126,7 +126,7 @@ class _Place(NamedTuple):
 
 
 def _reordered(library: Library, dims: Sequence[int]) -> Described:
-    """Images with the channels innermost, of those that lie in rows."""
+    """Return contiguous images with the channels innermost."""
     source, result = library.strided(dims, in_rows(dims)), library.strided(dims, order_of(dims))
     with library.using(1 if prod(dims) < FEW else None):
         made = library.reordered(source, result, library.attributes()[-1])
@@ -134,7 +134,7 @@ def _reordered(library: Library, dims: Sequence[int]) -> Described:
 
 
 class _Line:
-    """The kernels of a series for one size of what comes in.
+    """The kernels of a series for one size of the operands.
 
     Raises:
         Unimplemented: oneDNN has no kernel for one of them. ShapeError: sizes do not fit.
@@ -176,7 +176,7 @@ class _Line:
         self._free: list[_Call] = []
 
     def _divide(self, steps: Sequence[Step], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
-        """Where the result of each step lies."""
+        """Return the place of each step's result."""
         sizes: dict[int, int] = {}
         for step, of in zip(steps, dims, strict=True):
             if step.slot is not None:
@@ -190,7 +190,7 @@ class _Line:
         return begin
 
     def _add(self, step: int, described: Described, where: Sequence[tuple[_Where, int]]) -> None:
-        """Take in the primitive of a step, with the places and the bytes of what it reads and makes."""
+        """Add the primitive of a step, with the places and the bytes of its operands and result."""
         library = self._library
         orders: dict[int, _Place] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
@@ -232,7 +232,7 @@ class _Line:
         return out[0] if len(out) == 1 else out
 
     def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
-        """What is to be executed, and how long each took."""
+        """Yield the executions with a clock for each."""
         self._names = self._names or [self._library.kernel(primitive) for primitive, _, _ in self._primitives]
         for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
             began = perf_counter()
@@ -241,7 +241,7 @@ class _Line:
 
 
 class _Call:
-    """What primitives are executed with, by one thread at a time: memory objects, which keep the addresses of the last time."""
+    """The arguments of primitives, for one thread at a time: memory objects, with the addresses of the last time."""
 
     __slots__ = ("_kept", "addresses", "executions", "inside", "outside", "piece")
 

@@ -1,7 +1,7 @@
-"""What oneDNN's own library computes besides products, as stages of a series (see `foreshape.kernels.series`).
+"""Kernels of oneDNN's own library besides products, as stages of a series (see `foreshape.kernels.series`).
 
-All is fp32, and lies as `foreshape.kernels.direct.order_of` says. A stage tells what it computes of tensors of certain dims, and refuses
-dims that do not fit before the library hears of them.
+All is fp32, in the layout of `foreshape.kernels.direct.order_of`. A stage describes its computation for tensors of certain dims, and refuses others before
+the library hears of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FEW = 1 << 16
 
 
 class Stage(Protocol):
-    """What one of the kernels of a series computes."""
+    """The computation of one of the kernels of a series."""
 
     def described(self, library: Library, dims: Sequence[Dims]) -> Described | tuple[int, ...]:
-        """What is computed of something of these dims; where nothing is, since the result is the first source as it lies, its dims.
+        """Return the computation for operands of these dims; only the dims, if the result is the first operand as it lies.
 
         Raises:
             Unimplemented: oneDNN has no kernel for these sizes, or only a slow one. ShapeError: they do not fit.
@@ -79,7 +79,7 @@ class Pooled(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """The sum or the product of the elements of two tensors, of which the second may have dims of 1 where the first has more.
+    """The sum or the product of the elements of two tensors. The second may have dims of 1 where the first has more.
 
     ``adds``: a third one, of the dims of the first, is added. ``functions`` of each element follow.
     """
@@ -115,7 +115,7 @@ class Each(NamedTuple):
 
 
 class Normalized(NamedTuple):
-    """A softmax along an axis, which may count from the back."""
+    """A softmax along an axis; negative axes count from the back."""
 
     axis: int
 
@@ -128,7 +128,7 @@ class Normalized(NamedTuple):
 
 
 class Enlarged(NamedTuple):
-    """Images of which each pixel is repeated, ``by`` times along each axis."""
+    """Images with each pixel repeated, ``by`` times along each axis."""
 
     by: tuple[int, ...]
 
@@ -144,7 +144,7 @@ class Enlarged(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Tensors behind one another along an axis, which may count from the back."""
+    """Tensors behind one another along an axis; negative axes count from the back."""
 
     axis: int
 
@@ -203,9 +203,9 @@ class Shuffled(NamedTuple):
 
 
 class Same(NamedTuple):
-    """The elements of a tensor as they lie, in other dims: numbers, or those of its axes, of which -1 is the first and -2 the second.
+    """The elements of a tensor as they lie, in other dims: numbers, or dims of its own axes (-1 the first, -2 the second).
 
-    ``copies``: they are to be in memory of their own.
+    ``copies``: into memory of its own.
     """
 
     dims: tuple[int, ...]

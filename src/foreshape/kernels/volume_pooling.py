@@ -1,4 +1,4 @@
-"""Maxima and means of windows of volumes. ``x`` is [batch, channels, depth, height, width]; around it there is always put what windows reach."""
+"""Maxima and means of windows of volumes. ``x`` is [batch, channels, depth, height, width]; it is always padded to the reach of the windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _filled(x: Tensor, axes: Axes, fill: float) -> Tensor:
 
 
 def _inside(filled: Tensor, axes: Axes) -> Tensor:
-    """The inverse of `_filled`, in memory of its own."""
+    """Return the inverse of `_filled`, in memory of its own."""
     out = filled
     for at, a in enumerate(axes, 2):
         out = out.narrow(at, a.before, a.size)
@@ -36,7 +36,7 @@ def _window(axes: Axes) -> tuple[list[int], list[int]]:
 
 
 def maxima(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, and where in its volume that is, ``(plane * height + row) * width + column``, int64."""
+    """Return the maximum of each window, and its place in the volume, ``(plane * height + row) * width + column``, int64."""
     filled = _filled(x, axes, _least(x))
     out, index = aten.max_pool3d_with_indices(filled, *_window(axes))
     if filled is x:
@@ -48,7 +48,7 @@ def maxima(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
 
 
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
-    """The gradient goes to the first maximum of a window."""
+    """Return the gradient, added to the first maximum of each window."""
     filled = _filled(x, axes, _least(x))
     window = _window(axes)
     index = aten.max_pool3d_with_indices(filled, *window)[1]
@@ -56,12 +56,12 @@ def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
 
 
 def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
-    """The mean of each window, of what is inside of the volume (``exclusive``) or also of its padding."""
+    """Return the mean of each window, inside of the volume (``exclusive``) or with its padding."""
     return aten.avg_pool3d(_filled(x, axes, 0.0), *_window(axes), [0, 0, 0], False, True, 1).div_(_divisors(x, axes, exclusive))
 
 
 def means_backward(x: Tensor, d: Tensor, axes: Axes, exclusive: bool) -> Tensor:
-    """The gradient, of which each element of a window has its part."""
+    """Return the gradient, shared by the elements of each window."""
     filled = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
     return _inside(aten.avg_pool3d_backward(d / _divisors(x, axes, exclusive), filled, *_window(axes), [0, 0, 0], False, True, 1), axes)
 

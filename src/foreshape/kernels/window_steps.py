@@ -1,8 +1,8 @@
-"""Strides and dilations with which torch's oneDNN computes convolutions: what reaches beyond the images says nothing, and crashes there.
+"""Strides and dilations with which torch's oneDNN computes convolutions: a reach beyond the images means nothing, and crashes there.
 
-Seen with torch 2.11 to 2.13. A stride of 2^20 crashes wherever there is one window, in the gradients and in transposed convolutions too. With the
-channels innermost two forms do with any stride above 1 along the width: windows none of which reads a pixel crash, and one window of one channel
-reads what lies behind the images. With the channels outermost the same forms are right.
+Seen with torch 2.11 to 2.13. A stride of 2^20 crashes with a single window, in the gradients and in transposed convolutions too. With the channels innermost
+two forms fail with any stride above 1 along the width. Windows that all miss the image crash, and one window of one channel reads memory behind the images.
+With the channels outermost the same forms are right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEAR = 64
 def settle(
     image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the least strides and dilations that say the same; those above 1 stay so, by which torch chooses its kernels.
+    """Return the least strides and dilations of the same meaning; values above 1 stay so, since torch chooses its kernels by them.
 
     A stride is no longer than the way to where a second window would not fit, and in windows of one pixel nothing is apart.
     """
@@ -34,7 +34,7 @@ def settle(
 def settle_transposed(
     image: Sequence[int], window: Sequence[int], strides: Sequence[int], more: Sequence[int], dilations: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return those of a transposed convolution: of one pixel a stride says nothing. Either must be above ``more``."""
+    """Return the strides and dilations of a transposed convolution: of one pixel a stride means nothing. Either must be above ``more``."""
     if max(*strides, *dilations) <= NEAR:
         return strides, dilations
     strides = [s if n > 1 else min(s, max(2, m + 1)) for n, s, m in zip(image, strides, more, strict=True)]
@@ -44,7 +44,7 @@ def settle_transposed(
 def is_unsound(
     channels: int, image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
 ) -> bool:
-    """Whether torch's oneDNN does not compute a convolution of images whose channels are innermost, by settled strides and dilations."""
+    """Return True if torch's oneDNN does not compute a convolution of images with the channels innermost, by settled strides and dilations."""
     width, span, stride, padding, dilation = image[-1], window[-1], strides[-1], paddings[-1], dilations[-1]
     if stride == 1:
         return False
@@ -61,5 +61,5 @@ def is_unsound(
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """``x`` in a row, and as torch takes it for images whose channels are outermost: of one channel it goes by the steps between elements."""
+    """Return ``x``, contiguous and as torch takes it for images whose channels are outermost: of one channel it goes by the steps between elements."""
     return x.contiguous().view(-1).view(x.shape)
