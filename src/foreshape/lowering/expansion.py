@@ -5,7 +5,7 @@ So they take part in rewrites, in plans and in costs as the ops that they stand 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
@@ -77,12 +77,12 @@ def _expand(block: Block, op: Op) -> None:
         found = [v for n in op.inputs.get(operand.name, ()) if n != EMPTY and (v := block.find(n)) is not None]
         operands.append(found if operand.many else found[0] if found else None)
     results: Any = operator.expand(ops, *operands)
-    given: tuple[Any, ...] = results if isinstance(results, tuple) else (results,)
+    given = cast("tuple[Any, ...]", results) if isinstance(results, tuple) else (results,)
     before = ops.at
     block.ops.pop(before)
     for result, value in zip(operator.schema.results, given, strict=True):
         names = op.outputs.get(result.name, ())
-        parts: list[Any] = value if isinstance(value, list) else [value]
+        parts = cast("list[Any]", value) if isinstance(value, list) else [value]
         for part, name in zip(parts, names, strict=False):
             if part is not None and name != EMPTY:
                 ops.name(part, name)
