@@ -55,13 +55,13 @@ class Foreshape:
         from ranks import STRATEGIES
 
         from foreshape.ranks import join
-        from foreshape.training.over_ranks import OverRanks
+        from foreshape.training.over_ranks import DistributedSession
         from foreshape.training.program import initialise_missing
 
         self.training = with_foreshape.Training(w)
         executor, scope = self.training.executor, self.training.scope
         self.ranks = join(WAITED).__enter__()
-        self.over = OverRanks(self.ranks, STRATEGIES[variant](), self.training.loss, self.training.startup)
+        self.over = DistributedSession(self.ranks, STRATEGIES[variant](), self.training.loss, self.training.startup)
         self.over.begin_whole(executor, scope)
         self.over.divide(scope)
         initialise_missing(executor, self.over.program, self.over.startup, scope)
@@ -81,7 +81,7 @@ class Foreshape:
 
     def sent(self) -> dict[str, int]:
         """The bytes that this rank has given to each type of collective, in all its groups."""
-        from foreshape.values.team import all_teams
+        from foreshape.communication.process_group import all_teams
 
         found: dict[str, int] = {}
         for team in all_teams():

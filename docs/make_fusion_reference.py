@@ -13,7 +13,7 @@ from types import ModuleType
 import foreshape as fs
 from foreshape.lowering import Lowered, lower
 from foreshape.lowering.fusion import REWRITES, apply_all
-from foreshape.lowering.instruction import region_of
+from foreshape.lowering.kernel_calls import region_of
 
 PAGE = Path(__file__).with_name("fusions.md")
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus"

@@ -26,7 +26,7 @@ from foreshape.cost.link import measure_link
 from foreshape.cost.measure import calibrate
 from foreshape.cost.measured import Measured
 from foreshape.ranks import join
-from foreshape.training.made import training_program
+from foreshape.training.training_programs import training_program
 
 PICTURE = Path(__file__).parent / "many-machines-step.png"
 RANKS, BATCH, WIDTH = 2, 256, 1024

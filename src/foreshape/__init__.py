@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foreshape import layer, metrics, optimizer
     from foreshape.backward import append_backward
     from foreshape.cost import Network, plan
-    from foreshape.engine import Executor, LoDTensor, Profile, Scope, SelectedRows, default_scope, profile, reset
+    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope, reset
     from foreshape.errors import (
         DescriptionError,
         ExecutionError,
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from foreshape.memory.recomputation import Recomputation, recompute
     from foreshape.operator import Operator
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
+    from foreshape.profiling import Profile, profile
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, name_scope, program_guard
     from foreshape.program import new_program as program
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
-    from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train, training_program
+    from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train
+    from foreshape.training import training_programs as training_program
     from foreshape.wire import Limits, load_program, save_program
     from foreshape.workers import Job, job, send
 
@@ -49,7 +51,8 @@ __version__ = VERSION
 
 _ROOM: dict[str, str] = {
     "append_backward": "backward",
-    **dict.fromkeys(("Executor", "LoDTensor", "Profile", "Scope", "SelectedRows", "default_scope", "profile", "reset"), "engine"),
+    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
+    **dict.fromkeys(("Profile", "profile"), "profiling"),
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
                      "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "load_safetensors", "save_inference_model", "save_safetensors"), "interop"),

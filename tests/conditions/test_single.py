@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.some import examples
 
-from foreshape.conditions.courses import Point, course, direction
+from foreshape.conditions.monotonicity import Point, course, direction
 from foreshape.conditions.sets import Sizes
 from foreshape.conditions.single import solutions
 from foreshape.conditions.solve import MAX_STEPS

@@ -12,7 +12,7 @@ from support.planned_networks import machine
 import foreshape as fs
 from foreshape.cost import Calibration
 from foreshape.cost.calibration import default_path
-from foreshape.cost.curves import Curve
+from foreshape.cost.interpolation import Curve
 
 
 def test_a_curve_goes_through_what_was_measured() -> None:

@@ -10,7 +10,7 @@ from support.planned_networks import machine, stack
 import foreshape as fs
 from foreshape import layer
 from foreshape.cost.collectives import given_by, messages_of
-from foreshape.cost.many_ranks import RanksPlan
+from foreshape.cost.ranks_plan import RanksPlan
 from foreshape.operator.registry import all_operators
 from foreshape.ops.collective.messages import NOTHING
 from foreshape.ops.collective.shares import CountExamples

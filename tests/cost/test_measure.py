@@ -12,8 +12,8 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.cost import Calibration, measure, predict
 from foreshape.cost.calls import calls_of
-from foreshape.cost.many_ranks import loss_of
 from foreshape.cost.probes import HEIGHTS, Probe
+from foreshape.cost.ranks_plan import loss_of
 from foreshape.cost.runner import offsets, timed_calls
 from foreshape.kernels import lstm_pieces
 from foreshape.kernels.recurrent_net import Net

@@ -14,7 +14,7 @@ from foreshape.cost import Roofline, device_of, predict, step_time
 from foreshape.cost.calls import calls_of
 from foreshape.cost.device import Machine, Slower
 from foreshape.lowering import Lowered, fuse, lower
-from foreshape.lowering.instruction import FusedCall
+from foreshape.lowering.kernel_calls import FusedCall
 from foreshape.memory.liveness import find_liveness
 
 

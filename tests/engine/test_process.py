@@ -242,7 +242,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def test_a_new_thread_does_not_inherit_the_one_thread_of_a_small_step() -> None:
-    from foreshape.engine.threads import back_on, on_others, threads_here
+    from foreshape.process.threads import back_on, on_others, threads_here
 
     seen: list[int] = []
 

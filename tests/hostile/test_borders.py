@@ -15,8 +15,9 @@ from support.survival import checked_words
 import foreshape as fs
 from foreshape import layer
 from foreshape.cli import arrays
-from foreshape.engine import emit, executor, feed, scope
+from foreshape.engine import emit, executor, scope
 from foreshape.errors import ForeshapeError, border
+from foreshape.feeding import feed
 from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
 from foreshape.interop import safetensors_file as st
 from foreshape.text import reader

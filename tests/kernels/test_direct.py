@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import direct, frozen, onednn_library
+from foreshape.kernels import frozen, onednn_library
+from foreshape.kernels import onednn_packed as direct
 from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import series as kernels
+from foreshape.kernels import onednn_chain as kernels
 from foreshape.kernels.frozen import RELU, convolution, linear
 from foreshape.kernels.normalized_rows import NormalizedRows
+from foreshape.kernels.onednn_chain import Series, Step
 from foreshape.kernels.onednn_library import Library, Unimplemented, library
-from foreshape.kernels.series import Series, Step
-from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
+from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 

@@ -12,7 +12,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.lowering.fusion import fuse
-from foreshape.lowering.instruction import OpCall
+from foreshape.lowering.kernel_calls import OpCall
 from foreshape.lowering.lower import lower
 from foreshape.operator.computations import Sum
 

@@ -117,7 +117,7 @@ def test_the_gradients_here_are_the_usual_ones(type_: str):
 
 def test_a_gradient_that_takes_other_slots_is_not_the_usual_one():
     relu, softmax_loss = all_operators()["relu_grad"], all_operators()["softmax_with_cross_entropy_grad"]
-    assert is_usual_gradient(relu, computations.Rectifier) and not is_usual_gradient(relu, computations.Reduction)
+    assert is_usual_gradient(relu, computations.Relu) and not is_usual_gradient(relu, computations.Reduction)
     assert [k for k in KINDS if is_usual_gradient(softmax_loss, k)] == [computations.ClassLoss]
 
 
@@ -131,8 +131,8 @@ def test_a_class_with_a_kernel_of_its_own_does_not_inherit_what_it_computes():
         def infer_shape(self, X: Any) -> Any:
             return X.like()
 
-        def computes(self) -> computations.Rectifier:
-            return computations.Rectifier()
+        def computes(self) -> computations.Relu:
+            return computations.Relu()
 
         def kernel(self, X: Any) -> Any:
             return X.clamp(min=0)
@@ -140,7 +140,7 @@ def test_a_class_with_a_kernel_of_its_own_does_not_inherit_what_it_computes():
     class Same(Ramp):
         type = "same_ramp_for_a_test"
 
-    assert Same.with_values({}).computes() == computations.Rectifier()
+    assert Same.with_values({}).computes() == computations.Relu()
     with pytest.raises(SchemaError, match="say what it computes"):
 
         class Steeper(Ramp):  # pyright: ignore[reportUnusedClass]
@@ -160,8 +160,8 @@ class Ramp(Operator):
     def infer_shape(self, X: Any) -> Any:
         return X.like()
 
-    def computes(self) -> computations.Rectifier:
-        return computations.Rectifier()
+    def computes(self) -> computations.Relu:
+        return computations.Relu()
 
     def kernel(self, X: Any) -> Any:
         return X.clamp(min=0)

@@ -14,7 +14,7 @@ from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering import lower
 from foreshape.lowering.fusion import apply_all
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.lowering.instruction import KernelCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, Value
 
 RNG = np.random.RandomState(0)
 FEED = {"x": RNG.standard_normal((4, 3, 3)).astype("f"), "rows": RNG.standard_normal((4, 5)).astype("f"), "label": RNG.randint(0, 3, (4, 1)),

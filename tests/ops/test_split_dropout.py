@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import foreshape as fs
+from foreshape.communication.process_group import Team, set_team
 from foreshape.spec import FP32, tensor
-from foreshape.values.team import Team, set_team
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import SchemaError
-from foreshape.lowering.instruction import KernelCall, region_of
+from foreshape.lowering.kernel_calls import KernelCall, region_of
 from foreshape.optimizer import Group, Optimizer
 from foreshape.passes import accumulate, lower_precision, scale_loss
 

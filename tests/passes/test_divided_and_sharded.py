@@ -10,8 +10,8 @@ from foreshape import layer
 from foreshape.dims import evaluate
 from foreshape.passes import for_test
 from foreshape.ranks.join import Ranks
-from foreshape.training.divided import Divided, described, joined, write_own
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.divided import ShardedCheckpoint, described, joined, write_own
+from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import initialise_missing, persistables
 
 STRATEGIES = {"shard_optimizer": fs.shard_optimizer, "shard_parameters": fs.shard_parameters}
@@ -26,9 +26,9 @@ def network() -> Any:
     return cost
 
 
-def of_ranks(cost: Any, strategy: Any, ranks: int) -> list[OverRanks]:
+def of_ranks(cost: Any, strategy: Any, ranks: int) -> list[DistributedSession]:
     """What each rank makes of a program."""
-    return [OverRanks(Ranks(rank, ranks, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(ranks)]
+    return [DistributedSession(Ranks(rank, ranks, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(ranks)]
 
 
 def started(cost: Any) -> dict[str, torch.Tensor]:
@@ -117,7 +117,7 @@ def test_files_of_one_layout_are_read_in_another(writer: str, reader: str, tmp_p
         scope.fill(over.in_parts(values))
         checksums.append(write_own(path, over.parts, scope, rank, ranks))
     inside = {q.name for p in of[0].parts for q in p.pieces}
-    found = Divided.read(path, described(of[0].parts, checksums))
+    found = ShardedCheckpoint.read(path, described(of[0].parts, checksums))
     assert set(found.names) == inside
     for name in inside:
         assert torch.equal(found.whole(name), values[name]), name
@@ -155,7 +155,7 @@ def test_pieces_that_do_not_hold_together_are_refused(cut: list[Any], says: str,
             if piece[0] == "fc_0.w_0":
                 piece[3:] = cut
     with pytest.raises(fs.FormatError, match=says):
-        Divided.read(path, facts)
+        ShardedCheckpoint.read(path, facts)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

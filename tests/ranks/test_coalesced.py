@@ -9,7 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.values.team import Team, set_team
+from foreshape.communication.process_group import Team, set_team
 from foreshape.values.torch_proxy import torch
 
 DIMS = ([3, 2], [40], [0, 4], [1])

@@ -15,9 +15,9 @@ from support.ranks_compared import AMPLIFIED, EXACT, apart, one, rounding
 import foreshape as fs
 from foreshape import layer
 from foreshape.passes import ForRanks
-from foreshape.passes.gathered_over_ranks import gathered_over_ranks, sums_of
+from foreshape.passes.accumulate_distributed import gathered_over_ranks, sums_of
 from foreshape.program import Role
-from foreshape.training.made import TrainingProgram, training_program
+from foreshape.training.training_programs import TrainingProgram, training_program
 
 ALL = [*cases.GATHERED, *cases.LOWERED]
 RUNS = [

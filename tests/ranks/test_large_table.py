@@ -8,7 +8,7 @@ import pytest
 from support import large_table
 from support import launch_ranks as launch
 
-from foreshape.engine.machine_memory import default_limit
+from foreshape.process.machine_memory import default_limit
 from foreshape.training.divided import BLOCK
 
 RANKS = 4

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from foreshape.communication import store as stores
+from foreshape.communication.process_group import Team, set_team
 from foreshape.ranks import status
-from foreshape.ranks import store as stores
-from foreshape.ranks.status import Board, frames_of
-from foreshape.values.team import Team, set_team
+from foreshape.ranks.status import StatusBoard, frames_of
 
 MANY = 4096
 
@@ -60,8 +60,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "SILENT", 0.2)
 
 
-def boards(store: Any, ranks: int) -> list[Board]:
-    return [Board(store, r, ranks, 5.0) for r in range(ranks)]
+def boards(store: Any, ranks: int) -> list[StatusBoard]:
+    return [StatusBoard(store, r, ranks, 5.0) for r in range(ranks)]
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def torches() -> Iterator[Any]:
     yield made.PrefixStore("run 1", made.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10), wait_for_workers=False))
 
 
-def alone(store: Store, ranks: int) -> Board:
+def alone(store: Store, ranks: int) -> StatusBoard:
     """The board of rank 0, where the others have said what is in the store."""
-    made = Board(store, 0, ranks, 5.0)
+    made = StatusBoard(store, 0, ranks, 5.0)
     made.close()  # so that nothing but questions is counted
     store.asked = 0
     return made
@@ -81,7 +81,7 @@ def alone(store: Store, ranks: int) -> Board:
 
 def put(store: Store, rank: int, beat: str = "", **told: str) -> None:
     """What another rank has said."""
-    other = Board.__new__(Board)
+    other = StatusBoard.__new__(StatusBoard)
     other.rank, other._store, other._lists, other._gone = rank, store, store.lists, False
     other._thread = threading.current_thread()
     if beat:
@@ -117,7 +117,7 @@ def test_a_rank_without_a_sign_of_life_is_found_by_as_many_questions_as_there_ar
 
 def test_rank_0_waits_for_thousands_by_a_handful_of_questions() -> None:
     store = Store()
-    board = Board(store, 0, MANY, 5.0)
+    board = StatusBoard(store, 0, MANY, 5.0)
     for rank in range(1, MANY):
         put(store, rank, left="yes")
     store.asked = 0
@@ -158,7 +158,7 @@ def test_what_no_rank_has_written_is_passed_over() -> None:
 
 
 def test_torchs_own_store_is_a_board(torches: Any) -> None:
-    made = [Board(torches, r, 3, 5.0) for r in range(3)]
+    made = [StatusBoard(torches, r, 3, 5.0) for r in range(3)]
     made[2].at("in step 1")
     made[2].stopped("OSError: no space")
     assert made[0].explain() == "rank 2 stopped in step 1: OSError: no space"
@@ -200,7 +200,7 @@ def test_a_thread_is_looked_into_by_another_only_where_it_stands_still(monkeypat
     """While messages come and go, a dump of its frames has ended the process."""
     looked: list[int] = []
     monkeypatch.setattr(status, "frames_of", lambda thread: [looked.append(thread)] and [("/home/user/net.py", 14, "main")])
-    board = Board(Store(), 0, 1, 1.0)
+    board = StatusBoard(Store(), 0, 1, 1.0)
     board.close()  # its own thread asks no more
     team = Team(0, 1, None)
     set_team(0, team)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from foreshape.communication.process_group import Team
 from foreshape.ops.collective.sums import bytes_merged, bytes_shared, sum_rows
 from foreshape.values.rows import Rows
-from foreshape.values.team import Team
 
 HEIGHT, WIDTH = 50, 3
 

@@ -13,9 +13,9 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from support import rank_cases as cases
 import foreshape as fs
-from foreshape.training.divided import Divided
+from foreshape.training.divided import ShardedCheckpoint
 _, _, out, strategy, name = sys.argv
-Divided.blocks.__defaults__ = (256,)
+ShardedCheckpoint.blocks.__defaults__ = (256,)
 main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
 with fs.program_guard(main, startup):
     cost, data, optimizer, settings = cases.EVERY[name](np.random.RandomState(5), "fp32")

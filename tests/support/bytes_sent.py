@@ -17,10 +17,10 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.process_group import team_of
 from foreshape.ranks import join
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import initialise_missing
-from foreshape.values.team import team_of
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 BATCH = 12
@@ -96,7 +96,7 @@ def counted(name: str) -> dict[str, Any]:
         fs.optimizer.Adam(0.01).minimize(cost)
     plan = fs.plan(main, ranks=RANKS, batch=BATCH, strategies=[strategy()])
     with join(60.0) as ranks:
-        over = OverRanks(ranks, strategy(), cost, startup)
+        over = DistributedSession(ranks, strategy(), cost, startup)
         over.begin_whole(executor, scope)
         over.divide(scope)
         initialise_missing(executor, over.program, over.startup, scope)

@@ -11,7 +11,7 @@ from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
 from foreshape.engine.freed import place_of, tensors_in
 from foreshape.lowering.call_memory import number
-from foreshape.lowering.instruction import KernelCall, Lowered, Value, region_of
+from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value, region_of
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of
 from foreshape.values.offsets import Offsets

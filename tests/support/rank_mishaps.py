@@ -21,10 +21,10 @@ import numpy as np
 import foreshape as fs
 import foreshape.version
 from foreshape import layer
+from foreshape.communication.process_group import Team
 from foreshape.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
 from foreshape.training import container
 from foreshape.training.checkpoint import Checkpoint
-from foreshape.values.team import Team
 from foreshape.wire import replacing
 
 PATIENCE = 4.0

@@ -21,9 +21,9 @@ import workloads
 
 import foreshape as fs
 from foreshape.ranks import join
-from foreshape.training.made import training_program
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import initialise_missing
+from foreshape.training.training_programs import training_program
 from support.measured import allocator_events, fed_bytes, fresh, held_bytes, most_and_last, sizes_of
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -52,7 +52,7 @@ def peaks(name: str) -> dict[str, int]:
     executor, scope = training.executor, training.scope
     made = training_program(training.loss, startup=training.startup, accumulate=batches)
     with join(100.0) as ranks:
-        over = OverRanks(ranks, strategy(), made.loss, made.startup, made.ungathered)
+        over = DistributedSession(ranks, strategy(), made.loss, made.startup, made.ungathered)
         over.begin_whole(executor, scope)
         over.divide(scope)
         initialise_missing(executor, over.program, over.startup, scope)

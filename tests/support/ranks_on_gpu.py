@@ -17,10 +17,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
+from foreshape.communication.process_group import Team, set_team
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.training.divided import NOTHING
-from foreshape.training.made import training_program
-from foreshape.values.team import Team, set_team
+from foreshape.training.training_programs import training_program
 from support import rank_cases as cases
 
 STEPS = 4

@@ -14,8 +14,8 @@ import torch
 import foreshape as fs
 from foreshape.engine.checked import Checked, Frame
 from foreshape.engine.emit import Emitted, emit
-from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.freed import tensors_in
+from foreshape.feeding.feed import Feeder, aligned
 from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
 from foreshape.memory.liveness import find_liveness

@@ -12,7 +12,7 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.feed import aligned
+from foreshape.feeding.feed import aligned
 from foreshape.kernels.pages import ALIGNMENT, is_aligned
 
 OFFSETS = (4, 8, 16, 36)

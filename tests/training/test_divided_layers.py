@@ -11,8 +11,8 @@ from foreshape import layer
 from foreshape.passes import Part, Piece
 from foreshape.ranks.join import Ranks
 from foreshape.spec import FP32
-from foreshape.training.divided import Divided, axis_part, described, write_own
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.divided import ShardedCheckpoint, axis_part, described, write_own
+from foreshape.training.over_ranks import DistributedSession
 
 SPLIT = {"split": "columns", "bias": False}
 WHOLE = torch.arange(48, dtype=torch.float32).view(4, 12)
@@ -36,7 +36,7 @@ def written(path, one, ranks):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_parts_along_an_axis_are_put_together_and_divided_otherwise(tmp_path, ways, stride, ranks, axis):
     path = str(tmp_path / "step")
-    found = Divided.read(path, written(path, part(ways, axis, stride), ranks))
+    found = ShardedCheckpoint.read(path, written(path, part(ways, axis, stride), ranks))
     assert torch.equal(found.whole("w"), WHOLE) and found.spec_text("w") == "f32[4, 12]"
     for other, count in ((part(2, axis), 2), (part(4, 1), 4), (part(2, 0, 2), 4)):
         for rank in range(count):
@@ -51,10 +51,10 @@ def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp
         scope = fs.Scope()
         scope.set(flat.name, np.concatenate([np.zeros(8, np.float32), WHOLE.numpy().reshape(-1), np.zeros(8, np.float32)])[rank * 32 : rank * 32 + 32])
         checksums.append(write_own(path, [flat], scope, rank, 2))
-    found = Divided.read(path, described([flat], checksums))
+    found = ShardedCheckpoint.read(path, described([flat], checksums))
     for rank in range(2):
         assert torch.equal(found.own(part(2, 1), rank, 2, {}), WHOLE[:, rank * 6 : rank * 6 + 6])
-    assert Divided.read(path, described([flat], checksums)).own(flat, 1, 2, {}) is not None
+    assert ShardedCheckpoint.read(path, described([flat], checksums)).own(flat, 1, 2, {}) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp
 def test_a_layout_that_does_not_hold_together_is_refused(tmp_path, key, value, says):
     path = str(tmp_path / "step")
     facts = written(path, part(2, 1), 4)
-    Divided.read(path, copy.deepcopy(facts))
+    ShardedCheckpoint.read(path, copy.deepcopy(facts))
     facts["layout"]["w@SPLIT"][key] = value
     with pytest.raises(fs.FormatError, match=says):
-        Divided.read(path, facts)
+        ShardedCheckpoint.read(path, facts)
 
 
 def test_a_layout_without_its_axis_is_refused(tmp_path):
@@ -91,14 +91,14 @@ def test_a_layout_without_its_axis_is_refused(tmp_path):
     facts = written(path, part(2, 1), 2)
     del facts["layout"]["w@SPLIT"]["axis"]
     with pytest.raises(fs.FormatError, match="an axis, ways, a stride"):
-        Divided.read(path, facts)
+        ShardedCheckpoint.read(path, facts)
 
 
 def test_a_metric_that_each_rank_has_a_part_of_is_refused():
     hidden = layer.fc(layer.data("x", input_size=6), 4, **SPLIT)
     cost = layer.mean(layer.square(hidden))
     fs.optimizer.SGD(0.1).minimize(cost)
-    over = OverRanks(Ranks(0, 2, None, None, own=False), fs.split_layers(), cost, fs.default_startup_program())
+    over = DistributedSession(Ranks(0, 2, None, None, own=False), fs.split_layers(), cost, fs.default_startup_program())
     over.check_figures([("cost", cost)])
     with pytest.raises(fs.SchemaError, match=r"the metric 'columns' is fc_0\.tmp_0, of which each rank has a part only"):
         over.check_figures([("cost", cost), ("columns", hidden)])
@@ -108,7 +108,7 @@ def test_the_ranks_of_a_group_have_the_same_share_and_one_of_them_counts():
     cost = layer.mean(layer.fc(layer.data("x", input_size=6), 4, **SPLIT))
     fs.optimizer.SGD(0.1).minimize(cost)
     strategy = fs.split_layers(degree=2)
-    found = [OverRanks(Ranks(rank, 4, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(4)]
+    found = [DistributedSession(Ranks(rank, 4, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(4)]
     assert [(o.share, o.shares, o.counts) for o in found] == [(0, 2, True), (0, 2, False), (1, 2, True), (1, 2, False)]
     batch = {"x": np.arange(30, dtype=np.float32).reshape(5, 6)}
     shares = [o.part(batch)["x"] for o in found]

@@ -18,8 +18,8 @@ from foreshape.passes.for_ranks import Part, Piece
 from foreshape.spec import BF16, FP32
 from foreshape.training import divided
 from foreshape.training.checkpoint import SavedValues
-from foreshape.training.divided import NOTHING, Divided
-from foreshape.training.put_together import put_together
+from foreshape.training.divided import NOTHING, ShardedCheckpoint
+from foreshape.training.unshard import put_together
 
 HEIGHT, WIDTH = 12, 8
 VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT, WIDTH), "w": torch.arange(5, dtype=torch.float32) + 1000}
@@ -60,13 +60,13 @@ def own_of(part: Part, ranks: int, of: Mapping[str, Any]) -> list[torch.Tensor]:
     return [one for one in found if one is not None]
 
 
-def written(folder: Path, part: Part, ranks: int) -> Divided:
+def written(folder: Path, part: Part, ranks: int) -> ShardedCheckpoint:
     path, digits = str(folder / "kept"), list[str]()
     for rank, held in enumerate(own_of(part, ranks, VALUES)):
         scope = fs.Scope()
         scope.set("P", held)
         digits.append(divided.write_own(path, [part], scope, rank, ranks))
-    return Divided.read(path, divided.described([part], digits))
+    return ShardedCheckpoint.read(path, divided.described([part], digits))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -97,8 +97,8 @@ def test_from_each_layout_to_each_other(name: str, tmp_path: Path, monkeypatch: 
             blocks = list(found.blocks(value, most))
             assert torch.equal(torch.cat([rows for _, rows in blocks]), VALUES[value])
             assert all(rows.nbytes <= max(most, VALUES[value][0].nbytes) for _, rows in blocks)
-    monkeypatch.setattr(Divided, "whole", lambda *_: pytest.fail("a value was put together"))
-    monkeypatch.setattr(Divided.blocks, "__defaults__", (100,))
+    monkeypatch.setattr(ShardedCheckpoint, "whole", lambda *_: pytest.fail("a value was put together"))
+    monkeypatch.setattr(ShardedCheckpoint.blocks, "__defaults__", (100,))
     for other, (part, ranks) in LAYOUTS.items():
         if not all(q.name in found.names for q in part.pieces):
             continue
@@ -108,7 +108,7 @@ def test_from_each_layout_to_each_other(name: str, tmp_path: Path, monkeypatch: 
 
 
 def test_a_network_is_written_from_parts_as_one_rank_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Divided.blocks, "__defaults__", (100,))
+    monkeypatch.setattr(ShardedCheckpoint.blocks, "__defaults__", (100,))
     with fs.program_guard(fs.Program(), fs.Program()):
         out = layer.fc(layer.data("x", input_size=HEIGHT), WIDTH, weight="v", bias=False)
         scope = fs.Scope()

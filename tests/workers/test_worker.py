@@ -15,8 +15,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.ranks.meeting import Address, connect, listen
-from foreshape.ranks.parcel import put
+from foreshape.communication.parcel import put
+from foreshape.communication.rendezvous import Address, connect, listen
 from foreshape.workers import Job, worker
 from foreshape.workers.talk import JOBS, Keys
 from foreshape.workers.worker import Settings, work

@@ -9,7 +9,8 @@ from typing import Any
 import typer
 
 from foreshape.cli.output import columns_of, printing
-from foreshape.engine import Executor, Scope, profile
+from foreshape.engine import Executor, Scope
+from foreshape.profiling import profile
 from foreshape.program import Program
 
 _WIDE = 160

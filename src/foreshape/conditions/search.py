@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from foreshape.conditions.courses import MAX_SIZE, Point, Unfit, holds
+from foreshape.conditions.monotonicity import MAX_SIZE, Point, Unfit, holds
 from foreshape.conditions.sets import Sizes
 from foreshape.conditions.solve import Solution
 from foreshape.conditions.steps import OutOfSteps, Steps

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import lcm
 
-from foreshape.conditions.courses import MAX_PERIOD, MAX_SIZE
+from foreshape.conditions.monotonicity import MAX_PERIOD, MAX_SIZE
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.data_class import data_class
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from foreshape.conditions.courses import MAX_SIZE, Point, direction, first_at_least, holds, settled
+from foreshape.conditions.monotonicity import MAX_SIZE, Point, direction, first_at_least, holds, settled
 from foreshape.conditions.sets import ALL, NONE, Piece, Sizes, between, tested, union
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.dims import Dim, Size, equal, less_equal, symbol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from foreshape.conditions.courses import MAX_PERIOD
+from foreshape.conditions.monotonicity import MAX_PERIOD
 from foreshape.conditions.sets import ALL, NONE, Piece, Sizes
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.data_class import data_class

@@ -11,7 +11,7 @@ from typing import Any
 
 from foreshape.checked_json import bounded_json
 from foreshape.checked_json.readers import any_text, document, listing, mapping, of_format, real, record, text
-from foreshape.cost.curves import Curve
+from foreshape.cost.interpolation import Curve
 from foreshape.errors import FormatError
 from foreshape.wire.files import read_file, replacing
 from foreshape.wire.other_formats import JSON, instead_of

@@ -9,7 +9,7 @@ from math import prod
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering import KernelCall, Lowered, Value
-from foreshape.lowering.instruction import Argument, FusedCall, OpCall, region_of, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, OpCall, region_of, values_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.program.work import multiplications

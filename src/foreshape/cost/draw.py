@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from foreshape.cost.events import Compute, Start, Wait
-from foreshape.cost.many_ranks import RanksPlan
 from foreshape.cost.measured import Measured, joined
+from foreshape.cost.ranks_plan import RanksPlan
 from foreshape.cost.simulation import Point
 from foreshape.errors import needs
 from foreshape.pictures.picture import require_image

@@ -7,9 +7,9 @@ from statistics import mean, median
 from time import perf_counter, process_time
 from typing import NamedTuple
 
+from foreshape.communication.process_group import WHOLE, Team, numbers_of
 from foreshape.cost.device import Slower
 from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, Network, hops, sent
-from foreshape.values.team import WHOLE, Team, numbers_of
 from foreshape.values.torch_proxy import torch
 
 _SMALL, _LARGE = 8, 1 << 21

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from foreshape.lowering import KernelCall, Lowered, Value
-from foreshape.lowering.instruction import Argument, OpCall, values_of
+from foreshape.lowering.kernel_calls import Argument, OpCall, values_of
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Lazy, torch
 

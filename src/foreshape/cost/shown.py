@@ -11,7 +11,7 @@ from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import card, cut, escape, markup_table, preformatted
 
 if TYPE_CHECKING:
-    from foreshape.cost.many_ranks import RanksPlan
+    from foreshape.cost.ranks_plan import RanksPlan
 
 _WIDTH: Final = 160
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from foreshape.cost.events import Compute, Item, run
-from foreshape.cost.many_ranks import RanksPlan
+from foreshape.cost.ranks_plan import RanksPlan
 from foreshape.cost.timeline import Timeline
 from foreshape.errors import SchemaError
 from foreshape.memory import bytes_of

@@ -1,11 +1,9 @@
 """The engine: a program and a feed's shapes become one straight-line step on torch kernels."""
 
-from foreshape.engine.clocked import profile
 from foreshape.engine.executor import Executor
-from foreshape.engine.profile_shown import Profile
 from foreshape.engine.reset_defaults import reset
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
 
-__all__ = ["Executor", "LoDTensor", "Profile", "Scope", "SelectedRows", "default_scope", "profile", "reset"]
+__all__ = ["Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"]

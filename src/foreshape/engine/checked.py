@@ -10,13 +10,13 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from foreshape.data_class import data_class
-from foreshape.engine.deliberate import is_meant, operands_before
 from foreshape.engine.emit import STEP_FILE, Emitted, Writer, with_ops
+from foreshape.engine.expected_infinities import is_meant, operands_before
 from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import KernelCall, Lowered, Value, region_of
+from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value, region_of
 from foreshape.lowering.region import running
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch

@@ -7,10 +7,10 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
 
-from foreshape.engine.held import Held, compare_held, compare_spec
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value, region_of, values_of
+from foreshape.feeding.state_checks import Held, compare_held, compare_spec
+from foreshape.lowering.kernel_calls import KernelCall, Lowered, OpCall, Value, region_of, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Lazy, torch

@@ -14,23 +14,16 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.constructor_repr import ConstructorRepr
-from foreshape.engine import modes
-from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
-from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.fetched import fetcher, names_of
 from foreshape.engine.finite import stop_before_updates
-from foreshape.engine.held import NOTHING, Held
-from foreshape.engine.machine_memory import default_limit
-from foreshape.engine.notes import Notes
-from foreshape.engine.pages import Growth, Outgrows, keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.shared_state import state_of_updates
-from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
-from foreshape.engine.updates import refuse_other_ranks, warn_of_updates
-from foreshape.engine.waiting import waiting
+from foreshape.engine.training_warning import refuse_other_ranks, warn_of_updates
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, ShapeError, border
+from foreshape.feeding.feed import Feeder, aligned
+from foreshape.feeding.state_checks import NOTHING, Held
 from foreshape.hints import tells_arguments
 from foreshape.lowering import fuse, lower
 from foreshape.lowering.threads import threads_for, work_of_all
@@ -40,6 +33,13 @@ from foreshape.memory.records import unknown_words
 from foreshape.operator.room import this_run
 from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
+from foreshape.process import torch_modes as modes
+from foreshape.process.devices import device_of
+from foreshape.process.machine_memory import default_limit
+from foreshape.process.pages import Growth, Outgrows, keep_pages
+from foreshape.process.threads import Fastest, Threads, back_on, on_others, threads_here
+from foreshape.process.waiting import waiting
+from foreshape.process.warn_once import Notes
 from foreshape.program import Program, Variable, default_main_program
 from foreshape.program.dropping import for_step
 from foreshape.program.gc_pause import collector_waits

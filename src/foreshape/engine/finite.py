@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from foreshape.engine.feed import Feeder
 from foreshape.errors import ForeshapeError
+from foreshape.feeding.feed import Feeder
 from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering.instruction import FusedCall, KernelCall, Lowered, Value
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Lowered, Value
 from foreshape.program import Role
 from foreshape.values.rows import Rows
 

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from foreshape.engine import Executor, Scope
-from foreshape.engine.tables import table_of
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
+from foreshape.feeding.tables import table_of
 from foreshape.interop.results import Results
 from foreshape.operator.computations import Scaling
 from foreshape.program import Program, Variable, program_guard

@@ -11,12 +11,13 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
-from foreshape.engine import Executor, Profile, Scope, profile
+from foreshape.engine import Executor, Scope
 from foreshape.errors import SchemaError
 from foreshape.interop.inference import load_inference_model
 from foreshape.interop.model import InferenceModel, batch_symbol, feed_of
 from foreshape.interop.results import Results
 from foreshape.memory import Plan
+from foreshape.profiling import Profile, profile
 
 
 class Predictor:

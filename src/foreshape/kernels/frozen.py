@@ -11,8 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from foreshape.kernels import pointwise
-from foreshape.kernels.direct import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.onednn_library import Function, library
+from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.window_steps import is_unsound, settle
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, torch

@@ -7,8 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from foreshape.errors import ShapeError
-from foreshape.kernels.direct import Described, in_rows
 from foreshape.kernels.onednn_library import RESULT, SCALE, SHIFT, SOURCE, Library, Unimplemented
+from foreshape.kernels.onednn_packed import Described, in_rows
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 torch has oneDNN inside, but prepares each call anew, in some 45 microseconds. Here it is prepared once for each size, and a call costs 4. See
 https://uxlfoundation.github.io/oneDNN for the meaning of primitives, their arguments and their post-operations.
 
-Nothing here checks a size: the only caller, `foreshape.kernels.direct`, does.
+Nothing here checks a size: the only caller, `foreshape.kernels.onednn_packed`, does.
 """
 
 from __future__ import annotations

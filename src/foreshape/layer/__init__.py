@@ -19,7 +19,7 @@ from foreshape.layer.augmentation import (
     random_zoom,
 )
 from foreshape.layer.basic import activate, bilinear, data, fc, mean
-from foreshape.layer.border import close, hide_files
+from foreshape.layer.argument_errors import close, hide_files
 from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
@@ -89,7 +89,7 @@ from foreshape.layer.special import (
     acos, acosh, asin, asinh, atan, atan2, atanh, cosh, digamma, erfinv, expm1, fmax, fmin, frac, heaviside, i0, i0e, i1, i1e, lerp, lgamma, logit,
     nextafter, polygamma, sinh, tan, trunc,
 )
-from foreshape.layer.stepwise import rnn
+from foreshape.layer.custom_rnn import rnn
 from foreshape.layer.tables import embedding, embedding_bag, graph_send_recv, segment_pool
 from foreshape.layer.training_only import in_training
 from foreshape.layer.transformer import mlp, transformer_decoder, transformer_decoder_block, transformer_encoder, transformer_encoder_block

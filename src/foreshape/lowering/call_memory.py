@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from foreshape.dims import Dim, Size, equal, evaluate, explain_symbols, product, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.lowering.instruction import FusedCall, KernelCall, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import PLACEHOLDER
 from foreshape.program.op import EMPTY

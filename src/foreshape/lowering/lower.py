@@ -11,7 +11,7 @@ from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.infer.loop_state import joined_sources
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.expansion import expanded
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.fields import DENSE_OR_ROWS

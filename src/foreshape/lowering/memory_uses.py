@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from foreshape.lowering.instruction import FusedCall, KernelCall, Value
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Value
 from foreshape.operator.operator import Operator
 
 Place = str | Value

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.call_memory import retained_of, workspace_in_rows
-from foreshape.lowering.instruction import KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.lowering.memory_uses import Place, place_of, views_made
 from foreshape.spec import LOD_TENSOR
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, names_in, saved_names, setting, sub_block
-from foreshape.lowering.instruction import Argument, OpCall, Value
+from foreshape.lowering.kernel_calls import Argument, OpCall, Value
 from foreshape.lowering.regions import call_order, given_gradients, is_rows, keeps_rounds, lacking_now, lower_region, offsets_of, outside, scopes_value
 from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from foreshape.lowering.instruction import Lowered, Value
+    from foreshape.lowering.kernel_calls import Lowered, Value
 
 
 class _Running(threading.local):

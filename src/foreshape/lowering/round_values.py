@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.infer.loop_state import is_one_number
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.kernel_calls import Value
 from foreshape.spec import Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray

@@ -10,7 +10,7 @@ from foreshape.dims import symbols_of
 from foreshape.errors import GuardError
 from foreshape.infer.rules import Answer, Key, Slot, ask
 from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value, values_of
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program

@@ -7,7 +7,7 @@ from math import prod
 
 from foreshape.dims import Size, evaluate
 from foreshape.errors import ShapeError
-from foreshape.lowering.instruction import KernelCall, Lowered
+from foreshape.lowering.kernel_calls import KernelCall, Lowered
 from foreshape.program.work import multiplications
 
 SMALL_STEP = 4_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from foreshape.dims import Size
-from foreshape.lowering.instruction import FusedCall, KernelCall, Value
-from foreshape.operator.computations import Joining, Parting, Slicing, Stacking, Transposition, Unstacking
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Value
+from foreshape.operator.computations import Concat, Slicing, Split, Stacking, Transposition, Unstacking
 from foreshape.operator.fields import Layout
 
 Order = tuple[int, ...]
@@ -98,7 +98,7 @@ def _cut(i: KernelCall) -> tuple[Sequence[int], Sequence[int]] | None:
         return (made.axis,), (made.axis,)
     if isinstance(undone, Stacking):
         return (undone.axis,), (undone.axis,)
-    part = made if isinstance(made, Parting) else undone if isinstance(undone, Joining) else None
+    part = made if isinstance(made, Split) else undone if isinstance(undone, Concat) else None
     return None if part is None else ((part.axis,), ())
 
 

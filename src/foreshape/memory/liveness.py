@@ -10,7 +10,7 @@ from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, argument_of, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held

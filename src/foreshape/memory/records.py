@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.kernel_calls import Value
 from foreshape.program import Block, Op, Variable
 
 PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.dims import Size, product, symbol
 from foreshape.infer.loop_state import names_in, saved_names, sub_block
-from foreshape.lowering.instruction import KernelCall, Value, region_of
+from foreshape.lowering.kernel_calls import KernelCall, Value, region_of
 from foreshape.memory.records import Liveness
 from foreshape.operator.fields import Result
 from foreshape.program import Block, Op

@@ -97,7 +97,7 @@ class Scaling(Computation):
 
 
 @data_class(frozen=True)
-class Rectifier(Computation):
+class Relu(Computation):
     """``max(X0, 0)``."""
 
     inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
@@ -117,7 +117,7 @@ class Activation(ForwardOnly):
 
 
 @data_class(frozen=True)
-class FixedNormalization(ForwardOnly):
+class FrozenBatchNorm(ForwardOnly):
     """Out0 = X1 (X0 - X3) / sqrt(X4 + epsilon) + X2 for each channel, dim 1 of X0. Nothing else changes."""
 
     operands: ClassVar[int] = 5
@@ -125,7 +125,7 @@ class FixedNormalization(ForwardOnly):
 
 
 @data_class(frozen=True)
-class RowNormalization(ForwardOnly):
+class LayerNorm(ForwardOnly):
     """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, with the mean and the variance over the dims from ``begin`` on; X1 and X2 may be absent."""
 
     operands: ClassVar[int] = 3
@@ -178,7 +178,7 @@ class CrossEntropy(Computation):
 
 
 @data_class(frozen=True)
-class Dropping(Computation):
+class Dropout(Computation):
     """``by * X0 * Out1``, where Out1, uint8, is drawn: 1 where an element is kept."""
 
     inputs: ClassVar[tuple[str, ...]] = ("Out1", "Out0@GRAD")
@@ -282,14 +282,14 @@ class ImagePooling(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Enlargement(ForwardOnly):
+class NearestUpsample(ForwardOnly):
     """Images ``[batch, channels, height, width]`` X0 with each pixel ``by`` times along each axis."""
 
     by: tuple[int, ...]
 
 
 @data_class(frozen=True)
-class Joining(ForwardOnly):
+class Concat(ForwardOnly):
     """The tensors X0 behind one another along an axis, which may count from the back."""
 
     axis: int
@@ -305,7 +305,7 @@ class Slicing(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Parting(ForwardOnly):
+class Split(ForwardOnly):
     """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
 
     axis: int
@@ -385,7 +385,7 @@ class ClassLoss(Computation):
 
 
 @data_class(frozen=True)
-class Descent(Computation):
+class SgdUpdate(Computation):
     """The parameter X0 less X2, one number, times its gradient X1; in place."""
 
     operands: ClassVar[int] = 3

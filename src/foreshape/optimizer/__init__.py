@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from foreshape.hints import no_such_name
-from foreshape.layer.border import close, hide_files
+from foreshape.layer.argument_errors import close, hide_files
 from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer

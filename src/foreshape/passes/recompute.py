@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from foreshape.backward.apart import set_apart
 from foreshape.backward.recompute import Recomputing
+from foreshape.backward.split_gradients import set_apart
 from foreshape.passes.framework import Pass
 from foreshape.program import Program
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from foreshape.errors import RankError
 
 if TYPE_CHECKING:
-    from foreshape.ranks.status import Board
+    from foreshape.ranks.status import StatusBoard
 
 
 def this_process() -> str:
@@ -49,7 +49,7 @@ def _began(process: int) -> str:
 class _LastWords:
     """What SIGTERM does: the rank says whom it misses, and ends as it would have."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: StatusBoard) -> None:
         self._board = board
         self.found = ""
         """Why the run has failed, where that is known."""
@@ -66,7 +66,7 @@ class _LastWords:
 
 
 @contextmanager
-def saying_last_words(board: Board) -> Generator[None]:
+def saying_last_words(board: StatusBoard) -> Generator[None]:
     """Let this rank say whom it misses before SIGTERM ends it, which a launcher sends to all ranks as soon as one has died.
 
     After a `RankError` that stays so: the launcher may end the process before anybody has read the error.

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
+from foreshape.communication.gloo_scheduling import let_senders_finish
+from foreshape.communication.process_group import Team, numbers_of, set_team
+from foreshape.communication.store import store_at, within
 from foreshape.errors import ExecutionError, RankError
-from foreshape.ranks.loops import let_senders_finish
-from foreshape.ranks.status import Board
-from foreshape.ranks.store import store_at, within
-from foreshape.values.team import Team, numbers_of, set_team
+from foreshape.ranks.status import StatusBoard
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
@@ -38,7 +38,7 @@ class Ranks:
     __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
 
     def __init__(
-        self, rank: int, count: int, team: Team | None, board: Board | None, own: bool, store: Any = None, patience: float = 0.0,
+        self, rank: int, count: int, team: Team | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0,
     ) -> None:  # fmt: skip
         self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
         self._own, self._patience = own, patience
@@ -254,4 +254,4 @@ def _of_group(patience: float, own: bool) -> Ranks:
     let_senders_finish()
     common: Any = private.get_default_store()
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
-    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store, patience)
+    return Ranks(rank, count, Team(rank, count, group), StatusBoard(store, rank, count, patience), own, store, patience)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
+from foreshape.communication.process_group import all_teams
+from foreshape.communication.store import held_by_torchrun
 from foreshape.engine.emit import STEP_FILE, op_of
 from foreshape.ranks.endings import has_ended, this_process
-from foreshape.ranks.store import held_by_torchrun
-from foreshape.values.team import all_teams
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def frames_of(thread: int) -> list[tuple[str, int, str]]:
     return out
 
 
-class Board:
+class StatusBoard:
     """A board that all ranks write to and read: signs of life, and why a rank stopped."""
 
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:

@@ -4,8 +4,8 @@ from foreshape.training import callbacks
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.history import History
 from foreshape.training.loop import train
-from foreshape.training.made import TrainingProgram, training_program
 from foreshape.training.prediction import evaluate, predict
 from foreshape.training.program import infer_shape
+from foreshape.training.training_programs import TrainingProgram, training_program
 
 __all__ = ["Checkpoint", "History", "TrainingProgram", "callbacks", "evaluate", "infer_shape", "predict", "train", "training_program"]

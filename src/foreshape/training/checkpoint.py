@@ -15,9 +15,9 @@ from foreshape.hints import tells_arguments
 from foreshape.interop.parameters import Pieces
 from foreshape.program import Program
 from foreshape.training import container, divided
-from foreshape.training.changes import Facts
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
+from foreshape.training.resume_check import Facts
 from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, sum_tensors, to_facts, value_tensors
 from foreshape.training.state import State
 from foreshape.values.conversion import to_numpy
@@ -203,7 +203,7 @@ class Checkpoint(ConstructorRepr):
 class SavedValues:
     """The values of a checkpoint mapped into memory from its files, including the parts of all ranks."""
 
-    def __init__(self, whole: Mapping[str, Any], parts: divided.Divided) -> None:
+    def __init__(self, whole: Mapping[str, Any], parts: divided.ShardedCheckpoint) -> None:
         self._whole, self._parts = dict(whole), parts
 
     def names(self) -> list[str]:

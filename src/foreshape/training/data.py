@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 from foreshape.engine import LoDTensor, SelectedRows
-from foreshape.engine.converted import converted
-from foreshape.engine.no_numbers import not_numbers
-from foreshape.engine.ragged import as_ragged
-from foreshape.engine.tables import Complete, array_of, described, formatted, gives_lists, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.errors import FeedError, whole
+from foreshape.feeding.converted import converted
+from foreshape.feeding.feed_errors import not_numbers
+from foreshape.feeding.ragged import as_ragged
+from foreshape.feeding.tables import Complete, array_of, described, formatted, gives_lists, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.program import Program, Variable
-from foreshape.training.changes import Scalar
 from foreshape.training.digest import digest
+from foreshape.training.resume_check import Scalar
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_types import torch_dtype
 

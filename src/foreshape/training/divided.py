@@ -51,7 +51,7 @@ def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]
     return {"checksums": list(checksums), "layout": layout}
 
 
-class Divided:
+class ShardedCheckpoint:
     """The divided values of a checkpoint, in as many files as ranks wrote it, mapped into memory."""
 
     def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, Place]) -> None:
@@ -232,7 +232,7 @@ class Divided:
         return out
 
     @staticmethod
-    def read(path: str, given: Any) -> Divided:
+    def read(path: str, given: Any) -> ShardedCheckpoint:
         """Read the parts of a checkpoint.
 
         Raises:
@@ -241,10 +241,10 @@ class Divided:
         checksums, layout = parts_of("parts", given)
         places = places_of(layout, len(checksums))
         files = [_file(file_of(path, rank, len(checksums)), digits, layout) for rank, digits in enumerate(checksums)]
-        return Divided(files, {name: entry.size for name, entry in layout.items()}, places)
+        return ShardedCheckpoint(files, {name: entry.size for name, entry in layout.items()}, places)
 
 
-NOTHING = Divided([], {}, {})
+NOTHING = ShardedCheckpoint([], {}, {})
 """The division of no value."""
 
 

@@ -15,7 +15,7 @@ from foreshape.passes import prune
 from foreshape.passes.over_examples import OverExamples, Statistic, by_example, measure, same_measure
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
-from foreshape.training.share import Share
+from foreshape.training.batch_share import Share
 from foreshape.training.state import Sums
 
 Taken = Mapping[str, Any]

@@ -16,18 +16,18 @@ from foreshape.ranks import alone, join
 from foreshape.training import interrupted
 from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
-from foreshape.training.changes import first_numbers
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.figures import fetched_of
 from foreshape.training.held_out import split
 from foreshape.training.history import LEFT_OUT, RATE, History
-from foreshape.training.made import make
-from foreshape.training.over_ranks import OverRanks, Strategy
+from foreshape.training.over_ranks import DistributedSession, Strategy
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.rank_settings import compare_settings
 from foreshape.training.resume import WORDS, OnChange
-from foreshape.training.run import TheRun
+from foreshape.training.resume_check import first_numbers
+from foreshape.training.run import TrainingSession
+from foreshape.training.training_programs import make
 from foreshape.training.validation import Validation
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
@@ -134,9 +134,9 @@ def train(
     try:
         made = make(cost, optimizer, scope, startup, accumulate, precision, max(epochs, 1), taken.batches)
         with join(ranks.patience) if ranks is not None else alone() as joined:
-            over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
+            over = DistributedSession(joined, ranks, made.loss, made.startup, made.ungathered)
             over.check_figures((n, v) for n, m in (metrics or {}).items() for v in (m.inputs if isinstance(m, Metric) else [m]))
-            run = TheRun(
+            run = TrainingSession(
                 over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
                 scope, shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
             )  # fmt: skip

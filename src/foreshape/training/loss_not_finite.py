@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foreshape.engine.feed import Feeder
 from foreshape.engine.finite import not_finite
 from foreshape.errors import ExecutionError
+from foreshape.feeding.feed import Feeder
 from foreshape.operator.computations import (
     Activation,
     CrossEntropy,
@@ -15,18 +15,20 @@ from foreshape.operator.computations import (
     ImageConvolution,
     MatrixProduct,
     PaddedImageConvolution,
-    Rectifier,
+    Relu,
     Sum,
 )
 from foreshape.ops.loss.cross_entropy import CrossEntropy2
 from foreshape.program import Op, Program
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
 
-_SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Rectifier)
+_SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Relu)
 """The computations of scores with any sign."""
 
 
-def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mapping[str, Any], feeder: Feeder, over: OverRanks, check: object) -> ExecutionError:
+def loss_not_finite(
+    loss: float, own: float, place: str, made: bool, fed: Mapping[str, Any], feeder: Feeder, over: DistributedSession, check: object
+) -> ExecutionError:
     """Word the error of a step whose loss is not finite; all ranks do it together.
 
     Args:

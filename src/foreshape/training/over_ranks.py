@@ -8,26 +8,26 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from foreshape.communication.process_group import SIGNATURE_LIMIT, all_teams, numbers_of
 from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
-from foreshape.engine.machine_memory import default_limit
 from foreshape.errors import ExecutionError, RankError, SchemaError
+from foreshape.passes.accumulate_distributed import Ungathered, gathered_over_ranks
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
-from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
+from foreshape.process.machine_memory import default_limit
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
 from foreshape.ranks.endings import saying_last_words
 from foreshape.spec import LOD_TENSOR
-from foreshape.training.changes import Facts, op_line
+from foreshape.training.batch_share import Share, share_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import NOTHING, Divided, described, write_own
+from foreshape.training.divided import NOTHING, ShardedCheckpoint, described, write_own
 from foreshape.training.program import persistables
-from foreshape.training.put_together import put_together
-from foreshape.training.share import Share, share_of
+from foreshape.training.resume_check import Facts, op_line
 from foreshape.training.state import State, Sums
-from foreshape.values.team import SIGNATURE_LIMIT, all_teams, numbers_of
+from foreshape.training.unshard import put_together
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
@@ -61,7 +61,7 @@ class Strategy(Protocol):
         ...
 
 
-class OverRanks:
+class DistributedSession:
     """A run's part in the work of all ranks; of one rank alone it changes nothing."""
 
     def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program, ungathered: Ungathered | None = None) -> None:
@@ -174,7 +174,7 @@ class OverRanks:
             words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(found))
             raise _explained(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
 
-    def in_parts(self, values: Mapping[str, Tensor], divided: Divided | None = None) -> dict[str, Tensor]:
+    def in_parts(self, values: Mapping[str, Tensor], divided: ShardedCheckpoint | None = None) -> dict[str, Tensor]:
         """Return values of the described program as held by this rank: its own parts in place of divided values."""
         out = dict(values)
         for part in self.parts:

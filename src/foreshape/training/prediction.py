@@ -8,17 +8,17 @@ from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from foreshape.engine import Executor, LoDTensor, Scope, default_scope
-from foreshape.engine.repeated import repeated
+from foreshape.engine.prepared_run import repeated
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.hints import tells_arguments
 from foreshape.metrics import Metric
 from foreshape.passes import for_test, prune
 from foreshape.passes.over_examples import OverExamples
 from foreshape.program import Program, Variable
+from foreshape.training.batch_share import Share
 from foreshape.training.data import Batch, as_data, batch_examples, inputs_of
 from foreshape.training.figures import fetches_of, figure_of
 from foreshape.training.progress import counted
-from foreshape.training.share import Share
 from foreshape.training.state import Sums
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]

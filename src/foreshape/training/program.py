@@ -7,8 +7,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from foreshape.engine import Executor, Scope
-from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError
+from foreshape.feeding.state_checks import compare_spec
 from foreshape.layer import mean
 from foreshape.operator.computations import Reduction, Scaling
 from foreshape.optimizer import Optimizer

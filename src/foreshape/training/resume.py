@@ -7,8 +7,8 @@ from typing import Literal
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
-from foreshape.training.changes import Changes, Facts
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
+from foreshape.training.resume_check import Changes, Facts
 from foreshape.training.schema import Contents
 
 OnChange = Literal["refuse", "take"]
@@ -34,7 +34,7 @@ def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]
         raise FormatError(f"{path}: the checkpoint lacks {', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}")
 
 
-def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope, over: OverRanks) -> None:
+def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope, over: DistributedSession) -> None:
     """Put a checkpoint's values into the scope, all or none, with numbers chosen otherwise by this run.
 
     Numbers not chosen otherwise are as in the run before. Of divided values each rank takes its part.

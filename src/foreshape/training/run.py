@@ -11,40 +11,40 @@ from typing import Any
 
 from foreshape.engine import Executor, Scope
 from foreshape.engine.finite import NotFinite
-from foreshape.engine.repeated import repeated
+from foreshape.engine.prepared_run import repeated
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
+from foreshape.training.batch_share import Share
 from foreshape.training.callbacks import Callback
-from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
 from foreshape.training.figures import add_mean, fetches_of, figures_of, mean_of
 from foreshape.training.history import LEFT_OUT, RATE, History, check_row
 from foreshape.training.loss_not_finite import loss_not_finite
 from foreshape.training.loss_scale import LossScale
-from foreshape.training.made import TrainingProgram
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import initialise_missing, network_values, of_step, persistables
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
+from foreshape.training.resume_check import Facts, compare, facts_of
 from foreshape.training.schema import Contents
-from foreshape.training.share import Share
 from foreshape.training.state import Position, State
 from foreshape.training.stopwatch import Stopwatch
+from foreshape.training.training_programs import TrainingProgram
 from foreshape.training.turns import own_state, turn
 from foreshape.training.validation import Validation
 from foreshape.values.torch_proxy import torch
 
 
-class TheRun:
+class TrainingSession:
     """One call of `train`; a `foreshape.training.callbacks.Run`."""
 
     def __init__(
-        self, over: OverRanks, made: TrainingProgram, metrics: Mapping[str, Variable | Metric], data: Data, checkpoint: Checkpoint | None, executor: Executor,
-        scope: Scope, show: Quiet, seed: int, epochs: int, callbacks: Sequence[Callback],
+        self, over: DistributedSession, made: TrainingProgram, metrics: Mapping[str, Variable | Metric], data: Data, checkpoint: Checkpoint | None,
+        executor: Executor, scope: Scope, show: Quiet, seed: int, epochs: int, callbacks: Sequence[Callback],
     ) -> None:  # fmt: skip
         self.over, self.made, self.metrics, self.data, self.checkpoint = over, made, dict(metrics), data, checkpoint
         self.executor, self.scope, self.show, self.seed, self.epochs, self.callbacks = executor, scope, show, seed, epochs, list(callbacks)

@@ -31,11 +31,11 @@ from foreshape.checked_json.readers import (
 )
 from foreshape.errors import FormatError
 from foreshape.program import Program, Variable
-from foreshape.training.changes import MOST_NUMBERS, Facts
-from foreshape.training.divided import Divided
+from foreshape.training.divided import ShardedCheckpoint
 from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
+from foreshape.training.resume_check import MOST_NUMBERS, Facts
 from foreshape.training.state import Kept, Position, State, Sums
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
@@ -74,7 +74,7 @@ class Contents:
     """Tensors, and `Rows`."""
     facts: Facts
     state: State
-    divided: Divided | None = None
+    divided: ShardedCheckpoint | None = None
     """The values divided over the files of ranks."""
 
 
@@ -131,7 +131,7 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
     others = tensors.get(OTHERS)
     if others is not None and (others.dtype is not torch.uint8 or others.dim() != 2):
         refuse(OTHERS, "uint8 [ranks, bytes]", f"{others.dtype} {list(others.shape)}")
-    divided = Divided.read(path, facts[_PARTS]) if _PARTS in facts else None
+    divided = ShardedCheckpoint.read(path, facts[_PARTS]) if _PARTS in facts else None
     for name in divided.names if divided is not None else ():
         said = {**described.values, **described.state}.get(name)
         if divided is not None and divided.spec_text(name) != said:

@@ -14,7 +14,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from foreshape.engine import Scope
 from foreshape.optimizer.ownership import Owner
 from foreshape.passes.for_ranks import Part
-from foreshape.training.made import TrainingProgram
+from foreshape.training.training_programs import TrainingProgram
 
 
 @dataclass(slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from foreshape.engine import Executor, Scope
-from foreshape.engine.repeated import repeated
+from foreshape.engine.prepared_run import repeated
 from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
 from foreshape.training.data import Data
 from foreshape.training.figures import fetches_of, figures_of
-from foreshape.training.over_ranks import OverRanks
+from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import of_step
 from foreshape.training.state import Sums
 
@@ -26,7 +26,7 @@ class Validation:
     """
 
     def __init__(
-        self, program: Program, data: Data, metrics: Mapping[str, Variable | Metric], over: OverRanks, executor: Executor, scope: Scope
+        self, program: Program, data: Data, metrics: Mapping[str, Variable | Metric], over: DistributedSession, executor: Executor, scope: Scope
     ) -> None:
         self.data, self.executor, self.scope = data, executor, scope
         self.figures = figures_of(program, over.local_loss, metrics, executor, scope)
@@ -35,7 +35,7 @@ class Validation:
         evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
         self.program = of_step(evaluated, self.fetches)
 
-    def measure(self, over: OverRanks) -> dict[str, float]:
+    def measure(self, over: DistributedSession) -> dict[str, float]:
         """The figures, by name, over the data of all ranks."""
         sums: Sums = {key: zeros for figure in self.figures for key, zeros in figure.begin().items()}
         step = repeated(self.executor, self.program, self.fetches, self.scope)

@@ -1,7 +1,7 @@
 """What is said to torch when it loads, and to OpenMP, which its kernels run on: how long a thread waits awake, how many threads there are, one
 of them in a forked child.
 
-libgomp reads its settings once, when torch loads it. How its threads wait is chosen while they run (engine/waiting.py), where that is possible.
+libgomp reads its settings once, when torch loads it. How its threads wait is chosen while they run (process/waiting.py), where that is possible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from foreshape.values.processors import processors, without_processor
 
 SPINS = "30000"
-"""How often a thread looks for work before it sleeps, where nobody can tell whether the machine is busy (see engine/waiting.py)."""
+"""How often a thread looks for work before it sleeps, where nobody can tell whether the machine is busy (see process/waiting.py)."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 _LOG = "TORCH_CPP_LOG_LEVEL"
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -13,6 +13,7 @@ from foreshape.program.program import Program
 from foreshape.program.structure import check_structure
 from foreshape.program.variable import Variable
 from foreshape.wire.attributes import Tail, decode_tail, expected_tail_cost
+from foreshape.wire.fast_reader import Patterns, read_records
 from foreshape.wire.limits import (
     BLOCK_COST,
     DEFAULT_LIMITS,
@@ -28,7 +29,6 @@ from foreshape.wire.limits import (
 )
 from foreshape.wire.records import Records, Slot
 from foreshape.wire.scan import expect, fields, int32, text, varint
-from foreshape.wire.swift import Patterns, read_records
 from foreshape.wire.variables import VariableForm, decode_form, form_cost
 from foreshape.wire.versions import honour_versions
 

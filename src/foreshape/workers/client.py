@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from foreshape.checked_json import bounded_json
+from foreshape.communication.parcel import put, take, word
+from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
 from foreshape.engine import Scope
-from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError, whole
+from foreshape.feeding.state_checks import compare_spec
 from foreshape.interop import safetensors_file
 from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
 from foreshape.passes import data_parallel
 from foreshape.program import Program, Role, Variable, startup_of
-from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
-from foreshape.ranks.parcel import put, take, word
 from foreshape.text.literal import escape
 from foreshape.training import Checkpoint, History
 from foreshape.training.checkpoint import as_checkpoint
-from foreshape.training.made import training_program
 from foreshape.training.program import persistables
 from foreshape.training.progress import figures
+from foreshape.training.training_programs import training_program
 from foreshape.wire import save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
 from foreshape.workers.prepare import load_inferred

@@ -10,19 +10,19 @@ from typing import Any
 
 from foreshape.checked_json.readers import MOST_WORDS
 from foreshape.engine import Executor, LoDTensor, Scope
-from foreshape.engine.held import compare_spec
-from foreshape.engine.machine_memory import found_limits
 from foreshape.errors import ExecutionError, FeedError, FormatError, MemoryPlanError, SchemaError
+from foreshape.feeding.state_checks import compare_spec
 from foreshape.interop import load_safetensors
 from foreshape.interop.npy_file import map_array
 from foreshape.memory.records import unknown_words
 from foreshape.passes import for_test
 from foreshape.passes.data_parallelism import COUNTS
+from foreshape.process.machine_memory import found_limits
 from foreshape.program import Program, Variable
+from foreshape.training.batch_share import share_of
 from foreshape.training.data import Arrays, rows_of
 from foreshape.training.over_ranks import fit_together
 from foreshape.training.program import persistables
-from foreshape.training.share import share_of
 from foreshape.wire import Limits, load_program
 from foreshape.workers.jobs import MOST_BYTES, Files, Job
 from foreshape.workers.reply import Reply, alike_of, described

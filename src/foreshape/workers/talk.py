@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 
 from foreshape.checked_json import bounded_json
 from foreshape.checked_json.readers import count, document, text, truth
+from foreshape.communication.parcel import word
+from foreshape.communication.rendezvous import Meeting, Watch
 from foreshape.errors import ExecutionError, FormatError
-from foreshape.ranks.meeting import Meeting, Watch
-from foreshape.ranks.parcel import word
 
 JOBS: Final = "jobs"
 """How many jobs have been announced."""

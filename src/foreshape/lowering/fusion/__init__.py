@@ -35,7 +35,7 @@ from foreshape.lowering.fusion import (
     update_groups,
 )
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import Lowered
+from foreshape.lowering.kernel_calls import Lowered
 
 BEFORE_ORDER = (
     known_dims,

@@ -20,8 +20,8 @@ from foreshape.kernels import attention, dropped_attention
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of, undoes
-from foreshape.lowering.instruction import Argument, KernelCall, Value
-from foreshape.operator.computations import Dropping, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
+from foreshape.operator.computations import Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.spec import FP32, UINT8, tensor
 
 _FAR = -1e9
@@ -73,7 +73,7 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
     spec = spec_of(weights)
     if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
         return None
-    drop = next((r for r in graph.readers(weights) if computes(r, Dropping) is not None), None)
+    drop = next((r for r in graph.readers(weights) if computes(r, Dropout) is not None), None)
     mixed = weights if drop is None else drop.results[0]
     mix = next((r for r in graph.readers(mixed) if computes(r, MatrixProduct) is not None and r.arguments[0] is mixed), None)
     if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
@@ -183,7 +183,7 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax
     d = at.results[0]
     at = graph.only_reader(d)
     if found.drop is not None:
-        if at is None or undoes(at, Dropping) != computes(found.drop, Dropping) or at.arguments[0] is not found.drop.results[1]:
+        if at is None or undoes(at, Dropout) != computes(found.drop, Dropout) or at.arguments[0] is not found.drop.results[1]:
             return False
         found.backward.append(at)
         d = at.results[0]
@@ -271,7 +271,7 @@ def _undropped(graph: Graph, found: _Found) -> dict[KernelCall, list[KernelCall]
 def _dropped(graph: Graph, found: _Found, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
     """The numbers are drawn where the weights were dropped, so that they are the same, and the rest is one call each way."""
     q, k, v, mix = found.q, found.k, found.v, found.mix
-    computed, dims, of_v = computes(drop, Dropping), dims_of(q), dims_of(v)
+    computed, dims, of_v = computes(drop, Dropout), dims_of(q), dims_of(v)
     assert computed is not None and dims is not None and of_v is not None
     kernel = DroppedAttention(found.scale, found.turned, computed.by, found.later)
     kept = drop.results[1] if len(drop.results) > 1 else None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, Value
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, Value
 from foreshape.operator.computations import Lookup, Pooled, Reduction, SequencePooling
 from foreshape.spec import SELECTED_ROWS, Spec
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
-from foreshape.lowering.instruction import Argument, KernelCall, Value
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import ClassLoss, Reduction
 
 _MEAN = Reduction("AVERAGE")

@@ -13,7 +13,7 @@ from typing import Any
 from foreshape.errors import ExecutionError
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.instruction import OpCall, Value
+from foreshape.lowering.kernel_calls import OpCall, Value
 from foreshape.operator.computations import Constant, Filled
 from foreshape.values.torch_proxy import Lazy, torch
 

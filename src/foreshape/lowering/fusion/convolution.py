@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.fusion.images import are_images, convolution_of
-from foreshape.lowering.instruction import Argument, KernelCall
+from foreshape.lowering.kernel_calls import Argument, KernelCall
 from foreshape.operator.computations import ImageConvolution, Sum
 
 

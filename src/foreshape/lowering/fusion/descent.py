@@ -10,12 +10,12 @@ from __future__ import annotations
 from foreshape.kernels import elementwise, linear
 from foreshape.lowering.fusion.graph import Graph, fused, fused_as, spec_of
 from foreshape.lowering.fusion.products import WeightGradient
-from foreshape.lowering.instruction import KernelCall, Value
-from foreshape.operator.computations import Descent
+from foreshape.lowering.kernel_calls import KernelCall, Value
+from foreshape.operator.computations import SgdUpdate
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i) for i, _ in graph.computing(Descent))
+    return sum(_rewrite(graph, i) for i, _ in graph.computing(SgdUpdate))
 
 
 def _rewrite(graph: Graph, i: KernelCall) -> bool:

@@ -9,8 +9,8 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
-from foreshape.lowering.instruction import Argument, KernelCall, Value
-from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Reshape, Scaling, Sum
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
+from foreshape.operator.computations import Activation, FrozenBatchNorm, Product, Relu, Reshape, Scaling, Sum
 from foreshape.spec import FP32
 
 
@@ -138,7 +138,7 @@ def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | Non
 
 def activation(i: KernelCall) -> Following | None:
     """The activation that an instruction computes."""
-    if computes(i, Rectifier) is not None:
+    if computes(i, Relu) is not None:
         return RELU
     found = computes(i, Activation)
     return None if found is None else Following(found.name, found.numbers, found.form)
@@ -152,7 +152,7 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
         return True
     if reader.arguments[0] is not chain.out:
         return False
-    norm = computes(reader, FixedNormalization)
+    norm = computes(reader, FrozenBatchNorm)
     if norm is not None:
         by = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]
         if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(by) != 4:

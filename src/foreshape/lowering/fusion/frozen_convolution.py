@@ -22,8 +22,8 @@ from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
-from foreshape.lowering.instruction import Argument, KernelCall, Value
-from foreshape.operator.computations import FixedNormalization, ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
+from foreshape.operator.computations import FrozenBatchNorm, ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution
 from foreshape.spec import FP32
 from foreshape.values.torch_proxy import torch
 
@@ -38,7 +38,7 @@ def apply(graph: Graph) -> int:
     found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
     found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
     count = sum(_rewrite(graph, i, of) for i, of in found)
-    alone = [i for i, _ in graph.computing(FixedNormalization)] if found else []
+    alone = [i for i, _ in graph.computing(FrozenBatchNorm)] if found else []
     return count + sum(_normalized(graph, i) for i in alone if graph.is_left(i))  # one may have taken the next
 
 

@@ -17,7 +17,7 @@ from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
-from foreshape.lowering.instruction import KernelCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, Value
 
 SMALL = 1 << 10
 """Matrices of fewer elements stay with the plain kernel, where oneDNN's own library is not there."""

@@ -16,18 +16,18 @@ from foreshape.kernels.normalized_rows import STATISTICS, normalized_rows
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.instruction import KernelCall, Value
-from foreshape.operator.computations import RowNormalization
+from foreshape.lowering.kernel_calls import KernelCall, Value
+from foreshape.operator.computations import LayerNorm
 from foreshape.spec import FP32
 
 
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(RowNormalization))
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(LayerNorm))
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: RowNormalization) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
     x, *by = i.arguments
     spec = spec_of(x)
     if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None):

@@ -18,26 +18,26 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
+from foreshape.kernels.onednn_chain import ALIGNMENT, Series, Step
 from foreshape.kernels.onednn_library import DIMS, library
-from foreshape.kernels.series import ALIGNMENT, Series, Step
-from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
+from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.operator.computations import (
     ChannelShuffling,
-    Enlargement,
+    Concat,
     ImagePooling,
-    Joining,
     MatrixProduct,
-    Parting,
+    NearestUpsample,
     Product,
-    Rectifier,
+    Relu,
     Reshape,
     Scaling,
     Slicing,
     Softmax,
+    Split,
     Sum,
 )
 from foreshape.spec import FP32
@@ -99,7 +99,7 @@ def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
         return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
     if made.isdisjoint(values):
         return []
-    parting = computes(i, Parting)
+    parting = computes(i, Split)
     if parting is not None:
         return _parts(graph, i, values, parting.axis)
     found = _other(graph, i, values) if isinstance(i.results[0], Value) else None
@@ -132,7 +132,7 @@ def _is_plain(value: Argument) -> bool:
 
 def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     """A stage that is not made of persistables."""
-    following = RELU if fused_as(i, Rectifier) is not None else activation(i)
+    following = RELU if fused_as(i, Relu) is not None else activation(i)
     if following is not None:
         return _Stage(i, values, Each(frozen.in_library(following)[0]))
     scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
@@ -149,7 +149,7 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     shuffling = computes(i, ChannelShuffling) or fused_as(i, ChannelShuffling)
     if shuffling is not None and rank == 4:
         return _Stage(i, values, Shuffled(shuffling.groups))
-    enlarged, joining = computes(i, Enlargement), computes(i, Joining)
+    enlarged, joining = computes(i, NearestUpsample), computes(i, Concat)
     if enlarged is not None and rank == 4:
         return _Stage(i, values, Enlarged(enlarged.by))
     if joining is not None and len(values) > 1 and len(set(values)) == len(values):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from foreshape.dims import equal
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, computes, fused
-from foreshape.lowering.instruction import KernelCall
+from foreshape.lowering.kernel_calls import KernelCall
 from foreshape.operator.computations import ChannelShuffling, Reshape, Transposition
 
 _SWAPPED = (0, 2, 1, 3, 4)

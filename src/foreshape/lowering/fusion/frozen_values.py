@@ -14,7 +14,7 @@ from typing import Any
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.instruction import FusedCall, KernelCall, OpCall, Value
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Value
 from foreshape.values.torch_proxy import torch
 
 MOST = 64 << 20

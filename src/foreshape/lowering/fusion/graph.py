@@ -9,10 +9,10 @@ from foreshape.dims import Size
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.call_memory import rule_bytes
 from foreshape.lowering.fusion.soundness import is_sound
-from foreshape.lowering.instruction import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
-from foreshape.operator.computations import Computation, FixedNormalization
+from foreshape.operator.computations import Computation, FrozenBatchNorm
 from foreshape.operator.operator import Operator
 from foreshape.operator.traits import is_usual_gradient
 from foreshape.spec import LOD_TENSOR, Spec
@@ -71,7 +71,7 @@ class Graph:
                     self._computing.setdefault(type(computed), []).append((i, computed))
                 if undone is not None:
                     self._undoing.setdefault(type(undone), []).append((i, undone))
-                if isinstance(computed, FixedNormalization) and not i.copies:  # what it seems to change stays as it is
+                if isinstance(computed, FrozenBatchNorm) and not i.copies:  # what it seems to change stays as it is
                     i.results, i.in_place = [None if at in i.in_place else r for at, r in enumerate(i.results)], frozenset()
             self._add(i)
             self._fixed.update(copy for copy, _ in i.copies)
@@ -301,7 +301,7 @@ class Graph:
 
 def _changed_by(i: KernelCall) -> list[Value]:
     """The values of the scope that an instruction makes others: a normalization by fixed statistics updates them to what they are."""
-    return i.changes() if computes(i, FixedNormalization) is None else [place for place, _ in i.stores]
+    return i.changes() if computes(i, FrozenBatchNorm) is None else [place for place, _ in i.stores]
 
 
 def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:

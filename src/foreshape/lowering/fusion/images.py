@@ -5,7 +5,7 @@ from __future__ import annotations
 from foreshape.data_class import data_class
 from foreshape.kernels.convolution import Convolution
 from foreshape.lowering.fusion.graph import dims_of, spec_of
-from foreshape.lowering.instruction import Argument, KernelCall
+from foreshape.lowering.kernel_calls import Argument, KernelCall
 from foreshape.operator.computations import Computation, ImageConvolution
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.instruction import KernelCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, Value
 from foreshape.operator.computations import Constant, Filled, Sum
 
 

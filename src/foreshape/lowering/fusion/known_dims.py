@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.lowering.fusion.graph import Graph, dims_of
-from foreshape.lowering.instruction import Argument, KernelCall, values_of
+from foreshape.lowering.kernel_calls import Argument, KernelCall, values_of
 from foreshape.operator.computations import Reshape
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from foreshape.kernels import linear
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.lowering.fusion.products import products_of_rows, transposed_view
-from foreshape.lowering.instruction import Argument, KernelCall
+from foreshape.lowering.kernel_calls import Argument, KernelCall
 from foreshape.operator.computations import Sum
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from foreshape.kernels import linear
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.lowering.fusion.products import WeightGradient, gradients_of_rows, transposed_view
-from foreshape.lowering.instruction import KernelCall
+from foreshape.lowering.kernel_calls import KernelCall
 
 
 def apply(graph: Graph) -> int:

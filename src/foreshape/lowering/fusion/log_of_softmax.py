@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foreshape.kernels.bounded_softmax import of_classes, of_distribution, of_logarithm
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of, undoes
-from foreshape.lowering.instruction import KernelCall
+from foreshape.lowering.kernel_calls import KernelCall
 from foreshape.operator.computations import CrossEntropy, Logarithm, Softmax
 
 

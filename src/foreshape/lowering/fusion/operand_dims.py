@@ -8,7 +8,7 @@ After: ``d_x, d_y = gradient(d_out, y, d_out)``
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import KernelCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, Value
 from foreshape.operator.computations import Product
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.kernel_calls import Value
 from foreshape.operator.computations import Sum
 
 

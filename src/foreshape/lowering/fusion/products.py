@@ -8,7 +8,7 @@ from typing import ClassVar
 from foreshape.data_class import data_class
 from foreshape.dims import Size, product
 from foreshape.lowering.fusion.graph import Graph, dims_of, spec_of
-from foreshape.lowering.instruction import Argument, OpCall, Value
+from foreshape.lowering.kernel_calls import Argument, OpCall, Value
 from foreshape.operator.computations import Computation, FlattenedProduct, MatrixProduct
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.operator.computations import Rectifier
+from foreshape.operator.computations import Relu
 
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, of in graph.computing(Rectifier):
+    for i, of in graph.computing(Relu):
         count += graph.replace({i: [fused(i, elementwise.relu(), [i.arguments[0]], [i.results[0]], of)]})
     return count

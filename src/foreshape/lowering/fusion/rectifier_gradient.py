@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.operator.computations import Rectifier
+from foreshape.operator.computations import Relu
 
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, _ in graph.undoing(Rectifier):
+    for i, _ in graph.undoing(Relu):
         out, d_out = i.arguments
         count += graph.replace({i: [fused(i, elementwise.relu_gradient(), [out, d_out], [i.results[0]])]})
     return count

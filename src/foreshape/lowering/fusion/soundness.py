@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from foreshape.lowering.instruction import KernelCall, OpCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.lowering.memory_uses import Place
 
 if TYPE_CHECKING:

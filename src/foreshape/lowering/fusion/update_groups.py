@@ -11,7 +11,7 @@ from __future__ import annotations
 from foreshape.dims import no_less
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.instruction import KernelCall, OpCall, Value
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.spec import LOD_TENSOR
 
 GROUPS, LEAST = 16, 1 << 18

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, axis_of, b1, f32, i64, operand, reject, require, require_divides, result, sample, torch
@@ -11,7 +12,6 @@ from foreshape.ops.collective.messages import ALL_GATHER, NOTHING
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import NUMERIC, Spec
-from foreshape.values.team import Team, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from foreshape.spec import FP64, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.values.team import Team
+    from foreshape.communication.process_group import Team
 
 
 class SyncBatchNorm(Collective, BatchNorm):
@@ -32,7 +32,7 @@ class SyncBatchNorm(Collective, BatchNorm):
     Bias = operand(FLOATING, doc="[channels]")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
 
-    def computes(self) -> computations.FixedNormalization | None:
+    def computes(self) -> computations.FrozenBatchNorm | None:
         return BatchNorm.computes(self)
 
     def sends(self, given: Given) -> Messages:

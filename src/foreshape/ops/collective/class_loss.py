@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import FLOATING, INDEX, AttrType, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
@@ -13,7 +14,6 @@ from foreshape.ops.collective.parts import COUNT_DOC
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import Spec
-from foreshape.values.team import Team, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

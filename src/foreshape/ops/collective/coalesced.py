@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import team_of
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, fail, i64, operand, reject, require, result, sample
 from foreshape.operator.require import require_at_most
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.spec import NUMERIC, Spec
-from foreshape.values.team import team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.communication.process_group import team_of
 from foreshape.operator import AttrType, attribute, f32, i32, sample, torch
 from foreshape.operator.schema import Again
 from foreshape.ops.nn.dropout import Dropout
-from foreshape.values.team import team_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
-from foreshape.values.team import Team, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import numbers_of
 from foreshape.dims import product
 from foreshape.errors import RankError, SchemaError, TypeMismatchError
 from foreshape.operator import (
@@ -27,7 +28,6 @@ from foreshape.operator import (
 from foreshape.ops.collective.messages import ALL_REDUCE, NOTHING, Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import ANY, FP64, Spec, tensor
-from foreshape.values.team import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor

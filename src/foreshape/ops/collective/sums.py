@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from foreshape.communication.process_group import WIDEST, Team, team_of
 from foreshape.dims import Size, ceildiv, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import (
@@ -27,7 +28,6 @@ from foreshape.operator import (
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_REDUCE, BARRIER, NOTHING, Given, Messages
 from foreshape.spec import INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-from foreshape.values.team import WIDEST, Team, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import Team, numbers_of, team_of
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import (
@@ -28,7 +29,6 @@ from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT64, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-from foreshape.values.team import Team, numbers_of, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -65,8 +65,8 @@ class Relu(Unary):
 
     type = "relu"
 
-    def computes(self) -> computations.Rectifier:
-        return computations.Rectifier()
+    def computes(self) -> computations.Relu:
+        return computations.Relu()
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.relu(X) if into is None else torch.relu_(into)

@@ -76,9 +76,9 @@ class BatchNorm(Operator):
         saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
         return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
 
-    def computes(self) -> computations.FixedNormalization | None:
+    def computes(self) -> computations.FrozenBatchNorm | None:
         fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
-        return computations.FixedNormalization(self.epsilon) if fixed else None
+        return computations.FrozenBatchNorm(self.epsilon) if fixed else None
 
     def workspace(
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]

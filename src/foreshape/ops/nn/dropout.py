@@ -85,8 +85,8 @@ class Dropout(Operator):
         """1 where an element is kept, drawn."""
         return draw_kept(shape, 1.0 - self.dropout_prob, device, self._generator(Seed))
 
-    def computes(self) -> computations.Dropping | computations.Scaling:
-        return computations.Scaling(self._scale()) if self.is_test else computations.Dropping(self._scale(), self._kept)
+    def computes(self) -> computations.Dropout | computations.Scaling:
+        return computations.Scaling(self._scale()) if self.is_test else computations.Dropout(self._scale(), self._kept)
 
     def kernel(self, X: Tensor, Seed: Tensor | None, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()

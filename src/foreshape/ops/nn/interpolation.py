@@ -251,12 +251,12 @@ class NearestInterpV2(Interpolation):
     X = operand((*FLOATING, *INTEGER), doc="[batch, channels, height, width], or [batch, channels, depth, height, width], or channels last")
     interp_method = attribute(AttrType.STRING, "nearest")
 
-    def computes(self) -> computations.Enlargement | None:
+    def computes(self) -> computations.NearestUpsample | None:
         given = self._scales()
         whole = given and all(s >= 1 and s == int(s) for s in given) and len(given) <= 2 and self._spatial[0] == 2
         if not whole or self.align_corners or is_channels_last(self.data_layout):
             return None
-        return computations.Enlargement(tuple(map(int, _each(given, 2))))
+        return computations.NearestUpsample(tuple(map(int, _each(given, 2))))
 
     def _index(self, x: Tensor, axis: int, out: int, scale: float | None) -> Tensor:
         size = int(x.shape[axis])

@@ -68,8 +68,8 @@ class LayerNorm(Operator):
     def workspace(self, X: Spec, Scale: Spec | None, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         return product(X.known_dims[: self.begin_norm_axis]) * statistics_type(X).itemsize + copies(strided, X=X)
 
-    def computes(self) -> computations.RowNormalization:
-        return computations.RowNormalization(self.begin_norm_axis, self.epsilon)
+    def computes(self) -> computations.LayerNorm:
+        return computations.LayerNorm(self.begin_norm_axis, self.epsilon)
 
     def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, requested: tuple[bool, ...]) -> Any:
         begin = self.begin_norm_axis

@@ -29,7 +29,6 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
-from foreshape.operator.computations import Parting
 from foreshape.operator.require import RuleError
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
@@ -87,8 +86,8 @@ class Concat(Operator):
             return next((x for x in X if x.lod is not None), first).with_dims(dims)
         return first.dense(dims).with_value(_joined_value(X))
 
-    def computes(self) -> computations.Joining:
-        return computations.Joining(self.axis)
+    def computes(self) -> computations.Concat:
+        return computations.Concat(self.axis)
 
     def kernel(self, X: list[Tensor], AxisTensor: Tensor | None) -> Tensor:
         return torch.cat(X, number_at_run(self.axis, AxisTensor))
@@ -152,8 +151,8 @@ class Split(Operator):
         plain = X if axis else X.dense()
         return tuple(plain.with_dims((*dims[:axis], size, *dims[axis + 1 :])) for size in sizes)
 
-    def computes(self) -> Parting:
-        return Parting(self.axis)
+    def computes(self) -> computations.Split:
+        return computations.Split(self.axis)
 
     def _sizes(self, asked: Sequence[Size | None], whole: Size, axis: int) -> list[Size]:
         rest = -1

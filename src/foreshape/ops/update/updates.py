@@ -120,8 +120,8 @@ class Sgd(Update):
             return minimum(rows, most * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
         return 0 if MasterParam is None else MasterParam.nbytes  # the gradient in its element type
 
-    def computes(self) -> computations.Descent:
-        return computations.Descent()
+    def computes(self) -> computations.SgdUpdate:
+        return computations.SgdUpdate()
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
         rate = number(LearningRate)

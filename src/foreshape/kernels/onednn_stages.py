@@ -1,7 +1,7 @@
-"""Kernels of oneDNN's own library besides products, as stages of a series (see `foreshape.kernels.series`).
+"""Kernels of oneDNN's own library besides products, as stages of a series (see `foreshape.kernels.onednn_chain`).
 
-All is fp32, in the layout of `foreshape.kernels.direct.order_of`. A stage describes its computation for tensors of certain dims, and refuses others before
-the library hears of them.
+All is fp32, in the layout of `foreshape.kernels.onednn_packed.order_of`. A stage describes its computation for tensors of certain dims, and refuses others
+before the library hears of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
-from foreshape.kernels.direct import ADDED, Described, order_of
 from foreshape.kernels.onednn_library import OTHER, RESULT, SEVERAL, SOURCE, Function, Handle, Library, Unimplemented
+from foreshape.kernels.onednn_packed import ADDED, Described, order_of
 
 Dims = Sequence[int]
 FEW = 1 << 16

@@ -21,9 +21,9 @@ from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import data_parallel
+from foreshape.passes.accumulate_distributed import Ungathered, gathered_over_ranks
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
-from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.passes.tensor_parallelism import SplitLayers
 from foreshape.program import Program, Role, Variable
 from foreshape.program.needed import is_given

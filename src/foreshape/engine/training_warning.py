@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakSet
 
+from foreshape.communication.process_group import team_of
 from foreshape.errors import ExecutionError
 from foreshape.program import Op, Program, Role
 from foreshape.program.call_site import warn_user
-from foreshape.values.team import team_of
 
 _told: WeakSet[Program] = WeakSet()
 

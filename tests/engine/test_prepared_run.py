@@ -7,7 +7,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.repeated import repeated
+from foreshape.engine.prepared_run import repeated
 from foreshape.values.torch_proxy import torch
 
 

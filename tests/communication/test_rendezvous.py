@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import foreshape as fs
-from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
+from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
 
 HERE = Address("127.0.0.1", 0)
 

@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import ShapeError
-from foreshape.kernels.direct import MOST, Described, in_rows, order_of
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
-from foreshape.kernels.stages import FEW, Stage
+from foreshape.kernels.onednn_packed import MOST, Described, in_rows, order_of
+from foreshape.kernels.onednn_stages import FEW, Stage
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeAlias
 from foreshape.dims import Size, substitute
 from foreshape.engine.emit import emit
 from foreshape.engine.executor import Executor
-from foreshape.engine.profile_shown import Call, Profile
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
-from foreshape.lowering.instruction import FusedCall, KernelCall, Lowered, parts_of
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Lowered, parts_of
 from foreshape.lowering.region import running
+from foreshape.profiling.profile_report import Call, Profile
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_absent
 from foreshape.program.work import multiplications

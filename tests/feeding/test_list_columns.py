@@ -11,8 +11,8 @@ from ragged_values import PACKED, SEQUENCES, check, fed
 from support.counted import calls
 
 from foreshape import layer
-from foreshape.engine.ragged import as_ragged
 from foreshape.errors import FeedError
+from foreshape.feeding.ragged import as_ragged
 
 
 class ArrowNumbers:

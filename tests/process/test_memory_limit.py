@@ -10,8 +10,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.machine_memory import found_limits
 from foreshape.memory.plan import Plan
+from foreshape.process.machine_memory import found_limits
 
 
 def network() -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.lowering.instruction import KernelCall, region_of
+from foreshape.lowering.kernel_calls import KernelCall, region_of
 from foreshape.ops.tensor.random import current
 from foreshape.program import Op
 from foreshape.values.torch_proxy import torch

@@ -6,16 +6,16 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
-from foreshape.engine.converted import converted
-from foreshape.engine.held import NOTHING, Held, OpenDim
-from foreshape.engine.no_numbers import not_numbers
-from foreshape.engine.notes import Notes
-from foreshape.engine.ragged import as_ragged
-from foreshape.engine.tables import array_of, in_order, named
 from foreshape.errors import FeedError, GuardError
+from foreshape.feeding.converted import converted
+from foreshape.feeding.feed_errors import not_numbers
+from foreshape.feeding.ragged import as_ragged
+from foreshape.feeding.state_checks import NOTHING, Held, OpenDim
+from foreshape.feeding.tables import array_of, in_order, named
 from foreshape.kernels.pages import copied, is_aligned
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.kernel_calls import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
+from foreshape.process.warn_once import Notes
 from foreshape.program import Program
 from foreshape.program.guards import Guards
 from foreshape.spec import SELECTED_ROWS, Spec

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from foreshape.engine.columns import column_of, missing_in
 from foreshape.errors import FeedError
+from foreshape.feeding.columns import column_of, missing_in
 from foreshape.pictures.figures import plural
 from foreshape.program import Program, Variable
 from foreshape.program.inputs import inputs_of

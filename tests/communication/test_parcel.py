@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import foreshape as fs
-from foreshape.ranks import parcel
-from foreshape.ranks.parcel import drop, put, take, word
+from foreshape.communication import parcel
+from foreshape.communication.parcel import drop, put, take, word
 
 
 @pytest.fixture

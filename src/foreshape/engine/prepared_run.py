@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foreshape.engine import modes
 from foreshape.engine.executor import Executor, Step
 from foreshape.engine.scope import Scope
+from foreshape.process import torch_modes as modes
 from foreshape.program import Program
 
 

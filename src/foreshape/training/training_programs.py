@@ -15,7 +15,7 @@ from foreshape.optimizer.ownership import Owner, claim, taken
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.accumulate import checked_batches
-from foreshape.passes.gathered_over_ranks import Ungathered
+from foreshape.passes.accumulate_distributed import Ungathered
 from foreshape.passes.precision import checked_precision
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import Markup, card, cut, folded, markup_table

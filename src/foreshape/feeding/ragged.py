@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
-from foreshape.engine.columns import column_of
-from foreshape.engine.tables import column
 from foreshape.errors import FeedError
+from foreshape.feeding.columns import column_of
+from foreshape.feeding.tables import column
 from foreshape.spec import DType, Spec
 from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor

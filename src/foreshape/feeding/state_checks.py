@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.dims import Size, equal, evaluate, symbol_name, symbols_of
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.kernel_calls import Value
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_types import torch_dtype

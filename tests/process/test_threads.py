@@ -16,8 +16,8 @@ import pytest
 from processes import Network
 
 import foreshape as fs
-from foreshape.engine.threads import Fastest
-from foreshape.engine.waiting import CALM, EVERY, Waiting
+from foreshape.process.threads import Fastest
+from foreshape.process.waiting import CALM, EVERY, Waiting
 from foreshape.values.openmp import SPINS
 from foreshape.values.processors import allowed, without_processor
 from foreshape.values.torch_proxy import torch
@@ -138,7 +138,7 @@ def test_where_nobody_counts_no_more_looks_are_taken() -> None:
 
 
 LOOKS = (
-    "from processes import Network; from foreshape.engine import waiting; import os, time\n"
+    "from processes import Network; from foreshape.process import waiting; import os, time\n"
     "Network(2).step(); counted = waiting.without_processor() is not None and waiting._is_libgomp()\n"
     "threads = lambda: len(os.listdir('/proc/self/task'))\n"
     "before = threads(); team = waiting.IdleTeam() if counted else None; beside = threads() - before\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from foreshape.communication.gloo_scheduling import let_senders_finish
 from foreshape.ranks import join
-from foreshape.ranks.loops import let_senders_finish
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux schedules batches")
 

@@ -1,0 +1,1 @@
+"""Messages between processes: process groups on torch.distributed, and the stores at which they meet."""
