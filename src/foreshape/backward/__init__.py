@@ -24,19 +24,19 @@ def append_backward(
     loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
     loss_gradient: Variable | None = None,
 ) -> list[tuple[Variable, Variable]]:  # fmt: skip
-    """Append the ops that compute the gradients of ``loss``.
+    """Append the gradient ops of ``loss``.
 
     Args:
         loss: one number, unless ``loss_gradient`` is given.
-        parameters: whose gradients are wanted; all trainable parameters where it is left out. Inputs may be among them.
-        no_gradient: variables at which the way back ends.
-        loss_gradient: the gradient of the loss, of its shape; one where it is left out.
+        parameters: the variables for gradients; by default all trainable parameters. Inputs may be among them.
+        no_gradient: variables at which the backward pass ends.
+        loss_gradient: the gradient of the loss, of its shape; by default one.
 
     Returns:
         (parameter, gradient) pairs, in the order in which the parameters were made.
 
     Raises:
-        ShapeError: the loss is not one number. SchemaError: an operator on the way has no gradient, or no parameter is reached.
+        ShapeError: the loss is not one number. SchemaError: an operator on the path has no gradient, or the loss depends on no parameter.
     """
     block = loss.block
     program = block.program

@@ -1,4 +1,4 @@
-"""Appends gradient ops to a block: several gradients of one value are summed, and values that are overwritten are kept."""
+"""The appending of gradient ops to a block: several gradients of one value are summed, and overwritten values are kept."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foreshape.spec import LOD_TENSOR_ARRAY
 
 
 def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str], entries: Collection[str] = ()) -> set[str]:
-    """Append the gradient ops of a path to a block, where the gradients of ``ends`` are already.
+    """Append the gradient ops of a path to a block that has the gradients of ``ends`` already.
 
     Args:
         trained: parameters, whose gradients are marked by role.
-        entries: names whose values before the block's first op the backward pass can read, as that of a loop's block can.
+        entries: names whose values before the block's first op are readable in the backward pass, as in a loop's block.
 
     Returns:
-        The nodes whose gradients there are.
+        The nodes with gradients.
     """
     path.into = into
     grads = {path.final(n) for n in ends}
@@ -37,13 +37,13 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
                 copies += _keep_overwritten(visit, made, path, entries)
             steps += made
     if copies:
-        into.program.infer()  # a copy is of what its variable is there, not of what that ends as
+        into.program.infer()  # the copy has its variable's spec at this place, not at the end
     _append(into, steps, {path.final(n) for n in ends}, trained)
     return grads
 
 
 def _is_reached(visit: Visit, grads: set[str]) -> bool:
-    """Whether one of an op's results has a gradient. None has where all that reads them is a block that does nothing with them."""
+    """Tell whether one of an op's results has a gradient. None has one if all readers are blocks that ignore them."""
     op = visit.op
     if not visit.written and not op.attributes.sub_blocks:
         return not all(map(grads.isdisjoint, op._outputs.values()))  # pyright: ignore[reportPrivateUsage]
@@ -51,9 +51,10 @@ def _is_reached(visit: Visit, grads: set[str]) -> bool:
 
 
 def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
-    """Where a gradient op reads a value that its name does not have any more when it runs, keep a copy under another name.
+    """Copy values under other names if a gradient op reads them after they are overwritten.
 
-    A name has the value of its last write then; of ``entries`` it has what came into the block. Returns how many copies were made.
+    In the backward pass a name has the value of its last write; names of ``entries`` have their value at the beginning of the block. Returns the number
+    of copies.
     """
     op, block = visit.op, visit.op.block
     if op.attributes.sub_blocks:
@@ -77,7 +78,7 @@ def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: 
 
 
 def _keep_around(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
-    """The same for what the block of an op only reads; what it writes it keeps, round by round."""
+    """Copy overwritten values that the block of an op only reads; the block keeps its own writes, round by round."""
     op, block = visit.op, visit.op.block
     writes = op.all_writes()
     copies = 0
@@ -100,7 +101,7 @@ def rename_reads(block: Block, name: str, new: str) -> None:
 
 
 def _is_another(visit: Visit, name: str, after: bool, path: Path, entries: Collection[str]) -> bool:
-    """Whether a name has another value in the backward pass than the one that its op reads (``after``: makes)."""
+    """Tell whether a name's value in the backward pass differs from the one read by its op (``after``: made)."""
     if name in entries:
         return after or _written_until(visit.op.block, visit.op, name)
     return path.last_write.get(name, -1) > visit.index
@@ -166,6 +167,6 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
 
 
 def _is_array(block: Block, name: str) -> bool:
-    """Whether the gradient of a name is gathered in place, element by element."""
+    """Tell whether the gradient of a name is accumulated in place, element by element."""
     variable = block.find(name)
     return variable is not None and variable.kind is LOD_TENSOR_ARRAY

@@ -1,4 +1,4 @@
-"""The gradients of ops that run blocks: for each block another one that undoes a round of it."""
+"""The gradients of ops with blocks: for each block another one for the backward pass of a round."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Undo: TypeAlias = Callable[[Path, Block, Sequence[str], Collection[str], Collect
 
 
 def block_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
-    """The gradient op of an op that runs a block, with the block that it runs, which ``undo`` writes.
+    """Return the gradient ops of an op with a block, with a block written by ``undo``.
 
     Raises:
-        SchemaError: an op that has no gradient is on the way through the block, or the form of running it has none.
+        SchemaError: an op on the path through the block has no gradient, or the op's form of execution has none.
     """
     operator = visit.op.operator
     assert operator is not None
@@ -34,18 +34,18 @@ def block_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[S
 
 
 def is_array(op: Op, name: str) -> bool:
-    """Whether a name is that of an array of tensors, whose gradient is gathered in place."""
+    """Tell whether a name is an array of tensors, whose gradient is accumulated in place."""
     variable = op.block.find(name)
     return variable is not None and variable.kind is LOD_TENSOR_ARRAY
 
 
 def _needed_outside(visit: Visit, path: Path) -> list[str]:
-    """What an op takes from outside its block and whose gradient is needed."""
+    """Return the operands from outside the block whose gradients are needed."""
     return [n for n in sorted(reads_of(visit.op)) if visit.read(n) in path.needed]
 
 
 def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collection[str] = ()) -> Block:
-    """A block for gradients. Those of ``ends`` are variables of its own; of ``around`` it reads those around it, as PaddlePaddle does."""
+    """Make a block for gradients, with variables of its own for the gradients of ``ends``; it reads ``around`` outside, as in PaddlePaddle."""
     op, forward = visit.op, sub_block(visit.op)
     into = path.into if path.into is not None else op.block
     block = op.block.program.create_block(into)
@@ -60,7 +60,7 @@ def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collecti
 
 @contextlib.contextmanager
 def _found_again(block: Block) -> Generator[None]:
-    """Drop the guards that are found while a block is written: the op that runs it finds them when it is appended, as a load does."""
+    """Drop the guards found while a block is written: the op that runs it finds them when appended, as in a load."""
     program = block.program
     before = program.inference.guards.copy()
     try:
@@ -76,9 +76,9 @@ def _zeros(block: Block, op: Op, name: str) -> None:
 
 
 def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str]) -> tuple[Path, set[str], set[str]]:
-    """The path through one round, when what a round hands to the next is followed until nothing is added.
+    """Return the path through one round, following the values handed to the next round to a fixed point.
 
-    ``pairs``: what a name is at the beginning of a round -> the name that its value in the round before has at the end.
+    ``pairs``: name at the beginning of a round -> name of its value at the end of the round before.
     """
     while True:
         path = find_path(forward, start, sorted(live), ())
@@ -90,7 +90,7 @@ def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str
 
 
 def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: str, scopes: str, again: bool) -> list[Step]:
-    """The gradient of a block that writes variables around it: once (``again`` is False), or round after round."""
+    """Return the gradient of a block with writes to variables around it: once (``again`` is False), or round after round."""
     op, forward = visit.op, sub_block(visit.op)
     carried = carried_names(op)
     outside = _needed_outside(visit, path)
@@ -144,7 +144,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> l
     previous, new = list(setting(op, "ex_states")), list(setting(op, "states"))
     needed = {n for n in op.all_reads() if visit.read(n) in path.needed}
     inside = forward.outer_names()[0]
-    start = {n for n in needed if n not in initial or n in sequences or n in inside}  # what a memory starts with may be read as it is, too
+    start = {n for n in needed if n not in initial or n in sequences or n in inside}  # the first value of a memory may be read elsewhere, too
     start |= {ex for ex, first in zip(previous, initial, strict=True) if first in needed}
     live = {n for n in outputs if visit.wrote(n) in grads}
     inner, start, live = _grown(start, live, forward, dict(zip(previous, new, strict=True)))

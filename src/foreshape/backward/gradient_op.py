@@ -15,7 +15,7 @@ from foreshape.program.scopes import placed_as
 
 @dataclass(slots=True)
 class Step:
-    """A gradient op that is to be appended. In ``outputs`` stand the nodes whose gradients they are."""
+    """A gradient op to be appended. ``outputs`` has the nodes of its gradients."""
 
     forward: Op
     attributes: Attributes
@@ -24,12 +24,12 @@ class Step:
 
 
 def zeros_step(op: Op, name: str, node: str) -> Step:
-    """Zeros as the gradient of a node into which nothing flows."""
+    """Return zeros as the gradient of a node without gradient flow."""
     return Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
 
 
 def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> Op:
-    """Append one op of the backward pass, at the user's line of the op that it undoes."""
+    """Append one op of the backward pass, at the user's line of its forward op."""
     if attributes.operator is None and attributes.error is None:
         raise SchemaError(f"there is no operator {attributes.type!r}")
     op = Op(block, placed_as(attributes, forward.attributes), inputs, outputs, Role.BACKWARD, roles, forward.site)

@@ -1,4 +1,4 @@
-"""Losses that are none: the mean of scores, which falls without end, and the mean of shares, which never changes."""
+"""Invalid losses: the mean of scores, unbounded below, and the mean of probabilities, a constant."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from foreshape.program.call_site import warn_user
 
 
 def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
-    """Warn where what is minimised is a linear function of a parameter that is trained, or the mean of a softmax.
+    """Warn if the loss is a linear function of a trained parameter, or the mean of a softmax.
 
-    Only what certainly is no loss is told: the way back from it goes through linear ops of one tensor to a bias or a product with a weight.
-    A difference or a sum of two scores may be one, as of a critic whose weights are clipped.
+    Only certain mistakes are reported: the path back leads through linear ops of one tensor to a bias or a product with a weight.
+    A difference or a sum of two scores may be a loss, as for a critic with clipped weights.
     """
     at: Variable | None = loss
     while at is not None and at.op is not None and at.op.operator is not None and at.op.operator.linear:
@@ -35,7 +35,7 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
 
 
 def _linear_in(op: Op, trained: Collection[str]) -> str | None:
-    """A parameter that is trained and of which an op's result is a linear function; None where there is none."""
+    """Return a trained parameter of which an op's result is a linear function; None if there is none."""
     operator = op.operator
     if operator is None or not (operator.multiplies or op.computes(Sum)):
         return None

@@ -1,7 +1,7 @@
-"""The ops between what gradients are wanted of and what they are gradients of, and the values that flow through them.
+"""The ops between variables and the values whose gradients are taken, and the flow of values through them.
 
-A node is one value of a variable on the way: its name, where it is written once; where a name is written again, as by a loop
-that carries it, each further value is a node of its own, so that gradients never go to another value than the one that was used.
+A node is one value of a variable on the path: its name, if written once. If a name is written again, as by a loop
+with a carried variable, each further value is a node of its own, so that gradients never go to another value.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def name_of(node: str) -> str:
 
 @dataclass(slots=True)
 class Visit:
-    """One op on the way. ``alias``: name -> node, of the names that it reads and that have been written again before it."""
+    """One op on the path. ``alias``: name -> node, for names read by it and overwritten before it."""
 
     op: Op
     index: int
     alias: dict[str, str]
     written: dict[str, str]
-    """Name -> node, of what it writes, where that is not the name itself."""
+    """Name -> node of its write, if not the name itself."""
 
     def read(self, name: str) -> str:
         return self.alias.get(name, name)
@@ -43,31 +43,31 @@ class Visit:
 
 @dataclass(slots=True)
 class Path:
-    """The ops on the way in their order, the nodes whose gradients are needed, and the nodes that carried names end as."""
+    """The ops on the path in their order, the nodes with needed gradients, and the last nodes of overwritten names."""
 
     visits: list[Visit]
     needed: set[str]
     last: dict[str, str]
-    """Name -> its last node, where that is not the name itself."""
+    """Name -> its last node, if not the name itself."""
     reached: set[str]
-    """The nodes to which something of what is wanted flows."""
+    """The nodes that depend on a wanted name."""
     last_write: dict[str, int]
-    """Name -> the position of the last op of the block that writes it; empty where every name is written once."""
+    """Name -> the position of the last op in the block that writes it; empty if every name is written once."""
     into: Block | None = None
-    """The block that its gradient ops go to."""
+    """The block of its gradient ops."""
 
     def final(self, name: str) -> str:
         return self.last.get(name, name)
 
 
 def at(op: Op) -> str:
-    """Where the user wrote an op, for the end of a sentence."""
+    """Return the user's place of an op, for the end of a sentence."""
     site = op.call_site
     return f", at {site.short()}" if site is not None else ""
 
 
 def is_floating(variable: Variable | None) -> bool:
-    """Whether a variable can have a gradient."""
+    """Tell whether a variable can have a gradient."""
     if variable is None:
         return False
     of = variable.spec.dtype
@@ -82,7 +82,7 @@ def no_gradient(op: Op) -> NoGradient | None:
 
 
 def reads_of(op: Op) -> set[str]:
-    """The names whose values an op's results are made of: of a block that may not run also what it writes, which keeps its value then."""
+    """Return the names behind an op's results: with a block that may not run also its writes, since they may keep their values."""
     reads = op.all_reads()
     if op.operator is not None and op.operator.region in ("while", "conditional"):
         reads.update(n for n in carried_names(op) if n not in reads and written_before(op, n))
@@ -90,10 +90,10 @@ def reads_of(op: Op) -> set[str]:
 
 
 def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: Collection[str]) -> Path:
-    """The ops of a block that lead from the wanted names to the values that ``ends`` have at its end.
+    """Return the ops of a block from the wanted names to the final values of ``ends``.
 
     Raises:
-        SchemaError: an op on the way has no gradient.
+        SchemaError: an op on the path has no gradient.
     """
     ops = [op for op in block.ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE)]
     last_write, overwritten = _writes(block, ops)
@@ -107,7 +107,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
 
 
 class _Walk:
-    """The walk along the ops of a block, from the wanted names on: the ops that they flow into, and a node for each value of a name."""
+    """The walk along the ops of a block, from the wanted names on: the dependent ops, and a node for each value of a name."""
 
     def __init__(self, block: Block, wanted: Collection[str], begun: set[str], stop: Collection[str], overwritten: set[str]) -> None:
         self.block, self.wanted, self.begun, self.stop, self.overwritten = block, wanted, begun, stop, overwritten
@@ -115,7 +115,7 @@ class _Walk:
         self.alias: dict[str, str] = {}
         self.candidates: list[Visit] = []
         self._used: set[str] = set()
-        """The names that ops on the way have read and that are written again."""
+        """The overwritten names read by ops on the path."""
         self._count = 0
 
     def forward(self, index: int, op: Op) -> None:
@@ -127,7 +127,7 @@ class _Walk:
             reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             operator = op.attributes.operator
-            if operator is not None and operator.accumulates:  # what it writes into must not keep the gradient of what was there
+            if operator is not None and operator.accumulates:  # its target must not keep the gradient of the former value
                 reads += writes
         flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
         if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
@@ -159,7 +159,7 @@ class _Walk:
 
 
 def _walk_back(path: Path, candidates: Sequence[Visit], live: set[str]) -> None:
-    """Leave on the path the ops that lead to the live nodes, and the nodes between."""
+    """Leave on the path the ops before the live nodes, and the nodes between."""
     reached = path.reached
     for visit in reversed(candidates):
         op, written, read = visit.op, visit.written, visit.alias
@@ -183,7 +183,7 @@ def _walk_back(path: Path, candidates: Sequence[Visit], live: set[str]) -> None:
 
 
 def _writes(block: Block, ops: Sequence[Op]) -> tuple[dict[str, int], set[str]]:
-    """The position of the last op that writes each name, and the names that have a value already when an op writes them."""
+    """Return the position of the last write of each name, and the names with a value before an op writes them."""
     last: dict[str, int] = {}
     overwritten: set[str] = set()
     local = block.vars

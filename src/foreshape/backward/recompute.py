@@ -1,7 +1,7 @@
-"""Values of the forward pass that the backward pass computes again instead of keeping them.
+"""Values of the forward pass computed again in the backward pass instead of being kept.
 
-A value that is dropped keeps its variable, which lives to its last forward reader. Its backward readers read another variable,
-``name@RECOMPUTE``, that a copy of its op makes just before the first of them needs it, at the user's line of the op.
+A dropped value keeps its variable, alive to its last forward reader. Its backward readers read another variable,
+``name@RECOMPUTE``. A copy of its op makes it just before the first of them, at the user's line of the op.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORWARD: Final = ~(Role.LOSS | Role.RPC | Role.DIST)
 
 
 class Step(NamedTuple):
-    """One op in the new order: where it is in the old one, whether it is a copy, and for which name where another operator gives that."""
+    """One op in the new order: its old position, whether it is a copy, and the name whose value another operator makes, if any."""
 
     at: int
     copy: bool = False
@@ -35,19 +35,19 @@ class Step(NamedTuple):
 
 
 class Recomputing:
-    """What of a block can be computed again, and in which order that is done for a set of values."""
+    """The recomputable values of a block, and the order of ops for a set of them."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.dims_only = [_dims_only(op) for op in block.ops]
-        """For each op, the slots of which it reads the dims alone, and which any value of these dims can take the place of: slot -> that."""
+        """For each op, the slots read only for their dims, for which any value of these dims will do: slot -> value."""
         self.reads = [_reads(op, slots) for op, slots in zip(block.ops, self.dims_only, strict=True)]
         """For each op, whose values it needs."""
         self.writes = [op.all_writes() for op in block.ops]
         self.late = [bool(op.role & LATE) for op in block.ops]
         self._inputs = [tuple(op.input_names()) for op in block.ops]
         self.maker: dict[str, int] = {}
-        """What can be dropped -> the position of its op."""
+        """Droppable value -> the position of its op."""
         self._writers: dict[str, list[int]] = defaultdict(list)
         for at, names in enumerate(self.writes):
             for name in names:
@@ -61,17 +61,17 @@ class Recomputing:
                         self.maker[name] = at
 
     def _is_plain(self, name: str) -> bool:
-        """Whether a name has one value, in a variable of the step alone."""
+        """Tell whether a name has one value, in a variable of the step alone."""
         variable = self.block.vars.get(name)
         return variable is not None and not variable.persistable and not variable.need_check_feed and len(self._writers[name]) == 1
 
     def _takes_memory(self, name: str) -> bool:
-        """Whether a value has elements, which XShape has not."""
+        """Tell whether a value has elements, unlike XShape."""
         spec = self.block.vars[name].spec
         return spec.dims is not None and spec.elements != 0
 
     def _repeats(self, at: int, op: Op) -> bool:
-        """Whether a second run of a forward op, at any later place in the backward pass, gives what the first gave."""
+        """Tell whether a later second run of a forward op in the backward pass gives equal results."""
         operator = op.operator
         if op.role & _FORWARD or operator is None or operator.sub_blocks or operator.side_effects or operator.collective:
             return False
@@ -91,13 +91,13 @@ class Recomputing:
         return not self._gives_new_sizes(op, operator)
 
     def _gives_new_sizes(self, op: Op, operator: Operator) -> bool:
-        """Whether only the run tells a size or a grouping of its results: another op's would not be known to be the same."""
+        """Tell whether only the run determines a size or a grouping of its results: a copy's would not be known to be equal."""
         key = key_of(self.block, op, operator)
         known = self.block.program.guards.known
         return bool(answer(operator, replace_symbols(key, known) if known else key).unknown)
 
     def beginning(self) -> set[str]:
-        """The loss and what it is a number of: the backward pass begins with it, so that there is nothing to gain by dropping it."""
+        """Return the loss and its source: the backward pass begins with it, so a drop would gain nothing."""
         ops = self.block.ops
         waiting = [at for at, op in enumerate(ops) if op.role & Role.LOSS and not self.late[at]]
         seen = set(waiting)
@@ -110,8 +110,10 @@ class Recomputing:
         return {n for at in seen for n in self.writes[at]}
 
     def order(self, drop: Collection[str], anew: Collection[str] = ()) -> list[Step]:
-        """All ops, with the copies that the late readers of dropped values need, each made before the first that needs it, and those of
-        ``anew`` for each of them."""
+        """Return all ops, with copies for the late readers of dropped values, each before its first reader.
+
+        Values of ``anew`` are copied for each reader.
+        """
         out: list[Step] = []
         made: set[str] = set()
         for at, late in enumerate(self.late):
@@ -148,7 +150,7 @@ class Recomputing:
         return name in drop and name in self.maker
 
     def again_inputs(self, name: str, drop: Collection[str], made: Collection[str]) -> list[str] | None:
-        """What another operator makes a value of (see `Operator.again`), where the op's own results among them are there."""
+        """Return the operands from which another operator makes a value (see `Operator.again`), if the op's own results among them exist."""
         op = self.block.ops[self.maker[name]]
         again = op.operator.again if op.operator is not None else None
         if again is None or op.output(again.result) != name:
@@ -158,10 +160,9 @@ class Recomputing:
         return inputs if all(n not in own or n in made or not self.is_dropped(n, drop) for n in inputs) else None
 
     def apply(self, drop: Collection[str], anew: Collection[str] = ()) -> list[str]:
-        """Change the block so that the backward pass computes these values again, those of ``anew`` for each reader. Returns those for which
-        it does.
+        """Change the block so that the backward pass computes these values again, ``anew`` ones for each reader. Returns the values for which it does.
 
-        What is not the block's own, or cannot be computed again, is kept. Late readers of dims alone read those of others, in any case.
+        Values from outside the block, or not recomputable, are kept. Late readers of dims alone read other values in any case.
         """
         steps = self.order(drop, anew)
         copied = {s.at for s in steps if s.copy and not s.again}
@@ -183,7 +184,7 @@ class _Rewriting:
         self.of, self.drop, self.anew, self.block = of, drop, anew, of.block
         self.ops: list[Op] = []
         self.names: dict[str, str] = {}
-        """Dropped value -> the variable that its last copy gave."""
+        """Dropped value -> the variable of its last copy."""
         self._states: dict[int, str] = {}
 
     def original(self, op: Op, at: int, copied: bool) -> None:
@@ -226,7 +227,7 @@ class _Rewriting:
         return new
 
     def _moved(self, op: Op, name: str, inputs: Slots) -> str:
-        """A copy of what an op moves on, for its second run to move; it replaces the original among the inputs."""
+        """Return a copy of an operand updated by an op, for the update of its second run; it replaces the original among the inputs."""
         new = self._new(name)
         if name in op.input_names():
             self._add("assign", {"X": (name,)}, {"Out": (new,)}, op)
@@ -278,16 +279,16 @@ def _reads(op: Op, dims_only: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _draws(op: Op) -> bool:
-    """Whether an op draws from the executor's generator; a tensor with its seed may tell it to."""
+    """Tell whether an op draws from the executor's generator, also if only a seed tensor may tell it to."""
     operator = op.operator
     return operator is not None and operator.random and (operator.draws() or op.input("Seed") is not None)
 
 
-# --- what a user marks
+# --- marks of the user
 
 
 def recompute_marked(block: Block) -> None:
-    """Let the backward pass compute again what is made within recompute scopes, except what leaves them."""
+    """Let the backward pass compute again all values within recompute scopes, except those used outside."""
     scopes: dict[str, list[Op]] = defaultdict(list)
     for op in block.ops:
         place = op.attributes.values.get("op_namescope")

@@ -1,4 +1,4 @@
-"""Gradient ops in two: a gradient that another operator computes alone leaves the others, so that what those need can be let go before."""
+"""Gradient ops in two: a gradient computable alone gets an op of its own, so that the operands of the others can be released before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.program.work import operand_specs
 
 
 def set_apart(block: Block, first: Collection[str] = ()) -> list[str]:
-    """Let a gradient that can be computed alone (`Part`) be, after the others of its op, those of ``first`` before. Returns their names."""
+    """Move each separately computable gradient (`Part`) behind the others of its op, or before them if in ``first``. Returns their names."""
     ops: list[Op] = []
     names: list[str] = []
     for op in block.ops:
@@ -28,7 +28,7 @@ def set_apart(block: Block, first: Collection[str] = ()) -> list[str]:
 
 
 def _alone(op: Op) -> Op | None:
-    """The op that makes one of the gradients, which the op does not make any more."""
+    """Return an op for one of the gradients, dropped from the original op."""
     operator = op.operator
     rule = type(operator).apart if operator is not None else None
     if operator is None or rule is None or sum(1 for _ in op.output_names()) < 2:

@@ -1,4 +1,4 @@
-"""From an op on the way to the gradient ops that undo it."""
+"""The gradient ops of an op on the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foreshape.program.op import EMPTY, Slots, is_absent
 
 @dataclass(slots=True)
 class GradientSlots:
-    """What ``gradient_ops`` of an operator is given: the names of its op's slots, and which gradients are needed.
+    """The argument of an operator's ``gradient_ops``: the names in its op's slots, and the needed gradients.
 
     A gradient op is appended with `add`; the gradient of a variable ``x`` is written by naming ``x`` itself in ``gives``.
     """
@@ -45,7 +45,7 @@ class GradientSlots:
         return [n + GRAD for n in self.op.outputs.get(slot, ())]
 
     def needs(self, name: str) -> bool:
-        """Whether the gradient of this variable is needed."""
+        """Tell whether the gradient of this variable is needed."""
         return name in self.needed
 
     def add(self, type: str, inputs: dict[str, list[str]], gives: dict[str, list[str]], attrs: dict[str, Any] | None = None) -> None:
@@ -54,9 +54,9 @@ class GradientSlots:
 
 
 def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
-    """The gradient ops of one op. ``grads``: the nodes whose gradients there are; those that these make are added.
+    """Return the gradient ops of one op. ``grads``: the nodes with gradients; the new ones are added.
 
-    ``undo`` appends the gradient ops of a block that the op runs.
+    ``undo`` appends the gradient ops of a block run by the op.
     """
     op = visit.op
     operator = op.operator
@@ -86,11 +86,11 @@ class _Taken(NamedTuple):
     """An input of a declared gradient.
 
     Attributes:
-        slot: as the gradient declares it.
-        called: as its operator calls it.
-        of: the result that it is the gradient of; None of an operand or a result itself.
-        may_lack: whether it may be absent where nothing flows.
-        always: whether it is a result that the operator always has.
+        slot: its slot in the gradient.
+        called: its slot in the operator.
+        of: the result whose gradient it is; None for an operand or a result itself.
+        may_lack: True if it may be absent without gradient flow.
+        always: True for a result that the operator always has.
     """
 
     slot: str
@@ -101,11 +101,11 @@ class _Taken(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A declared gradient, as its steps are made.
+    """A declared gradient, prepared for its steps.
 
     Attributes:
-        gives: the gradients, each with the operand that it is of.
-        through: the results through which the gradient goes.
+        gives: the gradients, each with its operand.
+        through: the results with incoming gradients.
         takes: the inputs.
     """
 
@@ -116,7 +116,7 @@ class _Plan(NamedTuple):
 
 @functools.cache
 def _plan(cls: type[Operator]) -> _Plan:
-    """Look up once what belongs to an operator: a network has thousands of its ops."""
+    """Look up the facts of an operator once: a network has thousands of its ops."""
     declared = cls.gradient
     assert isinstance(declared, Gradient)
     results = {r.name: r for r in cls.schema.results}
@@ -154,7 +154,7 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
         if slot in inputs:
             takes[called] = inputs[slot]
         elif names := outputs.get(slot):
-            if is_absent(names[0]) or op.block.find(names[0]) is not None:  # a result that is named and, with these attributes, not made
+            if is_absent(names[0]) or op.block.find(names[0]) is not None:  # a named result that is absent with these attributes
                 takes[called] = names
         elif always:
             takes[called] = op.block.name_result(op, slot)

@@ -1,4 +1,4 @@
-"""What is known of an array of tensors after an op has written one of its elements."""
+"""The spec of an array of tensors after a write to one of its elements."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from foreshape.spec import LOD_TENSOR_ARRAY, Lod, Spec
 
 
 def gathered(op: Op, name: str, written: Spec) -> Spec:
-    """The spec of the array ``name``, whose elements had the spec that its variable has, after ``op`` wrote one of ``written``.
+    """Return the spec of the array ``name`` after ``op`` wrote an element ``written``, from the spec of its variable.
 
-    A size in which elements differ becomes a symbol of the array, and so does one that has another value in every round of the block
-    that ``op`` is in. The gradient of an array is as the array.
+    A size that differs between elements becomes a symbol of the array, and so does one that changes with every round of the op's block.
+    The gradient of an array is as the array.
 
     Raises:
         TypeMismatchError, ShapeError: the new element has another element type, rank or number of levels than the others.
@@ -49,7 +49,7 @@ def gathered(op: Op, name: str, written: Spec) -> Spec:
 
 
 def forget_elements(program: Program) -> None:
-    """Let nothing be known of the elements of arrays that ops write one by one, before these ops are inferred again."""
+    """Forget the elements of arrays written one by one, before their ops are inferred again."""
     for op in program.all_ops():
         operator = op.operator
         for slot in operator.accumulates if operator is not None else ():
@@ -64,7 +64,7 @@ def _common(a: Size, b: Size, name: str, local: set[str]) -> Size:
 
 
 def _is_local(size: Size, local: set[str]) -> bool:
-    """Whether a size is named after a variable of a block that runs again and again."""
+    """Tell whether a size is named after a variable of a repeated block."""
     if isinstance(size, int) or not local:
         return False
     for name in symbols_of(size):

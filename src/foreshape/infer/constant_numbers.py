@@ -1,4 +1,4 @@
-"""Numbers of floats that a rule asks for and that the program says, as the bounds of a range: their specs carry no value."""
+"""Constant floats for rules, such as the bounds of a range: their specs carry no value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foreshape.spec import Spec
 
 
 def with_numbers(op: Op, operator: Operator, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What an op's rule is asked with, with the values of operands that are constant numbers of floats."""
+    """Return the key of an op's rule with the values of constant float operands."""
     out = list(key)
     for at, operand in enumerate(operator.schema.operands):
         spec, name = key[at], op.input(operand.name)
@@ -24,7 +24,7 @@ def with_numbers(op: Op, operator: Operator, key: tuple[Any, ...]) -> tuple[Any,
 
 
 def _number(op: Op, name: str) -> float | None:
-    """What a variable is in every run: full of a constant by the only op that writes it."""
+    """Return the constant that fills a variable in every run, if its only writer says so."""
     variable = op.block.find(name)
     maker = variable.op if variable is not None else None
     if variable is None or variable.persistable or maker is None or maker.operator is None or any(maker.input_names()):

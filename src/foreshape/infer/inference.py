@@ -14,14 +14,14 @@ from foreshape.program.unknown import is_unknown
 
 
 class Inference(InferenceState):
-    """The inference of one program, which holds it."""
+    """The inference of one program, held by the program."""
 
     __slots__ = ()
 
     infer = staticmethod(infer)
 
     def forget(self) -> None:
-        """Drop what was inferred, and keep what the program says."""
+        """Drop inferred facts, and keep the declared ones."""
         for op in self.program.all_ops():
             if op.operator is None or op.operator.described_results:
                 continue
@@ -34,12 +34,12 @@ class Inference(InferenceState):
         self.program.touch()
 
     def diagnose(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
-        """Infer all ops; return those whose operator is not known, and the errors of others, at most so many."""
+        """Infer all ops; return the ops of unknown operators, and the errors of others, at most so many."""
         program = self.program
         self.stale = False
         program.names = (-1, {})
         unknown, errors = self._infer_all(stop_at)
-        program.names = (-1, {})  # variables that were nowhere described are now
+        program.names = (-1, {})  # variables described nowhere now have descriptions
         self.stale = bool(errors)  # whoever builds on it or runs it is told again
         return unknown, errors
 
@@ -62,7 +62,7 @@ class Inference(InferenceState):
         self.uncertain = bool(unknown)
         inner = {i for op in program.all_ops() if op.operator is not None for i in op.sub_block_indices()}
         for block in program.blocks:
-            for op in block.ops if block.idx not in inner else ():  # the others are inferred with the op that runs them
+            for op in block.ops if block.idx not in inner else ():  # the others are inferred with their owning op
                 if self.uncertain and is_unknown(op):
                     mark_unknown(op)
                     continue

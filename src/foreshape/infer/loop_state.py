@@ -1,4 +1,4 @@
-"""What ops that run blocks have to do with the variables around these: which they carry, and what is known of them afterwards."""
+"""The variables around a block: those carried by its op, and their specs after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRAD = "@GRAD"
 
 
 def sub_block(op: Op) -> Block:
-    """The block that an op runs. Raises `SchemaError` where the program has no such block."""
+    """Return the block of an op. Raises `SchemaError` if the program has no such block."""
     blocks, indices = op.block.program.blocks, op.sub_block_indices()
     if not indices or not 0 < indices[0] < len(blocks) or indices[0] == op.block.idx:
         raise refused(op, f"{op.type} runs a block of the program; there is no block {indices}", SchemaError)
@@ -40,7 +40,7 @@ def setting(op: Op, name: str) -> Any:
 
 
 def carried_names(op: Op) -> list[str]:
-    """What the block of an op writes outside: the names of Out first, in their order, then others in order of writing."""
+    """Return the names written outside by the block of an op: Out first, in order, then others in order of writing."""
     names = names_of(sub_block(op))
     out = dict.fromkeys(n for n in names_in(op, "Out") if n in names.outer_writes)
     out.update((n, None) for n in names.in_order if n in names.outer_writes)
@@ -48,9 +48,9 @@ def carried_names(op: Op) -> list[str]:
 
 
 def saved_names(forward: Block) -> list[str]:
-    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before.
+    """Return the names read by the blocks of the backward pass: results of the block, and former values of overwritten outside variables.
 
-    A variable that a block counts on, and that the block which undoes it counts back, is not kept: it is there.
+    A counter raised by a block, and lowered by its backward block, is not saved: it is there.
     """
     blocks = forward.program.blocks
     undoing = [b for b in blocks if b.forward_idx == forward.idx]
@@ -61,7 +61,7 @@ def saved_names(forward: Block) -> list[str]:
 
 
 def written_before(op: Op, name: str) -> bool:
-    """Whether a variable has a value when an op of its block, or of one inside of it, is reached."""
+    """Tell whether a variable has a value before an op of its block, or of a block within it."""
     block = op.block
     for other in block.ops:
         if other is op:
@@ -73,7 +73,7 @@ def written_before(op: Op, name: str) -> bool:
 
 
 def is_placeholder(op: Op, name: str) -> bool:
-    """Whether a variable holds what an op without operands made when an op is reached: a constant, which may stand there until it has a value."""
+    """Tell whether a variable holds a constant of an op without operands before an op, perhaps only as a placeholder."""
     block: Block | None = op.block
     end: Op | None = op
     while block is not None:
@@ -88,10 +88,10 @@ def is_placeholder(op: Op, name: str) -> bool:
 
 
 def forgets_placeholder(op: Op, v: Variable, entry: Spec, leave: Spec) -> bool:
-    """Whether an op's block makes a dense tensor of another rank or element type out of what stood for a variable that had no value yet.
+    """Tell whether an op's block replaces a placeholder by a dense tensor of another rank or element type.
 
-    What stood there is given up: where nothing has written the variable in a run, it has no value, and whoever reads it says so. So no op of
-    the block may read it where nothing can have written it before: that would never run.
+    The placeholder is given up: if a run never writes the variable, it has no value, and its readers say so. So no op of
+    the block may read it before a possible write: it could never run.
     """
     if v.persistable or is_of_one_form(entry, leave) or entry.kind is not LOD_TENSOR or leave.kind is not LOD_TENSOR:
         return False
@@ -100,13 +100,13 @@ def forgets_placeholder(op: Op, v: Variable, entry: Spec, leave: Spec) -> bool:
 
 
 def refused(op: Op, words: str, error: type[DescriptionError] = ShapeError, slot: str = "") -> Exception:
-    """The error of an op that runs a block, in terms of its slots."""
+    """Return the error of an op with a block, in terms of its slots."""
     views = {slot: [v for n in names if (v := op.block.find(n)) is not None] for slot, names in op.inputs.items()}
     return describe_failure(RuleError(words, {slot: None} if slot else {}, error), op.type, views, op.call_site)
 
 
 def set_spec(variable: Variable, spec: Spec, maker: Op | None = None) -> None:
-    """Let this be what is known of a variable, after the op that makes it so."""
+    """Set the spec of a variable after the op that makes it so."""
     if maker is not None:
         note_made(maker, variable, spec)
     variable._spec = spec  # pyright: ignore[reportPrivateUsage]
@@ -114,7 +114,7 @@ def set_spec(variable: Variable, spec: Spec, maker: Op | None = None) -> None:
 
 
 def check_condition(op: Op, condition: Variable, slot: str) -> None:
-    """Refuse a condition that is not one truth value."""
+    """Refuse a condition other than one truth value."""
     spec = condition.spec
     if spec.dims is None or spec.kind is not LOD_TENSOR:
         return
@@ -125,7 +125,7 @@ def check_condition(op: Op, condition: Variable, slot: str) -> None:
 
 
 def note_made(op: Op, variable: Variable, spec: Spec) -> None:
-    """Let the ops that write a variable know what it is where they make it, if it is written by more than one."""
+    """Note the spec of a variable at each of its writers, if there is more than one."""
     name, first = variable.name, variable.op
     before = variable._spec  # pyright: ignore[reportPrivateUsage]
     if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
@@ -142,7 +142,7 @@ def note_made(op: Op, variable: Variable, spec: Spec) -> None:
 
 
 def _is_within(op: Op, other: Op) -> bool:
-    """Whether an op is one of a block that the other runs, so that what it writes is what that one makes."""
+    """Tell whether an op is in a block of another op, so that its results are the other's, too."""
     runs = other.attributes.sub_blocks
     block: Block | None = op.block if runs else None
     while block is not None and block is not other.block:
@@ -153,26 +153,26 @@ def _is_within(op: Op, other: Op) -> bool:
 
 
 def spec_at_the_end(forward: Block, of: Variable) -> Spec:
-    """Return what a variable is when a round of a block ends, not joined with what it was before: what the last op that writes it makes."""
+    """Return the spec of a variable at the end of a round: its last writer's result, not joined with the former spec."""
     last = next((op for op in reversed(forward.ops) if of.name in op.all_writes()), None)
     return of.spec if last is None else last.made.get(of.name, of.spec)
 
 
-# --- what either of two ways leaves
+# --- the join of two branches
 
 
 def joined_sources(name: str) -> tuple[str, str]:
-    """What the sequences of a variable are called where those that a block gives it are not those that it had."""
+    """Return the names for the sequences of a variable before a block and after it, if they differ."""
     return f"{name}.loop", f"{name}.either"
 
 
 def is_one_number(spec: Spec) -> bool:
-    """Tell whether a value is dense and of one element, so that its rank may differ from round to round, as ``[]`` and ``[1]`` do."""
+    """Tell whether a value is dense with one element, whose rank may vary between rounds, as ``[]`` and ``[1]``."""
     return spec.kind is LOD_TENSOR and spec.lod is None and spec.dims is not None and all(equal(d, 1) is True for d in spec.dims)
 
 
 def is_of_one_form(a: Spec, b: Spec) -> bool:
-    """Whether what is known of two values differs in sizes at most, so that one spec can say it of both."""
+    """Tell whether two specs differ at most in sizes, so that one spec can cover both."""
     if a.kind is not b.kind or a.dtype is not b.dtype:
         return False
     if a.dims is None or b.dims is None:
@@ -183,10 +183,10 @@ def is_of_one_form(a: Spec, b: Spec) -> bool:
 
 
 def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
-    """What is known of a variable that has either spec: sizes in which they differ become a symbol of its own; one number has the higher rank.
+    """Return a spec for a variable of either spec: differing sizes become a symbol of its own; one number has the higher rank.
 
     Raises:
-        ShapeError, TypeMismatchError: another rank, element type or kind, which no value may change.
+        ShapeError, TypeMismatchError: another rank, element type or kind; these are fixed for a value.
     """
     if leave is entry or leave.like() is entry:
         return entry
@@ -217,7 +217,7 @@ def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
 
 
 def own_size(name: str, what: str, axis: int) -> Size:
-    """The symbol of a variable's own for a size that is not always the same."""
+    """Return a variable's own symbol for a size that varies."""
     return symbol(f"{name}.{what}{axis}"[:512])
 
 
@@ -234,7 +234,7 @@ def _either(op: Op, a: Size, b: Size, own: Size) -> Size:
 
 
 def writer_site(op: Op, name: str) -> str:
-    """Where the block of an op writes a name, for the end of a sentence."""
+    """Return the place at which the block of an op writes a name, for the end of a sentence."""
     found = ""
     for inner in sub_block(op).ops:
         if name in inner.output_names() and inner.call_site is not None:

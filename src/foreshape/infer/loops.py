@@ -1,4 +1,4 @@
-"""Inference of a loop: round after round, until what comes into a round is what the one before leaves."""
+"""Inference of a loop: round after round, to a fixed point of the specs at the beginning of a round."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MAX_ROUNDS = 200
 
 
 def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
-    """Infer the block of a loop, and what the variables that it writes are after it.
+    """Infer the block of a loop, and return the specs of its written variables after it.
 
-    A variable that its block reads before it writes it, on some way through the block, is carried: what a round leaves comes into the
-    next, and both have one rank, element type and kind. Of another one only the value after the last round is seen: before the loop
-    it may have been anything. Where no spec says both, the loop forgets what was there (`Op.forgets`); and so it does with a constant that
-    stands for a variable until a branch in it, or another loop, gives it a value (see `forgets_placeholder`).
+    A variable read before its write, on some path through the block, is carried: each round hands it to the
+    next, with one rank, element type and kind. Of other variables only the value after the last round is visible: before the loop
+    it may have been anything. Without a common spec the loop forgets the former value (`Op.forgets`). So it does with a placeholder
+    constant, set by a branch in it, or another loop (see `forgets_placeholder`).
     """
     block, program = sub_block(op), op.block.program
     condition = op.block.var(names_in(op, "Condition")[0]) if names_in(op, "Condition") else None
@@ -97,12 +97,12 @@ def _leave(
     op: Op, written: list[Variable], begun: dict[str, Spec], unset: set[str], entries: dict[str, Spec], leaves: dict[str, Spec], forgets: set[str],
     constant: set[str],
 ) -> None:  # fmt: skip
-    """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes.
+    """Set the specs after a loop: a variable with a hidden former value has either it or the block's result.
 
     Args:
-        unset: those of ``begun`` that hold what stands for a variable which nobody has set. It is no value: the loop forgets it.
-        forgets: what it is known to forget already.
-        constant: as of `_of_any_round`.
+        unset: those of ``begun`` with a placeholder in place of a value: the loop forgets it.
+        forgets: the variables known to be forgotten already.
+        constant: as for `_of_any_round`.
     """
     for v in written:
         at_first, leave = entries.get(v.name), leaves[v.name].like()
@@ -117,7 +117,7 @@ def _leave(
 
 
 def _constant_symbols(op: Op, written: list[Variable], begun: Mapping[str, Spec]) -> set[str]:
-    """The symbols that are one number in all rounds of a loop and after it: those of what there was before it."""
+    """Return the symbols with one value in all rounds of a loop and after it: those from before the loop."""
     block = sub_block(op)
     outside = [v.spec for n in names_of(block).outer_reads if n not in names_of(block).outer_writes and (v := op.block.find(n)) is not None]
     found = {n for spec in (*begun.values(), *outside) for size in (*(spec.dims or ()), *(spec.value or ())) for n in symbols_of(size)}
@@ -126,10 +126,10 @@ def _constant_symbols(op: Op, written: list[Variable], begun: Mapping[str, Spec]
 
 
 def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
-    """What is known of a variable that some round has made, not always the last one: sizes that are of a round become symbols of its own.
+    """Return the spec of a variable made by some round, not always the last one: sizes of a round become symbols of its own.
 
     Args:
-        constant: the symbols that are one number in all rounds, and after the loop.
+        constant: the symbols with one value in all rounds, and after the loop.
     """
     if leave.dims is None or leave.kind is not LOD_TENSOR:
         return leave.like()
@@ -150,7 +150,7 @@ def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
 
 
 def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
-    """What comes into a loop that is entered again: sizes that it has found to change are symbols from the beginning."""
+    """Return the spec at the entry of a loop inferred again: sizes known to change are symbols from the beginning."""
     if settled is None or not is_of_one_form(spec, settled) or spec.dims is None or settled.dims is None:
         return spec
     if len(spec.dims) != len(settled.dims):
@@ -164,7 +164,7 @@ def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
 
 
 def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
-    """What the block requires of a variable when a round begins must hold of what the round before has made of it."""
+    """Check the block's requirements on a variable at the beginning of a round against its spec after a round."""
     known = op.block.program.inference.guards.known
     for axis, (a, b) in enumerate(zip(entry.dims or (), leave.dims or (), strict=False)):
         if not isinstance(a, int) and a is not b:
@@ -175,7 +175,7 @@ def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
 
 
 def _check_guards_every_round(op: Op, carried: Sequence[Variable], entries: Mapping[str, Spec], leaves: Mapping[str, Spec], begin: int) -> None:
-    """The conditions that the block left open must not be broken by what a round makes of what it began with."""
+    """Check the open conditions of the block against the values after a round."""
     made: dict[str, tuple[Variable, int, Size]] = {}
     for v in carried:
         for axis, (a, b) in enumerate(zip(entries[v.name].dims or (), leaves[v.name].dims or (), strict=False)):

@@ -1,6 +1,6 @@
-"""Inference of one op in its block: its operator is asked, and its results are set, which makes variables where there are none.
+"""Inference of one op in its block: its operator is asked, and its results are set; missing variables are made.
 
-Each op of a network comes through here at least once, so that what is asked of most of them is asked first.
+Each op of a network comes through here at least once, so the most frequent questions come first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from foreshape.spec import Spec
 
 
 def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -> None:
-    """Ask the operator of an op what its results are, and set them.
+    """Infer the results of an op by its operator, and set them.
 
     Args:
-        block: that the op is in, or is to be appended to.
+        block: the block of the op, present or future.
         op: any.
-        make: make and name the results that it has no names for.
-        prefix: what made-up names start with; the op's type where it is left out.
+        make: make and name results without names.
+        prefix: begins made-up names; by default the op's type.
 
     Raises:
         DescriptionError: as the operator demands, with the user's lines.
@@ -73,7 +73,7 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
 
 
 def _with_guards(program: Program, op: Op, operator: Operator, key: Key, found: Answer, prefix: str | None) -> Answer:
-    """Note the conditions of an answer; the answer as it is with what they make known."""
+    """Note the conditions of an answer; return the answer with the sizes known from them."""
     known, site = program.guards.known, op.call_site
     for condition in found.conditions:
         program.guards.add(condition, op.type, site)
@@ -85,7 +85,7 @@ def _with_guards(program: Program, op: Op, operator: Operator, key: Key, found: 
 
 
 def _named(program: Program, found: Answer, name: str) -> Answer:
-    """An answer whose unknown sizes are symbols of one op, which only the run tells."""
+    """Return an answer whose unknown sizes are symbols of one op, set by the run."""
     out = named_after(found, name)
     program.guards.made.update(out.unknown)
     return out
@@ -96,7 +96,7 @@ def _views(block: Block, op: Op) -> dict[str, list[Variable]]:
 
 
 def key_of(block: Block, op: Op, operator: Operator) -> Key:
-    """The specs of what an op reads, by operand. Raises `SchemaError` for inputs that are nowhere described or that the operator has not."""
+    """Return the specs of an op's inputs, by operand. Raises `SchemaError` for undescribed inputs or inputs unknown to the operator."""
     inputs = op._inputs  # pyright: ignore[reportPrivateUsage]
     local = block.vars
     key: list[Slot] = []
@@ -113,7 +113,7 @@ def key_of(block: Block, op: Op, operator: Operator) -> Key:
         elif len(names) == 1:
             name = names[0]
             variable = local.get(name)
-            if variable is None or name == EMPTY:  # which a file may describe, and which is absent all the same
+            if variable is None or name == EMPTY:  # a file may describe it, absent all the same
                 if name == EMPTY or not name:
                     key.append(None)
                     continue
@@ -136,7 +136,7 @@ def _input(block: Block, op: Op, name: str) -> Variable:
 
 
 def _first_name(program: Program, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
-    """The name of the op's first result, after which the sizes are named that only its run tells; made where there is none."""
+    """Return the name of the op's first result, made if missing; sizes set by the run are named after it."""
     outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
     for result in operator.schema.results:
         for name in outputs.get(result.name) or ():
@@ -151,7 +151,7 @@ def _first_name(program: Program, op: Op, operator: Operator, found: Answer, pre
 
 def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
     outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
-    for (slot, optional), given in zip(operator.schema.result_slots, found.results):  # noqa: B905  # as many as there are, which is quick to say nothing of
+    for (slot, optional), given in zip(operator.schema.result_slots, found.results):  # noqa: B905  # equally many; the argument would cost time
         names = outputs.get(slot)
         if given is None:
             if any(n != EMPTY for n in names or ()) and not optional and not operator.sub_blocks:  # no answer where one is asked for
@@ -207,7 +207,7 @@ def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
 
 
 def _remember(block: Block, variable: Variable) -> None:
-    """Note in each block from this one up to the variable's what was known of the variable."""
+    """Note the spec of the variable in each block from this one up to the variable's."""
     at: Block | None = block
     while at is not None and at is not variable.block:
         if at.before is not None:
@@ -216,7 +216,7 @@ def _remember(block: Block, variable: Variable) -> None:
 
 
 def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
-    """What is written to a persistable variable must be what the variable is."""
+    """Check a write to a persistable variable against the variable's spec."""
     own = variable.spec
     dims, new = own.known_dims, spec.dims
     if own.dtype is spec.dtype and new is not None and len(dims) == len(new) and all(equal(a, b) is not False for a, b in zip(dims, new, strict=True)):

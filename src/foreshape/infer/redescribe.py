@@ -1,4 +1,4 @@
-"""Describing a parameter anew, where that changes nothing else in its program."""
+"""New specs for parameters, if they change nothing else in the program."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BRANCHING = ("while", "conditional")
 
 
 def redescribe(variable: Variable, spec: Spec) -> bool:
-    """Let a variable that is kept be ``spec``, where that is of as many elements and all ops that name it, at least one, make of it what they make now.
+    """Change a persistable variable to ``spec``, if of as many elements and if all ops with its name, at least one, keep their results.
 
     Returns:
-        Whether it is that now; otherwise it is what it was.
+        True if it has the spec now; otherwise it is unchanged.
     """
     program = variable.block.program
     program.refresh_quietly()
@@ -38,7 +38,7 @@ def _makes_the_same(op: Op, variable: Variable, spec: Spec) -> bool:
     operator = op.operator
     if operator is None or (operator.sub_blocks and operator.region not in _BRANCHING):
         return False
-    if operator.sub_blocks:  # it names what the ops of its blocks read, which are asked themselves
+    if operator.sub_blocks:  # it names the reads of its blocks' ops, and these are asked themselves
         return variable.name not in op.output_names()
     before = variable.spec
     try:
@@ -50,14 +50,14 @@ def _makes_the_same(op: Op, variable: Variable, spec: Spec) -> bool:
     finally:
         variable._spec = before  # pyright: ignore[reportPrivateUsage]
     for result, old, new in zip(operator.schema.results, now, then, strict=True):
-        names = op.outputs.get(result.name)  # what it is not asked for is of no matter
+        names = op.outputs.get(result.name)  # answers not asked for do not matter
         if names and new != (spec if variable.name in names else old):
             return False
     return True
 
 
 def _results(op: Op) -> tuple[Slot, ...]:
-    """What an op's rule gives for its operands as they are described."""
+    """Return the results of an op's rule for its operands as described."""
     operator, block = op.operator, op.block
     assert operator is not None
     key = replace_symbols(key_of(block, op, operator), block.program.guards.known)

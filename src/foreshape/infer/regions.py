@@ -1,4 +1,4 @@
-"""Inference through the blocks that ops run: to a fixed point for loops, joined for branches, slice by slice for recurrences."""
+"""Inference through the blocks of ops: to a fixed point for loops, joined for branches, slice by slice for recurrences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
 
 
 def infer_region(op: Op) -> Answer:
-    """Infer the block of an op and set what it writes outside; returns the specs of the op's own results (None: set already)."""
+    """Infer the block of an op and set its outside results; returns the specs of the op's own results (None: set already)."""
     program = op.block.program
     walk = program.inference.walk
     if walk is not None:
@@ -85,7 +85,7 @@ def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
 
 
 def _walk_branch(block: Block) -> None:
-    """Infer the ops of a block that may not run: what they demand of sizes is asked when they run, and is not required of every feed."""
+    """Infer the ops of a block that may not run: their demands on sizes are checked when they run, not for every feed."""
     program = block.program
     before = program.inference.guards
     program.inference.guards = before.copy()
@@ -171,7 +171,7 @@ def _must_equal(op: Op, a: Size, b: Size, words: str) -> None:
             raise refused(op, str(error)) from None
 
 
-# --- what undoes them
+# --- backward blocks
 
 
 def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) -> Callable[[Op, Walk], dict[str, Spec]]:
@@ -181,7 +181,7 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
             raise refused(op, f"the block of {op.type} must say which block it undoes", SchemaError)
         forward = op.block.program.blocks[block.forward_idx]
         around: dict[Variable, Spec] = {}
-        for name in names_in(op, "Out" + GRAD):  # a branch that did not run leaves its gradient with the shape of the one that did
+        for name in names_in(op, "Out" + GRAD):  # the gradient of a skipped branch has the shape of the other branch's
             given, of = op.block.vars.get(name), op.block.find(name.partition(GRAD)[0])
             if given is not None and of is not None and given.known and of.known and given.kind is of.kind:
                 set_spec(given, of.spec.like())
@@ -219,7 +219,7 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
 
 
 def _in_the_beginning(forward: Block) -> dict[str, Spec]:
-    """What variables are when the op is reached that runs a block, where they are something else after it or later."""
+    """Return the specs of variables before the op of a block, if they change in it or later."""
     out: dict[str, Spec] = {}
     for op in forward.parent.ops if forward.parent is not None else ():
         if forward.idx in op.attributes.sub_blocks:
@@ -229,7 +229,7 @@ def _in_the_beginning(forward: Block) -> dict[str, Spec]:
 
 
 def entering(block: Block) -> list[str]:
-    """The variables of a block that its ops read before they write them: what comes in by name when it is run."""
+    """Return the variables of a block read before they are written: its inputs by name."""
     written: set[str] = set()
     out: dict[str, None] = {}
     for op in block.ops:

@@ -1,4 +1,4 @@
-"""From an operator and the specs of its inputs to the specs of its results: schema checks, kind rule, shape rule, in that order."""
+"""Specs of results from an operator and the specs of its inputs: schema checks, kind rule, shape rule, in this order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CACHE_LIMIT = 2048
 
 
 class Answer(NamedTuple):
-    """What the rules say: a spec, a tuple of specs or None for each result slot, and the conditions they left open.
+    """The results of the rules: a spec, a tuple of specs or None for each result slot, and the conditions left open.
 
-    ``unknown``: the placeholders in the results for sizes that only the run tells, and for new offsets (see `named_after`).
+    ``unknown``: the placeholders in the results for sizes set by the run, and for new offsets (see `named_after`).
     """
 
     results: tuple[Slot, ...]
@@ -29,10 +29,10 @@ class Answer(NamedTuple):
 
 
 def answer(operator: Operator, key: Key) -> Answer:
-    """The specs of the results of ``operator`` for these inputs (by operand, in the schema's order).
+    """Return the specs of the results of ``operator`` for these inputs (by operand, in the schema's order).
 
     Raises:
-        RuleError: an input or a shape that the operator does not take, in terms of its slots.
+        RuleError: an input or a shape not accepted by the operator, in terms of its slots.
     """
     found = operator.cache.get(key)
     if found is None:
@@ -65,7 +65,7 @@ def ask(operator: Operator, key: Key) -> Answer:
         raise
     except ForeshapeError as error:
         raise RuleError(str(error), {}, error.__class__ if error.__class__ in (TypeMismatchError, SchemaError) else ShapeError) from None
-    except Exception as error:  # the last resort: a rule says what it requires
+    except Exception as error:  # the last resort: a rule says its requirements
         raise failed(error) from error
     finally:
         collector.conditions = before
@@ -73,7 +73,7 @@ def ask(operator: Operator, key: Key) -> Answer:
 
 
 def failed(error: Exception) -> RuleError:
-    """The words for what a rule has not foreseen."""
+    """Return the error for an unforeseen exception of a rule."""
     return RuleError(f"its rule fails for these operands: {type(error).__name__}: {error}", {}, SchemaError)
 
 
@@ -100,7 +100,7 @@ def named_after(found: Answer, name: str) -> Answer:
 
 
 def check_operand(operand: Operand, given: Slot) -> None:
-    """Presence, kind and element type of what is in one input slot."""
+    """Check presence, kind and element type of one input slot."""
     if given is None or given == ():
         if not operand.optional:
             raise RuleError(f"the input {operand.name} is missing", {}, SchemaError)
@@ -167,7 +167,7 @@ def _check_not_negative(results: tuple[Slot, ...]) -> None:
 
 
 def replace_symbols(key: Key, values: Mapping[str, Size]) -> Key:
-    """The same inputs with symbols replaced by what they are known to be."""
+    """Return the inputs with symbols replaced by their known sizes."""
     return tuple(None if k is None else _replaced(k, values) if isinstance(k, Spec) else tuple(_replaced(s, values) for s in k) for k in key)
 
 

@@ -1,4 +1,4 @@
-"""Inference through blocks in blocks: what was found for a block is taken again where the same comes in, and the work is bounded."""
+"""Inference through nested blocks: the results of a block are used again for equal inputs, and the work is bounded."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from foreshape.spec import Spec
 MAX_VISITS = 100_000
 """So many ops of blocks are inferred for one outermost op in any case,"""
 MAX_VISITS_PER_OP = 50
-"""and so many for each op of the program: loops that need more rounds do not settle."""
+"""and so many for each op of the program: loops with more rounds do not converge."""
 
 _MOST_ROUNDS_IN_DOUBT = 8
-"""So often an op is inferred again since more of what its blocks write turns out not to be known; then nothing of it is."""
+"""The largest number of repeated inferences of an op while more of its blocks' results become unknown; then all of them are unknown."""
 
 
 class _Found(NamedTuple):
-    """What came into an op's blocks, and what that made of the variables around them."""
+    """The inputs of an op's blocks, and the variables around them afterwards."""
 
     came: list[tuple[Spec, bool]]
     known: dict[str, Size]
@@ -37,12 +37,12 @@ class _Found(NamedTuple):
 
 
 class Walk:
-    """The inference of one outermost op that runs a block, with all that lies within.
+    """The inference of one outermost op with blocks, and of all ops within.
 
-    A loop's block is inferred round by round, and so are the loops in it in each of these rounds: from scratch that would be 2 to the
-    depth. So an op into whose blocks the same comes as the last time is not inferred again, and a loop that is entered again begins with
-    the sizes as symbols that it has found to change from round to round: each becomes one once. The rounds of a loop are then at
-    most one more than the sizes that change in it and around it, the work at most depth times as much as there are ops.
+    A loop's block is inferred round by round, and so are the loops in it in each of these rounds: from scratch that would take 2 to the
+    depth. So an op is not inferred again for equal inputs of its blocks. A loop entered again begins with
+    symbols for the sizes known to change from round to round: each becomes one once. The rounds of a loop are then at
+    most one more than the changing sizes in it and around it, and the work at most the depth times the number of ops.
     """
 
     def __init__(self, program: Program) -> None:
@@ -52,14 +52,14 @@ class Walk:
         self._found: dict[Op, _Found] = {}
         self._around: dict[Op, list[Variable]] = {}
         self.settled: dict[tuple[Op, str], Spec] = {}
-        """A loop and a name that it carries -> what that was when the loop had come to rest, the last time."""
+        """A loop and a carried name -> its last spec at the loop's fixed point."""
 
     def visit(self, block: Block) -> None:
-        """Count the ops of a block, which are inferred now."""
+        """Count the ops of a block about to be inferred."""
         self.visits += len(block.ops)
 
     def is_spent(self) -> bool:
-        """Whether more ops were inferred than rounds that settle could need."""
+        """Tell whether more ops were inferred than convergent rounds could need."""
         if self.visits <= MAX_VISITS:
             return False
         if not self._limit:
@@ -84,7 +84,7 @@ class Walk:
             return found.answer
         before = len(guards)
         answer = infer(op)
-        if program.version != version:  # variables were made, which may be among those around
+        if program.version != version:  # new variables may be among those around
             self._around.clear()
             self._found.pop(op, None)
             return answer
@@ -92,10 +92,10 @@ class Walk:
         self._found[op] = _Found(came, known, [(v.spec, v.known) for v in around], added, answer)
         return answer
 
-    # --- what lies around
+    # --- variables around
 
     def _variables_around(self, op: Op) -> list[Variable]:
-        """The variables outside of an op's blocks that it or an op within names: what comes in, and what is changed."""
+        """Return the variables outside of an op's blocks named by it or an op within: its inputs and results."""
         found = self._around.get(op)
         if found is None:
             out: dict[Variable, None] = {}
@@ -118,7 +118,7 @@ def _add(out: dict[Variable, None], op: Op, block: Block) -> None:
 
 
 def _add_states(out: dict[Variable, None], op: Op, block: Block) -> None:
-    """The names that a recurrence gives its states in its block."""
+    """Add the names of a recurrence's states in its block."""
     for attribute in ("ex_states", "states"):
         names = op.attributes.values.get(attribute)
         for name in names if isinstance(names, (list, tuple)) else ():  # pyright: ignore[reportUnknownVariableType]
@@ -127,7 +127,7 @@ def _add_states(out: dict[Variable, None], op: Op, block: Block) -> None:
 
 
 def _add_name(out: dict[Variable, None], name: str, block: Block) -> None:
-    """A variable, and of a gradient that of which it is one."""
+    """Add a variable, and for a gradient its forward variable."""
     for each in (name, name.partition(GRAD)[0]) if GRAD in name else (name,):
         variable = block.find(each)
         if variable is not None:
@@ -135,7 +135,7 @@ def _add_name(out: dict[Variable, None], name: str, block: Block) -> None:
 
 
 def walk_block(block: Block) -> None:
-    """Infer the ops of a block in order; what depends on an operator that is not known is marked so."""
+    """Infer the ops of a block in order; variables that depend on an unknown operator are marked so."""
     walk = block.program.inference.walk
     if walk is not None:
         walk.visit(block)
@@ -149,8 +149,10 @@ def walk_block(block: Block) -> None:
 
 
 def infer_in_doubt(op: Op) -> None:
-    """Infer one op of a program in which something may not be known. What the blocks that it runs write outside of them after an operator that
-    is not known stays marked so, and what they read of it in another round is not known either."""
+    """Infer one op of a program with unknown specs.
+
+    Results of its blocks behind an unknown operator stay marked so, and the blocks' reads of them in another round are unknown, too.
+    """
     block = op.block
     program = block.program
     if not program.inference.uncertain or not op.attributes.sub_blocks:
@@ -158,7 +160,7 @@ def infer_in_doubt(op: Op) -> None:
         return
     operator = op.attributes.operator
     if operator is not None and operator.region not in ("while", "conditional") and any(map(is_unknown, with_inner([op]))):
-        mark_unknown(op)  # which of its results depend on it is not told by names
+        mark_unknown(op)  # names do not tell the dependent results
         return
     outermost = program.inference.doubtful is None
     doubtful = program.inference.doubtful = set() if program.inference.doubtful is None else program.inference.doubtful
@@ -181,7 +183,7 @@ def _doubt(variables: Iterable[Variable]) -> None:
 
 
 def mark_unknown(op: Op) -> None:
-    """Say of what an op writes that nothing is known of it, and the same of the blocks that it runs."""
+    """Mark the results of an op, and of its blocks, as unknown."""
     for index in op.sub_block_indices():
         for inner in op.block.program.blocks[index].ops:
             mark_unknown(inner)

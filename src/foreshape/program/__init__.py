@@ -1,4 +1,4 @@
-"""The program that a user describes: `Program`, `Block`, `Op`, `Variable`, and its text form. Called, ``fs.program()`` begins a new one."""
+"""The program described by the user: `Program`, `Block`, `Op`, `Variable`, and its text form. ``fs.program()`` begins a new one."""
 
 import sys
 from contextlib import AbstractContextManager
@@ -23,7 +23,7 @@ __all__ = ["Block", "Op", "Program", "Role", "Variable", "current_block", "defau
 
 
 class _Room(ModuleType):
-    """This room, which users call by its name."""
+    """The class of this room, callable by its name."""
 
     def __call__(self) -> AbstractContextManager[Program]:
         return new_program()

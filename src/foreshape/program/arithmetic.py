@@ -1,4 +1,4 @@
-"""Python's operators on variables: each appends the op that it means."""
+"""Python's operators on variables: each appends its op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foreshape.spec import dtype
 
 
 def _is_single(number: float | int) -> bool:
-    """Whether single precision holds ``number`` exactly."""
+    """Tell whether single precision holds ``number`` exactly."""
     try:
         return struct.unpack("<f", struct.pack("<f", number))[0] == number
     except (OverflowError, struct.error):
@@ -29,20 +29,20 @@ ArithmeticT = TypeVar("ArithmeticT", bound="Arithmetic")
 class Arithmetic(Described):
     """Python's operators and indices: ``+ - * / // % ** @``, ``== != < <= > >=``, ``& | ^ ~``, ``abs``, minus, and slices.
 
-    They mean what they mean of numpy's arrays: both sides are broadcast, a comparison gives a bool for each element, and a number or an array
-    beside a variable is taken in its element type. ``==`` with what is no number, array or variable is False. A variable is hashed by what it is,
-    so that dicts and sets find it; whether two are the same one is asked with ``is``.
+    They have numpy's meaning: both sides are broadcast, a comparison gives a bool for each element, and a number or an array
+    beside a variable is taken in its element type. ``==`` with anything else is False. A variable is hashed by identity,
+    for dicts and sets; use ``is`` to compare identity.
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that an array at the left leaves the operator to the variable
+    __array_ufunc__ = None  # an array at the left leaves the operator to the variable
 
     def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
-        """Append an op to the block that layers append to now, and return its results."""
+        """Append an op to the current block, and return its results."""
         raise NotImplementedError  # `Variable` knows the block
 
     def _takes(self, number: Any) -> bool:
-        """Whether ``number`` may be an attribute of `scale` or `pow`, which is of single precision, and of integers the whole part."""
+        """Tell whether ``number`` may be an attribute of `scale` or `pow`: of single precision, and whole for integers."""
         of = self.dtype
         if not isinstance(number, (int, float)) or of is None or of.short in ("f16", "bf16", "f32"):
             return isinstance(number, (int, float))
@@ -52,7 +52,7 @@ class Arithmetic(Described):
         return self._apply("scale", {"X": self}, {"scale": float(scale), "bias": float(bias), "bias_after_scale": True})
 
     def _other(self, other: Any) -> Any:
-        """The other side of an operator as a variable: a number or an array is written in the program. What is neither is not taken."""
+        """Return the other side of an operator as a variable: a number or an array becomes a constant. Anything else is refused."""
         if isinstance(other, Arithmetic):
             return other
         if hasattr(other, "dtype") and hasattr(other, "item"):
@@ -117,13 +117,13 @@ class Arithmetic(Described):
     __rmul__ = __mul__
 
     def _divided(self, other: Any, swapped: bool) -> Self:
-        """Of integers the quotient with its fraction, in fp32, as PaddlePaddle's ``/`` gives it; the operator itself would drop it."""
+        """Divide; integers give the exact quotient in fp32, as PaddlePaddle's ``/``: the operator itself would drop the fraction."""
         me = self._in_fp32()
         return me._with("elementwise_div", other._in_fp32() if isinstance(other, Arithmetic) else other, swapped)
 
     @tells_line
     def astype(self, of: Any) -> Self:
-        """In another element type; numbers with a fraction lose it where that is an integer."""
+        """Convert to another element type; fractions are dropped for integers."""
         return self._apply("cast", {"X": self}, {"in_dtype": self.spec.known_dtype.code, "out_dtype": dtype(of).code})
 
     def _in_fp32(self) -> Self:
@@ -259,7 +259,7 @@ def _new_dims(index: Any, of: Described) -> tuple[Any, list[int]]:
 
 
 def _integer(item: Any) -> int | None:
-    """An integer, be it numpy's, as Python's; None for what is none: a bool, an array of several."""
+    """Return an integer, be it numpy's, as Python's; None for anything else: a bool, an array of several."""
     try:
         return None if isinstance(item, bool) else operator.index(item)
     except TypeError:
@@ -267,7 +267,7 @@ def _integer(item: Any) -> int | None:
 
 
 def _whole(number: Any) -> int:
-    """An integer of an index. Raises `TypeMismatchError` for what is none, such as a variable."""
+    """Return an integer of an index. Raises `TypeMismatchError` for anything else, such as a variable."""
     try:
         return operator.index(number)
     except TypeError:
@@ -275,8 +275,7 @@ def _whole(number: Any) -> int:
 
 
 class Index(NamedTuple):
-    """What a Python index of a tensor means: axes, and for each its start, end and step as the slice operators take them; the axes of which
-    one entry is meant; and those that are turned around before."""
+    """A Python index of a tensor: axes with start, end and step for the slice operators; axes with one entry; and axes reversed before."""
 
     axes: list[int]
     starts: list[int]
@@ -287,10 +286,10 @@ class Index(NamedTuple):
 
 
 def index_parts(index: Any, of: Described) -> Index:
-    """A Python index of a tensor, taken apart.
+    """Parse a Python index of a tensor.
 
     Raises:
-        ShapeError, TypeMismatchError: more items than dims, or one that is no integer, slice or Ellipsis.
+        ShapeError, TypeMismatchError: more items than dims, or one other than an integer, slice or Ellipsis.
     """
     items: list[Any] = list(index) if isinstance(index, tuple) else [index]  # pyright: ignore[reportUnknownArgumentType]
     rank = of.spec.rank
@@ -315,7 +314,7 @@ def index_parts(index: Any, of: Described) -> Index:
                 start, stop = (None if bound is None else -bound - 1 for bound in (start, stop))
                 step = -step
             empty = step < 0 and stop == -1  # with a negative stride the op takes -1 as past the first
-            if step < 0 and isinstance(size, int):  # and nothing else that lies before it
+            if step < 0 and isinstance(size, int):  # and nothing else before it
                 empty = empty or (start is not None and start < -size)
                 stop = None if stop is not None and stop < -size else stop
             axes.append(axis)

@@ -1,4 +1,4 @@
-"""The methods that numpy's arrays have, on variables: each appends the op that it means."""
+"""The methods of numpy's arrays on variables: each appends its op."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Axes = int | Sequence[int] | None
 
 
 class ArrayMethods(Arithmetic):
-    """What numpy's arrays can do besides operators. Of ragged data the axes are those of the packed rows."""
+    """The methods of numpy's arrays besides operators. Of ragged data the axes are the axes of the packed rows."""
 
     __slots__ = ()
 
-    # --- what is known of it
+    # --- facts
 
     @property
     def ndim(self) -> int:
-        """How many dims `shape` has."""
+        """Return the number of dims in `shape`."""
         return len(self.shape)
 
     @property
     def size(self) -> Size:
-        """How many elements it has: an int, or an expression in the symbols; of ragged data those of all rows."""
+        """Return the number of elements: an int, or an expression in the symbols; of ragged data the elements of all rows."""
         return product(self.spec.known_dims)
 
     @property
@@ -125,12 +125,12 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether all are true over ``axis`` (one, several, or all); a number is true where it is not 0."""
+        """Tell for ``axis`` (one, several, or all) whether all elements are true; a number is true unless 0."""
         return self._truths()._reduced("reduce_all", axis, keepdims)
 
     @tells_line
     def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether any is true over ``axis`` (one, several, or all); a number is true where it is not 0."""
+        """Tell for ``axis`` (one, several, or all) whether any element is true; a number is true unless 0."""
         return self._truths()._reduced("reduce_any", axis, keepdims)
 
     def _truths(self) -> Self:
@@ -139,12 +139,12 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """Where the largest along ``axis`` is, in int64; of all elements in row-major order where it is left out."""
+        """Return the index of the largest element along ``axis``, in int64; by default of all elements in row-major order."""
         return self._place("arg_max", axis, keepdims)
 
     @tells_line
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """Where the smallest along ``axis`` is, in int64; of all elements in row-major order where it is left out."""
+        """Return the index of the smallest element along ``axis``, in int64; by default of all elements in row-major order."""
         return self._place("arg_min", axis, keepdims)
 
     def _place(self, type: str, axis: int | None, keepdims: bool) -> Self:
@@ -155,12 +155,12 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def reshape(self, *shape: Any) -> Self:
-        """The elements in row-major order in other dims: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``, with one -1 for what is left.
+        """Return the elements in row-major order in other dims: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``, with at most one -1 for the rest.
 
-        A size with symbols, as `shape` gives it, is taken where it is that of the same axis, or the only one that is no number.
+        A size with symbols, as `shape` gives it, is accepted if it is the same axis's, or the only one without a number.
 
         Raises:
-            ShapeError: the number of elements is another; or a 0, which this operator does not mean as numpy does.
+            ShapeError: another number of elements; or a 0, with another meaning in this operator than in numpy.
         """
         asked: list[Any] = list(shape[0]) if len(shape) == 1 and hasattr(shape[0], "__len__") else list(shape)
         dims = self.spec.known_dims

@@ -1,4 +1,4 @@
-"""`Block`: the variables and ops of one scope, and the verbs that change them."""
+"""`Block`: the variables and ops of one scope, and the methods to change them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Records(Protocol):
-    """The variables and ops of a block as they were read, of which objects are made when somebody looks at them; see `foreshape.wire.records`."""
+    """The variables and ops of a loaded block, turned into objects at the first look; see `foreshape.wire.records`."""
 
     forms: dict[str, Form]
 
     def fill(self) -> None:
-        """Make the objects, if that has not been done."""
+        """Make the objects, unless done before."""
         ...
 
     def variable(self, name: str) -> Variable:
@@ -40,7 +40,7 @@ class Records(Protocol):
         ...
 
     def infer(self, guards: Guards) -> bool:
-        """Infer all ops, and add open demands to the guards; return False where that takes objects."""
+        """Infer all ops, and add open demands to the guards; return False if objects are needed."""
         ...
 
 
@@ -52,7 +52,7 @@ class Block:
     vars: dict[str, Variable]
     ops: list[Op]
     records: Records | None
-    """What was read of it, as long as nobody has looked at its variables and ops."""
+    """The loaded records, until the first look at its variables and ops."""
 
     def __init__(self, program: Program, idx: int, parent_idx: int) -> None:
         self.program = program
@@ -62,7 +62,7 @@ class Block:
         self.vars, self.ops, self.records = {}, [], None
         self.unknown_fields = b""
         self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
-        """While it is written for an op to run: what was known of variables around it before it wrote them."""
+        """While an op's block is written: the specs of outer variables before its writes."""
 
     def keep_records(self, records: Records) -> None:
         """Keep the ``records`` of a file: variables and ops are made of them when somebody looks at these."""
@@ -85,7 +85,7 @@ class Block:
         return self.program.blocks[self.parent_idx] if 0 <= self.parent_idx < len(self.program.blocks) else None
 
     def find(self, name: str) -> Variable | None:
-        """The variable of this name here or in a parent; of a block that undoes another, also in that one."""
+        """Return the variable of this name here or in a parent; for a backward block, also in the forward block."""
         found = self.vars.get(name)
         if found is not None:
             return found
@@ -109,12 +109,12 @@ class Block:
         return found
 
     def outer_names(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What this block, and the blocks within it, read and write of the blocks around it."""
+        """Return the outer names read and written by this block and the blocks within it."""
         names = names_of(self)
         return names.outer_reads, names.outer_writes
 
     def forward_names(self) -> frozenset[str]:
-        """What this block reads that it does not have itself, what the block that it undoes has included."""
+        """Return the reads of this block from outside, including variables of its forward block."""
         return names_of(self).reads - self.vars.keys()
 
     # --- variables
@@ -150,7 +150,7 @@ class Block:
         return made
 
     def remove_variable(self, name: str) -> None:
-        """Drop the variable ``name``, that no op of this block names. Raises `SchemaError` where one does."""
+        """Drop the variable ``name``, unused by ops of this block. Raises `SchemaError` if one uses it."""
         for op in self.ops:
             if name in op.input_names() or name in op.output_names():
                 raise SchemaError(f"{name} is used by {op.type}; remove the op first")
@@ -209,12 +209,12 @@ class Block:
         self, attributes: Attributes, inputs: Slots, outputs: Slots, role: int | None = None, role_variables: tuple[str, ...] = (),
         prefix: str | None = None, site: Site = None, index: int | None = None,
     ) -> Op:  # fmt: skip
-        """Append an op of which the attributes and the names in its slots are known already; otherwise as `append_op`.
+        """Append an op with known attributes and names in its slots; otherwise as `append_op`.
 
         Args:
             attributes: with the operator.
             inputs, outputs: slot -> names.
-            role, role_variables, prefix, site, index: as of `append_op`; the site is not looked for.
+            role, role_variables, prefix, site, index: as for `append_op`; the site is not searched.
         """
         program = self.program
         op = Op(self, attributes, inputs, outputs, program.role if role is None else role, role_variables, site)
@@ -230,7 +230,7 @@ class Block:
         return op
 
     def remove_op(self, op: Op) -> None:
-        """Take an op out; variables that only it made keep their spec and have no producer."""
+        """Remove an op; variables made by it alone keep their spec and have no producer."""
         for at, other in enumerate(self.ops):
             if other is op:
                 del self.ops[at]
@@ -269,11 +269,11 @@ class Block:
     # --- inference
 
     def infer_op(self, op: Op) -> None:
-        """Ask the operator again what the results of an op are, and set them."""
+        """Infer the results of an op again, and set them."""
         self.program.inference.infer(self, op)
 
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
-        """Make variables for the results in ``slot`` that an op has and nobody had asked for, as programs saved for inference drop some."""
+        """Make variables for an op's unnamed results in ``slot``, as programs saved for inference drop some."""
         self.program.touch()
         self.program.inference.infer(self, op, make=True, prefix=op.type)
         return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]

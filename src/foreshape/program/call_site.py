@@ -22,11 +22,11 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
 _own: dict[str, bool] = {}
-"""Whether a file is of this package, of those that frames were seen in: that is asked of the same few for each op of a network."""
+"""File of a seen frame -> True if it belongs to this package: each op of a network asks for the same few."""
 
 
 def here() -> Site:
-    """The innermost frame that is not this package's own."""
+    """Return the innermost frame outside of this package."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
@@ -41,7 +41,7 @@ def here() -> Site:
 
 
 def _is_own(file: str) -> bool:
-    """Whether a file is of this package, and not of a user."""
+    """Tell whether a file is the package's, and not a user's."""
     return file.startswith(PACKAGE) and file != _DEMO
 
 
@@ -73,7 +73,7 @@ def located(error: DescriptionError, site: Site) -> DescriptionError:
 
 
 def tells_line(function: Callable[P, T]) -> Callable[P, T]:
-    """Let the description errors of a function that users call have the user's line, also those that no op words."""
+    """Decorate a function for users so that its description errors have the user's line, also those without an op."""
 
     @functools.wraps(function)
     def telling(*args: P.args, **kw: P.kwargs) -> T:
@@ -89,5 +89,5 @@ def tells_line(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def placed_error(error: DescriptionError, type: str, site: Site) -> DescriptionError:
-    """The same error with the op and the user's line, for what no rule has seen yet."""
+    """Return the same error with the op and the user's line, for mistakes found before any rule."""
     return describe_failure(RuleError(str(error), {}, error.__class__), type, {}, call_site(site))

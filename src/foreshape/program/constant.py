@@ -9,14 +9,14 @@ from foreshape.spec import BOOL, FP64, INT64
 from foreshape.spec import dtype as dtype_of
 
 MAX_CONSTANT_ELEMENTS = 1 << 20
-"""The largest array that is written into a program, in elements: larger ones are fed, or are parameters."""
+"""The largest array written into a program, in elements: larger ones are fed, or are parameters."""
 
 
 def value_attributes(array: Any) -> dict[str, Any]:
-    """What the ``assign_value`` operator is told of an array, or of nested lists of numbers.
+    """Return the attributes of ``assign_value`` for an array, or for nested lists of numbers.
 
     Raises:
-        SchemaError: more than `MAX_CONSTANT_ELEMENTS`. TypeMismatchError: elements of no type that a program has.
+        SchemaError: more than `MAX_CONSTANT_ELEMENTS`. TypeMismatchError: an element type unknown to programs.
     """
     import numpy
 

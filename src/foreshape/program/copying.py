@@ -1,4 +1,4 @@
-"""Copies of a program: whole, and with what keeps a copy equal."""
+"""Copies of a program: whole, and with new shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_che
 
 @collector_waits
 def fill(out: Program, program: Program) -> None:
-    """Make an empty program equal to another one; nothing that changes is shared."""
+    """Make an empty program equal to another one; nothing mutable is shared."""
     out.counters, out.reserved, out.updated_by = dict(program.counters), program.reserved, program.updated_by
     out.inference.guards = program.inference.guards.copy()
     out.inference.stale = program.inference.stale
@@ -67,7 +67,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
             raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
         for before, now in zip(old.dims or dims, dims, strict=True):
             if isinstance(before, int) and before != now:
-                continue  # a fixed dim may be changed: that is what the copy is for
+                continue  # a fixed dim may be changed: the purpose of the copy
             if not isinstance(before, int) and isinstance(now, int):
                 bound.setdefault(str(before), now)
         variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
@@ -79,7 +79,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
 
 
 def _bind(program: Program, values: Mapping[str, Any]) -> None:
-    """Replace the symbols of inputs that other inputs' new shapes have made numbers."""
+    """Replace the symbols of inputs fixed by other inputs' new shapes."""
     if not values:
         return
     for variable in program.global_block.vars.values():

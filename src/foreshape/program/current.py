@@ -1,4 +1,4 @@
-"""The programs and the block that layers append to now."""
+"""The current programs and the current block of layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class _Current(threading.local):
-    """What layers append to in one thread: two programs of its own, until it is told others."""
+    """The targets of layers in one thread: two programs of its own until set otherwise."""
 
     def __init__(self, new: Callable[[], Program]) -> None:
         self.new = new
         self.within = 0
-        """How many ``with fs.program()`` there are within each other."""
+        """The depth of nested ``with fs.program()``."""
         self.begin()
 
     def begin(self) -> None:
@@ -34,29 +34,29 @@ _current: _Current
 
 
 def begin_with(new: Callable[[], Program]) -> None:
-    """Say how the programs are made that a thread begins with."""
+    """Set the constructor of a thread's first programs."""
     global _current
     _current = _Current(new)
 
 
 def default_main_program() -> Program:
-    """The program that layers append to now, in this thread."""
+    """Return the current program of layers, in this thread."""
     return _current.main
 
 
 def default_startup_program() -> Program:
-    """The program that makes the parameters of the default main program."""
+    """Return the startup program of the default main program's parameters."""
     return _current.startup
 
 
 def current_block() -> Block:
-    """The block that layers append to now."""
+    """Return the current block of layers."""
     block = _current.block
     return block if block is not None and block.program is _current.main else _current.main.blocks[0]
 
 
 def startup_of(program: Program) -> Program:
-    """The program that makes the parameters of another one: the one with which it was described last, or the default one."""
+    """Return the startup program of another program: the one of its last description, or the default one."""
     if program is _current.main or program.startup is None:
         return _current.startup
     return program.startup
@@ -64,11 +64,11 @@ def startup_of(program: Program) -> Program:
 
 @contextlib.contextmanager
 def program_guard(main: Program, startup: Program | None = None) -> Generator[None]:
-    """Make these the programs that layers append to, inside of the ``with``.
+    """Make these the current programs, inside of the ``with``.
 
     Args:
-        startup: where the parameters are made; ``main.startup`` from now on. The one with which ``main`` was described last where it
-            is left out, and otherwise the one that there is.
+        startup: makes the parameters; ``main.startup`` from now on. By default the startup program of ``main``'s last description,
+            or else the current one.
     """
     before = (_current.main, _current.startup, _current.block)
     main.refresh()
@@ -83,9 +83,9 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
 
 @contextlib.contextmanager
 def new_program() -> Generator[Program]:
-    """A new program that layers append to inside of the ``with``, with a startup program of its own: ``with fs.program() as p:``.
+    """Begin a new current program inside of the ``with``, with a startup program of its own: ``with fs.program() as p:``.
 
-    What was described before, and a cell of a notebook that ran before, has no part in it. ``p.startup`` makes its parameters.
+    Earlier descriptions, and cells of a notebook run before, have no part in it. ``p.startup`` makes its parameters.
     """
     main = _current.new()
     with program_guard(main, _current.new()):
@@ -97,23 +97,23 @@ def new_program() -> Generator[Program]:
 
 
 def begin_anew() -> None:
-    """Let layers append to two new programs. Raises `SchemaError` inside of a ``with fs.program()``, which has its own."""
+    """Let layers append to two new programs. Raises `SchemaError` inside of a ``with fs.program()`` with its own."""
     if _current.within:
         raise SchemaError("fs.reset() begins the default program anew, and is called outside of `with fs.program() as p:`")
     _current.begin()
 
 
 def is_default(program: Program) -> bool:
-    """Whether layers append to it, and `begin_anew` puts another one in its place."""
+    """Tell whether it is the current program, replaceable by `begin_anew`."""
     return not _current.within and program is _current.main
 
 
 @contextlib.contextmanager
 def region(parent: Block | None = None) -> Generator[Block]:
-    """A new block that layers append to inside of the ``with``, for an op of the current block to run.
+    """Begin a new current block inside of the ``with``, to be run by an op of the outer block.
 
-    What was found while it was written, for the values that its variables have then, is dropped: it is found again, for all that
-    they may have, when the op is appended that runs it.
+    Facts found meanwhile, for the variables' specs of the moment, are dropped: they are found again, for all possible
+    specs, when the op with the block is appended.
     """
     parent = parent if parent is not None else current_block()
     program = parent.program
@@ -132,7 +132,7 @@ def region(parent: Block | None = None) -> Generator[Block]:
 
 @contextlib.contextmanager
 def block_guard(block: Block) -> Generator[Block]:
-    """Make this the block that layers append to, inside of the ``with``."""
+    """Make this the current block, inside of the ``with``."""
     before = _current.block
     _current.block = block
     try:

@@ -1,4 +1,4 @@
-"""What a file says of a variable, before it is inferred: turned into a spec, with symbols for -1, when somebody asks."""
+"""A file's description of a variable, before inference: turned into a spec, with symbols for -1, on demand."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Declared:
         self.symbolic, self.symbolic_lod = symbolic, symbolic_lod
         """The same with named symbols, where the file keeps them."""
         self.form: Any = None
-        """All that the file says of the variable but its name, so that the wire room can write it back as it was."""
+        """The file's description of the variable without its name, kept for the wire room to write it back unchanged."""
         self.negative = min(dims) if dims and min(dims) < -1 else None
         """The dim below -1, if there is one."""
         fixed = (dims is None or min(dims, default=0) >= 0) and not lod_level and symbolic is None
         self._shared = Spec(kind, dtype, dims) if fixed else None
 
     def spec_for(self, name: str) -> Spec:
-        """The spec of the variable ``name``: its -1s become symbols that are named after it."""
+        """Return the spec of the variable ``name``: its -1s become symbols named after it."""
         if self._shared is not None:
             return self._shared
         lod = self.symbolic_lod
@@ -48,7 +48,7 @@ class Declared:
 
 
 class Form(Protocol):
-    """What a file says of a variable beside its name."""
+    """A file's description of a variable, without its name."""
 
     declared: Declared
     site: Site

@@ -1,4 +1,4 @@
-"""`Described`: a name with a spec, and the parts of the spec by the names under which a user asks for them."""
+"""`Described`: a name with a spec, and the parts of the spec by their public names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Described:
-    """A name with a spec, which is inferred, or what a file declares."""
+    """A name with a spec, inferred, or declared by a file."""
 
     __slots__ = ("_declared", "_known", "_spec", "name")
 
@@ -37,7 +37,7 @@ class Described:
 
     @property
     def known(self) -> bool:
-        """Whether the spec is given or inferred; False where it is only what a file says, after an operator that is not known."""
+        """Tell whether the spec is given or inferred; False if only declared by a file, behind an unknown operator."""
         return self._known
 
     @property
@@ -75,7 +75,7 @@ class Described:
 
     @property
     def lod_level(self) -> int:
-        """How many levels of sequences its rows are grouped in; 0 where dense."""
+        """Return the number of levels of sequences in its rows; 0 if dense."""
         return self.spec.lod_level
 
     @property

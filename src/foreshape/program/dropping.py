@@ -1,4 +1,4 @@
-"""Ops, blocks and variables that a step does not need, taken out of a program."""
+"""Removal of ops, blocks and variables unused by a step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from foreshape.program.unknown import with_inner
 
 
 def for_step(program: Program, fetches: Sequence[str]) -> Program:
-    """Return a copy whose guards are those of one step: of the fetches and of persistable updates; the program itself where there are no others.
+    """Return a copy with the guards of one step: of the fetches and of persistable updates; the program itself if it has no others.
 
-    Its other ops are dropped with what they make. Inputs and what the scope holds stay, whatever reads them.
+    Its other ops are dropped with their results. Inputs and values of the scope stay, with or without readers.
 
     Args:
         program: left as it is.
@@ -33,12 +33,12 @@ def for_step(program: Program, fetches: Sequence[str]) -> Program:
     drop_blocks(copy)
     drop_variables(copy, given)
     copy.touch()
-    copy.diagnose()  # what an error leaves open, whoever runs it is told
+    copy.diagnose()  # errors leave it open for the block's op
     return copy
 
 
 def drop_variables(program: Program, keep: set[str]) -> bool:
-    """Drop the variables that no op names, but for ``keep``; and links to makers that are gone."""
+    """Drop the variables unused by ops, except ``keep``; and links to dropped makers."""
     ops = {id(op) for op in program.all_ops()}
     used = {n for op in program.all_ops() for n in (*op.input_names(), *op.output_names())} | keep
     changed = False
@@ -53,7 +53,7 @@ def drop_variables(program: Program, keep: set[str]) -> bool:
 
 
 def drop_blocks(program: Program) -> bool:
-    """Drop the blocks that no op runs any more, and number the others anew; says whether there were any."""
+    """Drop the blocks without an op, and renumber the others; return False if there were none."""
     live = {0}
     pending = [0]
     while pending:
@@ -62,7 +62,7 @@ def drop_blocks(program: Program) -> bool:
                 if index not in live:
                     live.add(index)
                     pending.append(index)
-    for index in sorted(live):  # a block that is run lies in its parents
+    for index in sorted(live):  # the parents of a used block are used
         parent = program.blocks[index].parent_idx
         while parent > 0 and parent not in live:
             live.add(parent)

@@ -1,4 +1,4 @@
-"""Parts of a program that rooms above this one implement, found when they are first asked for.
+"""Parts of a program implemented by rooms above this one, found at their first use.
 
 A program is inferred, printed, drawn and saved by rooms that need the program themselves; it names them here, and imports none.
 """
@@ -12,6 +12,6 @@ from typing import Any
 
 @cache
 def elsewhere(place: str) -> Any:
-    """Return what a module of a room above calls so: ``elsewhere("views.summary:Summary")``."""
+    """Return the named member of a module in a room above: ``elsewhere("views.summary:Summary")``."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"foreshape.{module}"), name)

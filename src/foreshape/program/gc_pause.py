@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def collector_waits(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function without garbage collections while it runs: for bounded work that makes many objects and no garbage."""
+    """Decorate a function to run without garbage collection: for bounded work with many objects and no garbage."""
 
     @functools.wraps(function)
     def waiting(*args: P.args, **kw: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Guards: what had to stay open when the network was described, and is checked when values are fed."""
+"""Guards: conditions left open by the description, and checked for fed values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foreshape.program.messages import CallSite
 
 @data_class(frozen=True)
 class Guard:
-    """A condition that depends on the fed values, the op that needs it and the user's line."""
+    """A condition on the fed values, the op that needs it and the user's line."""
 
     condition: Condition
     op_type: str
@@ -36,14 +36,15 @@ class Guard:
 
 
 class Known(Mapping[str, Size]):
-    """Symbol -> the size that open equalities make it. What a size leads to is followed when it is asked for, and kept:
-    so a chain of n equalities costs n steps, in whichever order it is met."""
+    """Symbol -> its size by open equalities. Chains are followed when asked for, and kept:
+    a chain of n equalities costs n steps, in any order.
+    """
 
     __slots__ = ("sizes",)
 
     def __init__(self, sizes: dict[str, Size] | None = None) -> None:
         self.sizes: dict[str, Size] = sizes if sizes is not None else {}
-        """As they were found; what they lead to may not be followed yet."""
+        """Sizes as found; their chains may not be followed yet."""
 
     def copy(self) -> Known:
         return Known(dict(self.sizes))
@@ -82,7 +83,7 @@ class Known(Mapping[str, Size]):
 
 
 class Guards:
-    """The guards of a program, and what its symbols are known to be because of them."""
+    """The guards of a program, and the sizes of its symbols known from them."""
 
     __slots__ = ("_all", "_first", "_met", "_seen", "known", "made")
 
@@ -90,13 +91,13 @@ class Guards:
         self._all: list[Guard] = []
         self._seen: set[tuple[Size, str, Size]] = set()
         self._first: dict[str, list[Guard]] = {}
-        """Symbol -> the first few guards that it is in, for error messages."""
+        """Symbol -> its first few guards, for error messages."""
         self._met: dict[Size, Size] = {}
-        """Broadcasts that an open equality makes equal to one of what they are of."""
+        """Broadcasts made equal to one of their sizes by an open equality."""
         self.made: set[str] = set()
-        """Symbols that only the run tells. They are not made known: each op that depends on one is checked when it runs."""
+        """Symbols set by the run. They are not resolved: each op that depends on one is checked when it runs."""
         self.known = Known()
-        """What symbols are known to be; results are inferred with it. Another object after each change."""
+        """The known sizes of symbols; results are inferred with them. A new object after each change."""
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._all)
@@ -114,7 +115,7 @@ class Guards:
         out = Guards()
         out._all, out._seen, out.known = list(self._all), set(self._seen), self.known.copy()
         out._first = {n: list(g) for n, g in self._first.items()}
-        out._met, out.made = dict(self._met), self.made  # a name that is made is so in each copy
+        out._met, out.made = dict(self._met), self.made  # a made name is made in each copy
         return out
 
     def first(self, count: int) -> Guards:
@@ -126,10 +127,10 @@ class Guards:
         return out
 
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
-        """Record a condition unless what is known already proves it.
+        """Record a condition unless known sizes already prove it.
 
         Raises:
-            ShapeError: what is known already contradicts it.
+            ShapeError: known sizes already contradict it.
         """
         left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
         answer = condition.of(left, right)
@@ -154,7 +155,7 @@ class Guards:
         return "; ".join(str(g) for g in list(guards)[:5])
 
     def settled(self, size: Size) -> Size:
-        """``size`` in what symbols and broadcasts are known to be."""
+        """Return ``size`` in the known sizes of symbols and broadcasts."""
         out = substitute(size, self.known)
         if isinstance(out, int) or not self._met:
             return out

@@ -1,4 +1,4 @@
-"""The inference of a program, as the program knows it: its state, and the verbs that `foreshape.infer.inference` implements."""
+"""The inference of a program, as seen by the program: its state, and the methods implemented by `foreshape.infer.inference`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class InferenceState(ABC):
-    """What is known of the sizes of a program, and whether that is still so.
+    """The known sizes of a program, and their validity.
 
     Attributes:
-        guards: demands that stay open until values are fed.
-        stale: whether the ops have changed since they were inferred, or were read from a file.
-        uncertain: whether an op has an operator that is not known here, so that specs may be unknown.
-        doubtful: variables around a block that turned out not to be known while the block is inferred.
-        entry_specs: variable -> the spec with which it comes into a run, where an op writes it again with other dims.
-        walk: the inference of the outermost op that runs a block, while that goes on.
+        guards: demands left open until values are fed.
+        stale: True if the ops have changed since their inference, or were read from a file.
+        uncertain: True if an operator is unknown here, so that specs may be unknown.
+        doubtful: variables around a block found to be unknown during the inference of the block.
+        entry_specs: variable -> its spec at the beginning of a run, if an op writes it again with other dims.
+        walk: the inference of the outermost op with a block, while it runs.
     """
 
     __slots__ = ("doubtful", "entry_specs", "guards", "program", "stale", "uncertain", "walk")
@@ -46,8 +46,8 @@ class InferenceState(ABC):
 
     @abstractmethod
     def diagnose(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
-        """Infer all ops; return those whose operator is not known, and the errors of others."""
+        """Infer all ops; return the ops of unknown operators, and the errors of others."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop what was inferred, and keep what the program says."""
+        """Drop inferred facts, and keep the declared ones."""

@@ -1,4 +1,4 @@
-"""Which variables of a program are fed."""
+"""The fed variables of a program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from foreshape.spec import TENSOR_KINDS
 
 
 def inputs_of(block: Block) -> list[Variable]:
-    """The variables of a block that are fed."""
+    """Return the fed variables of a block."""
     read = {n for op in block.ops for n in op.input_names()}
     return [
         v

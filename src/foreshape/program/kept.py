@@ -1,4 +1,4 @@
-"""What a program keeps from run to run: its parameters, and other state."""
+"""The persistable variables of a program: its parameters, and other state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.spec import TENSOR_KINDS
 
 
 def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:
-    """Parameters and other state. In a saved inference model nothing is marked, and all that is kept are parameters."""
+    """Return parameters and other state. A saved inference model has no marks: all persistable variables are parameters."""
     kept = [v for v in program.all_variables() if v.persistable and v.kind in TENSOR_KINDS]
     marked = any(v.is_parameter for v in kept)
     return [v for v in kept if v.is_parameter or not marked], [v for v in kept if marked and not v.is_parameter]

@@ -1,4 +1,4 @@
-"""Words for what went wrong: what was required, what was seen on each side and which of the user's lines made it so."""
+"""Messages of mistakes: the requirement, both sides, and the user's lines behind them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CallSite:
 
 
 def shown_file(file: str) -> str:
-    """A file's name without its folder; of the code of a cell what IPython calls the cell, such as ``In[3]``."""
+    """Return a file's name without its folder; for the code of a cell IPython's name, such as ``In[3]``."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     known = getattr(getattr(shell, "compile", None), "format_code_name", None)
@@ -54,7 +54,7 @@ def shown_file(file: str) -> str:
 
 
 def _is_source(file: str) -> bool:
-    """Whether a call site's file can be read: what came with a program has no folder, and is not looked for."""
+    """Tell whether a call site's file can be read: sites of loaded programs have no folder, and are not looked for."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def _is_source(file: str) -> bool:
 
 
 class VariableView(Protocol):
-    """What the wording needs to know of a variable."""
+    """The facts of a variable for messages."""
 
     @property
     def name(self) -> str: ...
@@ -80,7 +80,7 @@ class VariableView(Protocol):
 def describe_failure(
     error: RuleError, op_type: str, inputs: Mapping[str, Sequence[VariableView]], site: CallSite | None, position: str = ""
 ) -> DescriptionError:
-    """The error that a user sees, for what a rule refused."""
+    """Return the error for the user from a rule's refusal."""
     rows: list[tuple[str, str, str, str]] = []
     slots = error.sides or dict.fromkeys(inputs)
     for slot, axis in slots.items():
@@ -110,7 +110,7 @@ def _side(label: str, variable: VariableView, axis: int | None) -> tuple[str, st
 
 
 def origin_of(variable: VariableView, dim: Size) -> VariableView:
-    """The variable with which ``dim`` came in: followed back through the inputs that have the same dim."""
+    """Return the variable that brought ``dim`` in: followed back through the inputs with the same dim."""
     seen: set[str] = set()
     while variable.op is not None and variable.name not in seen:
         seen.add(variable.name)

@@ -1,4 +1,4 @@
-"""What the ops of a block, and of the blocks that these run, read and write: gathered once per version of a program, each block once."""
+"""The names read and written by the ops of a block and of the blocks within it, gathered once per version of a program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @data_class(frozen=True)
 class BlockNames:
-    """The names in a block and in the blocks within it, but for those that an inner one has itself.
+    """The names in a block and in the blocks within it, without the inner blocks' own variables.
 
-    ``outer_reads``, ``outer_writes``: those that lie outside of this block too. ``in_order``: the written ones, in the order of writing.
-    ``first``: those that a round may read before it has written them, so that what they held before it is seen.
-    ``early``: those of them that a round may read before anything in it may have written them.
+    ``outer_reads``, ``outer_writes``: the names outside of this block, too. ``in_order``: the written ones, in the order of writing.
+    ``first``: names possibly read in a round before they are written, so their former values are visible.
+    ``early``: names of these possibly read before any possible write in the round.
     """
 
     reads: frozenset[str]
@@ -78,7 +78,7 @@ def _gathered(block: Block) -> BlockNames:
         if op.operator is not None and op.operator.region == "recurrent":  # loops and branches may run not at all
             written.update(op.output_names())
     blocks = block.program.blocks
-    given = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op that runs this block
+    given = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op of this block
     outer = reads.difference(given) - block.vars.keys()
     writes = frozenset(order)
     own = block.vars.keys()
@@ -86,13 +86,13 @@ def _gathered(block: Block) -> BlockNames:
 
 
 def added_to(op: Op) -> set[str]:
-    """The names of results that an op adds to, so that it needs what they hold."""
+    """Return the names of results accumulated by an op, so that it needs their former values."""
     operator = op.operator
     return set() if operator is None else {n for slot in operator.accumulates for n in op.outputs.get(slot, ())}
 
 
 def names_of_op(op: Op) -> tuple[set[str], dict[str, None]]:
-    """What an op and the blocks that it runs read from outside of them, and write there in the order of writing."""
+    """Return the outside reads of an op and its blocks, and their outside writes in the order of writing."""
     reads = set(op.input_names()) | added_to(op)
     writes = dict.fromkeys(op.output_names())
     for inner in blocks_of(op):
@@ -103,7 +103,7 @@ def names_of_op(op: Op) -> tuple[set[str], dict[str, None]]:
 
 
 def blocks_of(op: Op) -> list[Block]:
-    """The blocks that an op runs. Raises `SchemaError` where the program has no such block."""
+    """Return the blocks of an op. Raises `SchemaError` if the program has no such block."""
     blocks = op.block.program.blocks
     for index in op.attributes.sub_blocks:
         if not 0 <= index < len(blocks):
@@ -112,7 +112,7 @@ def blocks_of(op: Op) -> list[Block]:
 
 
 def _seen_before(op: Op, reads: set[str]) -> tuple[set[str], set[str]]:
-    """What an op that runs a block looks at (of loops and branches that is not all that their slots list), and what of it before it writes that."""
+    """Return the values visible to an op with a block (fewer than its slots for loops and branches), and those visible before its writes."""
     region = op.operator.region if op.operator is not None else ""
     slot = {"while": "Condition", "conditional": "Cond"}.get(region)
     if slot is None:

@@ -1,4 +1,4 @@
-"""Which ops of a block a run needs."""
+"""The ops of a block needed by a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.program.variable import Variable
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
-    """The ops that the fetches and the persistable updates depend on, in order."""
+    """Return the ops behind the fetches and the persistable updates, in order."""
     needed = set(fetches)
     kept: list[Op] = []
     find = block.find
@@ -27,19 +27,19 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
                 keep = keep or (variable is not None and variable.persistable)
         if keep:
             kept.append(op)
-            if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
+            if not op.sub_block_indices():  # a block may not run at all, so the former value is still needed
                 needed.difference_update(n for n in writes if n not in reads)
-            needed -= op.forgets  # of what it was before nothing is seen
+            needed -= op.forgets  # its former value is not visible
             needed |= reads - op.forgets
     kept.reverse()
     return kept
 
 
 def is_fed(variable: Variable) -> bool:
-    """Whether it is an input: it says so itself, or a feed op of a saved model does."""
+    """Tell whether it is an input: by its own flag, or by a feed op of a saved model."""
     return variable.need_check_feed or any(op.type == "feed" and variable.name in op.output_names() for op in variable.block.ops)
 
 
 def is_given(variable: Variable) -> bool:
-    """Whether no op of the program computes a variable: it is fed, or a feed op of a saved model stands for that, or the scope holds it."""
+    """Tell whether the program does not compute a variable: it is fed, also by a feed op of a saved model, or in the scope."""
     return variable.op is None or variable.op.type == "feed"

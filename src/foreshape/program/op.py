@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 _Computation = TypeVar("_Computation", bound=Computation)
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"
-"""Slot -> the names in it. Tuples of names cost the garbage collector nothing, which lists do."""
+"""Slot -> the names in it. Tuples of names cost the garbage collector nothing, unlike lists."""
 EMPTY: Final = "@EMPTY@"
-"""The name that stands for a gradient that nobody wants."""
+"""The name of an unwanted gradient."""
 
 
 def is_absent(name: str) -> bool:
-    """Whether a name stands for nothing: an input that is not there, or a gradient that nobody wants. Whoever wrote it, it is no variable."""
+    """Tell whether a name stands for nothing: a missing input, or an unwanted gradient. It is never a variable."""
     return not name or name == EMPTY
 
 
 class Role:
-    """What an op is for, as saved in ``op_role``."""
+    """The purpose of an op, as saved in ``op_role``."""
 
     FORWARD: Final = 0
     BACKWARD: Final = 1
@@ -46,8 +46,8 @@ class Role:
 
 
 class Op:
-    """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, its ``role`` (forward, backward,
-    update) with the parameter and gradient that it is for (``role_variables``), and the line, ``site``.
+    """One operation in a block: its attributes (with their operator), inputs and outputs by slot, its ``role`` (forward, backward,
+    update) with parameter and gradient (``role_variables``), and the line, ``site``.
 
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
@@ -74,9 +74,9 @@ class Op:
         self.site = site
         self.is_target = False
         self.made: dict[str, Spec] = {}
-        """What its results are where it makes them, of variables that are written more than once."""
+        """The specs of its results at this op, for variables written more than once."""
         self.forgets: frozenset[str] = frozenset()
-        """Of a loop or branch: what it writes and never sees as it was before, when it was of another rank, element type or kind."""
+        """For a loop or branch: written variables whose former values, of another rank, element type or kind, are never visible."""
         self.unknown_fields = b""
 
     @property
@@ -86,7 +86,7 @@ class Op:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """The `name_scope` that it was made in, from the outermost on; a gradient op has that of the op which it undoes."""
+        """Return its `name_scope`, from the outermost on; a gradient op has its forward op's."""
         return scope_of(self.attributes)
 
     @property
@@ -127,7 +127,7 @@ class Op:
         return names[0] if names and names[0] not in ("", EMPTY) else None
 
     def computes(self, kind: type[_Computation]) -> _Computation | None:
-        """What it computes, where that is of this ``kind``; None otherwise, and where it is given operands besides."""
+        """Return its computation of this ``kind``; None for other kinds, and with further operands."""
         operator = self.operator
         found = operator.computes() if operator is not None else None
         if operator is None or not isinstance(found, kind):
@@ -146,53 +146,53 @@ class Op:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run runs it: feed and fetch only stand for what is fed and fetched."""
+        """Tell whether it is executed: feed and fetch only mark fed and fetched variables."""
         return self.attributes.type not in ("feed", "fetch")
 
     def input_names(self) -> Iterator[str]:
-        """Every name that it reads, slot by slot; a name may come twice."""
+        """Yield every name in its inputs, slot by slot; a name may come twice."""
         for names in self._inputs.values():
             for name in names:
                 if name and name != EMPTY:
                     yield name
 
     def output_names(self) -> Iterator[str]:
-        """Every name that it writes, slot by slot."""
+        """Yield every name in its outputs, slot by slot."""
         for names in self._outputs.values():
             for name in names:
                 if name and name != EMPTY:
                     yield name
 
     def all_reads(self) -> set[str]:
-        """Every name that it needs to have a value: what it reads, what its blocks read from outside, what its results add to."""
+        """Return every name whose value it needs: its inputs, its blocks' outside reads, and accumulated results."""
         out = set(self.input_names()) | added_to(self)
         for block in blocks_of(self):
             out |= names_of(block).outer_reads
         return out
 
     def all_writes(self) -> set[str]:
-        """Every name that it, or a block that it runs, writes."""
+        """Return every name written by it or its blocks."""
         out = set(self.output_names())
         for block in blocks_of(self):
             out |= names_of(block).outer_writes
         return out
 
     def input_variables(self) -> Iterator[Variable]:
-        """Every variable that it reads and that its block can see."""
+        """Yield every input variable visible to its block."""
         for name in self.input_names():
             found = self.block.find(name)
             if found is not None:
                 yield found
 
     def sub_block_indices(self) -> list[int]:
-        """The blocks that this op runs."""
+        """Return the blocks of this op."""
         return list(self.attributes.sub_blocks)
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change the attribute ``name``, and infer the results again.
 
         Raises:
-            SchemaError: no such attribute, or a value that it cannot have.
+            SchemaError: no such attribute, or an invalid value.
         """
         if name == "op_role":
             self.role = whole(name, value, 0, SchemaError)
@@ -221,7 +221,7 @@ class Op:
         self.block.program.touch()
 
     def set_input(self, slot: str, name: str) -> None:
-        """Read the variable ``name`` in a slot that the op has."""
+        """Read the variable ``name`` in a slot of the op."""
         self._inputs[slot] = (name,)
         self.block.program.touch()
 
@@ -232,7 +232,7 @@ class Op:
         self.block.program.touch()
 
     def drop_inputs(self, slot: str, names: Collection[str]) -> None:
-        """Do without some of the variables, ``names``, that a slot of several has."""
+        """Remove the variables ``names`` from a slot of several."""
         left = tuple(n for n in self._inputs.get(slot, ()) if n not in names)
         if left:
             self._inputs[slot] = left

@@ -1,4 +1,4 @@
-"""`Program`: blocks, guards, names; what is described, printed, inferred, saved and run."""
+"""`Program`: blocks, guards, names; described, printed, inferred, saved and run."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
+    """A described network. Empty when made; `program_guard` makes it the current one."""
 
     __slots__ = ("__weakref__", "_feeds", "blocks", "counters", "format_version", "inference", "names", "op_versions", "parameter_settings",
                  "random_seed", "reserved", "role", "startup", "unknown_fields", "updated_by", "version")  # fmt: skip
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
-        """How often names were made of what, in `unique_name`, and in scopes as `foreshape.program.scopes` counts them."""
+        """The counts of made names, by key, for `unique_name`, and in scopes as counted by `foreshape.program.scopes`."""
         self.reserved: frozenset[str] = frozenset()
-        """Names that are not given, since they are of state that another optimizer has over the same values."""
+        """Names not to be given: names of another optimizer's state over the same values."""
         self.updated_by: object = None
         """Tells the optimizer whose updates it has from others; None where it has none, or came with them."""
         self.inference: InferenceState = elsewhere("infer.inference:Inference")(self)
-        """The inference of its ops, with what it found open."""
+        """The inference of its ops, with its open conditions."""
         self._feeds: Feeds | None = None
         self.names: tuple[int, dict[int, BlockNames]] = (-1, {})
-        """What blocks read and write, and the version for which that was gathered (`names_of`)."""
+        """The reads and writes of blocks, and the version they were gathered for (`names_of`)."""
         self.version = 0
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
-        """The ``op_role`` of ops that are appended without one."""
+        """The ``op_role`` of ops appended without one."""
         self.startup: Program | None = None
-        """The program that makes its parameters: the one with which it was described last, where it was."""
+        """The program of its parameters' first values: the startup program of its last description, if any."""
         self.random_seed = 0
         """Seeds the random operators whose own seed is 0; 0 leaves them to the executor's state."""
         self.format_version = 0
         self.op_versions: Any = None
         self.parameter_settings: dict[str, Any] = {}
-        """Parameter -> what its layer said of its learning rate and decay, for optimizers."""
+        """Parameter -> its layer's settings of learning rate and decay, for optimizers."""
         self.unknown_fields = b""
         self.blocks: list[Block] = [Block(self, 0, -1)]
 
@@ -59,18 +59,18 @@ class Program:
 
     @property
     def global_block(self) -> Block:
-        """The outermost block, the one that a run begins with."""
+        """Return the outermost block, in which a run begins."""
         return self.blocks[0]
 
     @property
     def guards(self) -> Guards:
-        """The conditions that depend on the fed values; each prints as a line."""
+        """Return the conditions on the fed values; each prints as a line."""
         self.refresh()
         return self.inference.guards
 
     @property
     def feeds(self) -> Feeds:
-        """Which sizes the inputs take: in words, the smallest, and the nearest to given ones."""
+        """Return the accepted sizes of the inputs: in words, the smallest, and the nearest to given ones."""
         self.refresh_quietly()
         found = self._feeds
         if found is None or found.version != self.version:
@@ -79,7 +79,7 @@ class Program:
         return found
 
     def touch(self) -> None:
-        """Say that the program has changed."""
+        """Mark the program as changed."""
         self.version += 1
 
     def create_block(self, parent: Block | None = None) -> Block:
@@ -90,7 +90,7 @@ class Program:
         return made
 
     def unique_name(self, key: str) -> str:
-        """``key_0``, ``key_1``, ...: a name made of ``key`` that this program has not given yet."""
+        """Return ``key_0``, ``key_1``, ...: a new name made of ``key``."""
         counters = self.counters
         count = counters.get(key, 0)
         counters[key] = count + 1
@@ -101,7 +101,7 @@ class Program:
         return self.unique_name(key) if name in self.reserved else name
 
     def layer_name(self, key: str, given: str | None = None) -> str:
-        """What the names of a layer's variables begin with: the name that it was ``given``, or a new one after ``key``; in a `name_scope` within that."""
+        """Return the prefix of a layer's names: the ``given`` name, or a new one after ``key``; within the current `name_scope`."""
         if current_scope():
             return scoped_name(self, given or key)
         return given or self.unique_name(key)
@@ -125,32 +125,32 @@ class Program:
         return (variable for block in self.blocks for variable in block.vars.values())
 
     def parameters(self) -> list[Variable]:
-        """The trainable and other parameters, in the order in which they were made."""
+        """Return the parameters, trainable and others, in the order of their making."""
         return [v for v in self.global_block.vars.values() if v.is_parameter]
 
     # --- inference
 
     def mark_loaded(self) -> None:
-        """Say that specs are what a file says, and are to be inferred before they are built on."""
+        """Mark specs as declared by a file, to be inferred before use."""
         self.inference.stale = True
 
     def refresh(self) -> None:
-        """Infer what a file only declared, if that has not been done."""
+        """Infer specs only declared by a file, unless done before."""
         if self.inference.stale:
             self.infer()
 
     def forget(self) -> None:
-        """Drop every spec that an op's rule gives; `infer` brings them back."""
+        """Drop every spec from an op's rule; `infer` brings them back."""
         self.inference.forget()
 
     def infer(self) -> list[Op]:
         """Infer the specs of all results again, op by op.
 
         Returns:
-            The ops whose operator is not known here, those of inner blocks too; what depends on them is marked unknown.
+            The ops with unknown operators, also in inner blocks; variables behind them are marked unknown.
 
         Raises:
-            DescriptionError: the first op that its operator refuses, with the user's lines.
+            DescriptionError: the first op refused by its operator, with the user's lines.
         """
         unknown, errors = self.diagnose(stop_at=1)
         if errors:
@@ -162,60 +162,60 @@ class Program:
         return self.inference.diagnose(stop_at)
 
     def explain(self, variable: Variable | str) -> str:
-        """Where each dim of a variable comes from, op by op, as text."""
+        """Explain the origin of each dim of a variable, op by op, as text."""
         self.refresh()
         return elsewhere("views.explain:explain")(self.var(variable) if isinstance(variable, str) else variable)
 
     def outputs_of(self, words: str) -> list[Variable]:
-        """What a layer gives that words select: one variable, several of an op that gives a list.
+        """Return the results of a layer selected by words: one variable, or several of an op with a list.
 
         Args:
-            words: "last pool", "first conv", "second last batch_norm", "linear_1", or a variable's name. The word is one of its op's type
-                or of its name, or several in a row ("depthwise_conv"), without what is 2d or v2; ops whose results carry one name, as a
-                product and its bias, are one layer. "before last linear" is what goes into it. ``foreshape show FILE --tail`` prints the
+            words: "last pool", "first conv", "second last batch_norm", "linear_1", or a variable's name. The word is part of its op's type
+                or of its name, or several parts in a row ("depthwise_conv"), without suffixes such as 2d or v2. Ops whose results share one name, as a
+                product and its bias, are one layer. "before last linear" is its input. ``foreshape show FILE --tail`` prints the
                 last layers with such words.
 
         Raises:
-            SchemaError: no layer answers to them, or several; the message lists what there is.
+            SchemaError: words for no layer, or for several; the message lists the layers.
         """
         self.refresh_quietly()
         return elsewhere("views.layer_lookup:outputs_of")(self, words)
 
     def summary(self, batch: int | None = None, *, depth: int | None = None, rows: int = 32, **sizes: int) -> TableOfLayers:
-        """The layers as a table of one screen: what each gives, its parameters, the bytes that it makes and its multiply-adds, with shares.
+        """Return the layers as a table of one screen: results, parameters, bytes and multiply-adds, with shares.
 
-        Layers are grouped by name scopes, by the dotted names of parameters, and where nothing is named by what a residual connection goes
-        around. What repeats is one line with a number of times, whose figures are of all of them.
+        Layers are grouped by name scopes, by the dotted names of parameters, and without names by residual connections.
+        Repeated layers are one line with their number, and its figures are of all of them.
 
         Args:
-            batch: the number of rows of the inputs; 1 where it is left out.
-            depth: how many levels of groups are opened; as many as fit in ``rows`` lines where it is left out.
-            rows: how many layers are one screen.
-            sizes: values of other open sizes; those that are left out are the smallest that the network takes. Sizes that are given, the batch
-                too, stand in the dims in place of their symbols.
+            batch: the number of rows of the inputs; by default 1.
+            depth: the levels of groups to open; by default as many as fit in ``rows`` lines.
+            rows: the number of lines of one screen.
+            sizes: values of other open sizes; by default the smallest accepted by the network. Given sizes, including the batch,
+                replace their symbols in the dims.
 
         Raises:
-            SchemaError: a size that no input has, or that is none.
+            SchemaError: a size of no input, or an invalid one.
         """
         return elsewhere("views.summary:Summary")(self, batch, depth, rows, sizes)
 
     def graph(self, depth: int | None = None, boxes: int = 80, part: str | None = None) -> Picture:
-        """The network drawn: layers as boxes, groups around them, arrows along the values, what repeats once with a number of times.
+        """Return the drawing of the network: layers as boxes, groups around them, arrows along the values, repeated parts once with their number.
 
         Args:
-            depth: how many levels of groups are opened; as many as fit in so many ``boxes`` where it is left out.
-            part: of a program that trains "forward", "backward" or "updates"; all, the latter two as a box each, where it is left out.
+            depth: the levels of groups to open; by default as many as fit in so many ``boxes``.
+            part: of a training program "forward", "backward" or "updates"; by default all, the latter two as a box each.
         """
         return elsewhere("views.graph:draw")(self, depth, boxes, part)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
-        """A copy in which the named inputs have these shapes, inferred afresh.
+        """Return a copy with these shapes of the named inputs, inferred afresh.
 
         Args:
             shapes: input -> sizes (ints, names of symbols, or -1); of ragged inputs the packed ones.
 
         Raises:
-            SchemaError: a name that is no input. ShapeError: a shape that the network does not take.
+            SchemaError: a name of no input. ShapeError: a shape not accepted by the network.
         """
         return elsewhere("program.copying:with_feed_shapes")(self, shapes)
 
@@ -247,7 +247,7 @@ class Program:
 
     @staticmethod
     def parse(text: str) -> Program:
-        """The program that a text writes; the inverse of ``str(program)``. Raises `FormatError` with the line."""
+        """Return the program of a text; the inverse of ``str(program)``. Raises `FormatError` with the line."""
         out = Program()
         elsewhere("text.reader:read")(out, text)
         return out
@@ -263,7 +263,7 @@ class Program:
         return elsewhere("views.notebook:program_html")(self)
 
     def html_of(self, variable: Variable) -> str:
-        """What a notebook shows of a ``variable`` of it."""
+        """Return the HTML of its ``variable`` for a notebook."""
         return elsewhere("views.notebook:variable_html")(variable)
 
     def refresh_quietly(self) -> None:
@@ -272,7 +272,7 @@ class Program:
             self.diagnose()
 
     def guard_list(self) -> list[Guard]:
-        """The open guards, for showing: of a program with errors those of what is known."""
+        """Return the open guards, for display; of a program with errors only the known ones."""
         self.refresh_quietly()
         return self.inference.guards.list()
 

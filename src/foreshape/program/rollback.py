@@ -1,4 +1,4 @@
-"""What is taken back where a call that describes several ops ends in an error: its ops, variables, blocks and guards."""
+"""The rollback after an error in a call that describes several ops: its ops, variables, blocks and guards."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from foreshape.program.current import current_block, default_startup_program
 
 
 class Mark(NamedTuple):
-    """How much was described before a call.
+    """The amount described before a call.
 
     Attributes:
-        block, ops, variables: the block that layers append to, and how many it has.
-        outer_variables: of the global block, where parameters are made.
-        startup, startup_ops, startup_variables: the global block of the startup program, and how many it has.
+        block, ops, variables: the current block of layers, and its counts.
+        outer_variables: of the global block, the place of parameters.
+        startup, startup_ops, startup_variables: the global block of the startup program, and its counts.
         blocks, guards: of the program.
     """
 
@@ -30,11 +30,11 @@ class Mark(NamedTuple):
 
 
 Counts: TypeAlias = tuple[Block, int, int, int, Block, int, int, int, int]
-"""What a `Mark` is made of: as it is taken, since one is at each call of a layer."""
+"""The fields of a `Mark`, as taken at each call of a layer."""
 
 
 def take_back(before: Counts) -> None:
-    """Take out what was appended since. Numbers in made-up names go on, and a variable that was there keeps what was written to it."""
+    """Remove everything appended since. Numbers in made-up names go on, and earlier variables keep their changes."""
     mark = Mark(*before)
     program = mark.block.program
     _shorten(mark.block, mark.ops, mark.variables)
@@ -50,7 +50,7 @@ def take_back(before: Counts) -> None:
 
 
 def counts() -> Counts:
-    """How much is described now."""
+    """Return the present counts."""
     block = current_block()
     program = block.program
     blocks = program.blocks

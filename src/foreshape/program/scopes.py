@@ -1,4 +1,4 @@
-"""Name scopes: what names made within begin with, and the attribute ``op_namescope`` in which ops say where they were made."""
+"""Name scopes: prefixes of names made within, and the attribute ``op_namescope`` that records the scope of an op."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 ATTRIBUTE: Final = "op_namescope"
 """PaddlePaddle's own attribute: ``/encoder/0/attention/``, and ``/`` outside of all scopes."""
 RECOMPUTED: Final = "recompute_scope"
-"""Parts of an ``op_namescope`` that begin so, with a number, say what is computed again, and are no scopes of names."""
+"""Parts of an ``op_namescope`` with this beginning and a number mark recomputed ops, and are no scopes of names."""
 RECOMPUTE_MARK: Final = re.compile(rf"/({RECOMPUTED}_\d+)/")
-"""Where an op's ``op_namescope`` says that it is within such a part."""
+"""The pattern of such a part in an op's ``op_namescope``."""
 _MARK: Final = re.compile(rf"{RECOMPUTED}_\d+\Z")
 _NAME: Final = re.compile(r"[\w-]+\Z")
 _ENDINGS: Final = {"w": "weight", "b": "bias"}
@@ -38,11 +38,11 @@ class _Reuse:
         self.path = path
         self.counters: dict[str, int] = {}
         self.used: set[str] = set()
-        """The parameters that were asked for."""
+        """The parameters asked for."""
 
 
 class _Entry:
-    """A scope that was entered. It is open until the first name is made in it, which decides on its number."""
+    """An entered scope, open until the first name in it settles its number."""
 
     __slots__ = ("given", "name", "open", "reuse")
 
@@ -50,11 +50,11 @@ class _Entry:
         self.given = self.name = given
         self.open = True
         self.reuse = reuse
-        """That of the innermost scope around it, or of itself, that is described again."""
+        """The reuse of the innermost scope, around it or itself, that is described again."""
 
 
 class _Stack(threading.local):
-    """The scopes that one thread is in, the outermost first."""
+    """The scopes of one thread, the outermost first."""
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
@@ -71,7 +71,7 @@ _stack: Final = _Stack()
 
 @tells_line
 def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextManager[None]:
-    """Let what is made inside of the ``with`` say where it belongs: names begin with the scope, and each op carries it.
+    """Name the variables and ops made inside of the ``with``: names begin with the scope, and each op carries it.
 
     Examples:
         >>> with fs.name_scope("encoder"):
@@ -79,16 +79,15 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
         ...         with fs.name_scope(str(i)):
         ...             x = layer.fc(x, 64, name="query")  # encoder.0.query.weight, encoder.0.query.bias, encoder.1.query.weight, ...
 
-    A layer without a name is called by its kind: ``encoder.fc.weight``, then ``encoder.fc_1.weight``. A name in a `ParamAttr` and the name of
-    an input are whole names, which no scope changes. Ops carry PaddlePaddle's attribute ``op_namescope``, as ``/encoder/0/``, also in files and
+    A layer without a name is named by its kind: ``encoder.fc.weight``, then ``encoder.fc_1.weight``. A name in a `ParamAttr` and the name of
+    an input are whole names, unchanged by scopes. Ops carry PaddlePaddle's attribute ``op_namescope``, as ``/encoder/0/``, also in files and
     in the gradient ops; `Op.scope` reads it.
 
-    A scope that is entered again goes on, as ``encoder`` does in a loop around the ``with``. Where the first thing made in it would be called
-    like one that there is, it is another one with a number: ``encoder_1``, and that one goes on from then. The outermost of the scopes in which
-    nothing was made yet gets the number.
+    A scope entered again continues, as ``encoder`` in a loop around the ``with``. If the first name in it would be taken, it is another scope with a
+    number: ``encoder_1``, and continues as this one. The outermost of the scopes still empty gets the number.
 
-    With ``reuse=True`` what is described has the parameters of the scope that is there, so that both are trained as one, as in siamese networks:
-    the layers must be the same in the same order, and the scopes within are used again too. The gradients of all uses are summed.
+    With ``reuse=True`` layers share the parameters of the existing scope, as in siamese networks. They must be the same layers in the same order, and
+    the scopes within are used again, too. The gradients of all uses are summed.
 
     Examples:
         >>> def tower(x, again):
@@ -97,12 +96,12 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
         >>> near = layer.cos_sim(tower(question, False), tower(answer, True))
 
     Args:
-        name: of the scope, within those that are open.
-        reuse: use the parameters of the scope that is called exactly so, also one of a loaded program; each ``with`` begins with its first layer.
+        name: of the scope, within the open ones.
+        reuse: use the parameters of the scope of exactly this name, also of a loaded program; each ``with`` begins with its first layer.
 
     Raises:
-        SchemaError: a name that is not letters, digits, ``_`` and ``-``; with ``reuse`` a scope without parameters, and within it a layer that
-            the scope has not, or whose parameters have another shape.
+        SchemaError: a name with other characters than letters, digits, ``_`` and ``-``; with ``reuse`` a scope without parameters, and within it a
+            layer missing in the scope, or with parameters of another shape.
     """
     if not isinstance(name, str) or _NAME.match(name) is None or _MARK.match(name) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaError(f"the name of a scope is made of letters, digits, _ and -, and is not that of a recompute scope; seen {name!r}")
@@ -112,7 +111,7 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
 
 
 def _described_again(program: Program, name: str) -> _Reuse:
-    """Begin a description of a scope that is there. The scopes around it that nothing was made in yet are the last ones of their names."""
+    """Begin another description of an existing scope. Empty scopes around it are the last ones of their names."""
     entries = _stack.entries
     for at, entry in enumerate(entries):
         if entry.open:
@@ -143,7 +142,7 @@ def _within(name: str, reuse: _Reuse | None) -> Generator[None]:
 
 
 def current_scope() -> str:
-    """The scope that names are made in now, as ``op_namescope`` has it; empty outside of all."""
+    """Return the current scope of names, as in ``op_namescope``; empty outside of all."""
     return _stack.path
 
 
@@ -151,7 +150,7 @@ def current_scope() -> str:
 
 
 def scoped_name(program: Program, key: str) -> str:
-    """``key`` in the current scope, numbered where a layer there is called so; for what the names of a layer's variables begin with."""
+    """Return ``key`` in the current scope, numbered if taken by a layer there: the prefix of a layer's names."""
     entries = _stack.entries
     for at, entry in enumerate(entries):
         if entry.open:
@@ -164,28 +163,28 @@ def scoped_name(program: Program, key: str) -> str:
 
 
 def _counters_of(program: Program) -> dict[str, int]:
-    """How often names were asked for: in the program, or, where a scope is described again, since that began."""
+    """Return the counts of names asked for: in the program, or, in a scope described again, since its beginning."""
     reuse = _stack.entries[-1].reuse if _stack.entries else None
     return program.counters if reuse is None else reuse.counters
 
 
 def _place(entries: list[_Entry], at: int) -> str:
-    """What the scope at a place among the open ones is counted as."""
+    """Return the name that counts the scope at a place among the open ones."""
     return "/".join([*[e.name for e in entries[:at]], entries[at].given, ""])
 
 
 def _count(counters: dict[str, int], name: str) -> int:
-    """Count that a name in a scope is asked for: how often it was before."""
+    """Count a request for a name in a scope; return the former count."""
     count = counters.get(f"{name}.", 0)
     counters[f"{name}."] = count + 1
     return count
 
 
 def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
-    """Decide on the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or another one where that has the key."""
+    """Settle the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or a new one if that has the key."""
     entry = entries[at]
     counters, place = _counters_of(program), _place(entries, at)
-    number = counters.get(place, 0)  # of the last one that is called so; the first has none
+    number = counters.get(place, 0)  # of the last one of this name; the first has none
     while True:
         entry.name = f"{entry.given}_{number}" if number else entry.given
         name = ".".join([*[e.name for e in entries], key])
@@ -199,7 +198,7 @@ def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
 
 
 def _is_used(program: Program, name: str) -> bool:
-    """Whether something is called so that is not to be used again."""
+    """Tell whether a name is taken, and not to be used again."""
     if _stack.entries[-1].reuse is not None:
         return False
     known = program.global_block.vars
@@ -207,13 +206,13 @@ def _is_used(program: Program, name: str) -> bool:
 
 
 def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
-    """The name of a parameter in the current scope, which ends in ``.weight`` or ``.bias``, or as ``suffix`` says."""
+    """Return the name of a parameter in the current scope, with the end ``.weight`` or ``.bias``, or ``suffix``."""
     ending = _ENDINGS.get(suffix, suffix)
     known, reuse = program.global_block.vars, _stack.entries[-1].reuse
     if prefix is None:
         name = scoped_name(program, ending)
     else:
-        if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one that no scope has seen
+        if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one unknown to all scopes
             prefix = scoped_name(program, prefix)
         name = base = f"{prefix}.{ending}"
         while name in (known if reuse is None else reuse.used):
@@ -231,7 +230,7 @@ def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
 
 
 def scope_of(attributes: Attributes) -> tuple[str, ...]:
-    """The scope that an op was made in, from the outermost on."""
+    """Return the scope of an op, from the outermost on."""
     path = attributes.values.get(ATTRIBUTE)
     return tuple([p for p in path.split("/") if p and _MARK.match(p) is None]) if isinstance(path, str) else ()
 
@@ -246,6 +245,6 @@ def placed(attributes: Attributes, path: str) -> Attributes:
 
 
 def placed_as(attributes: Attributes, like: Attributes) -> Attributes:
-    """The same attributes in the scope of another op, such as that which a gradient op undoes."""
+    """Return the attributes in the scope of another op, such as a gradient op's forward op."""
     path = like.values.get(ATTRIBUTE)
     return placed(attributes, path) if isinstance(path, str) and path not in ("", "/") else attributes

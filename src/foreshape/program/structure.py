@@ -1,4 +1,4 @@
-"""What must hold of the blocks of a program that somebody else wrote, and which op makes which variable."""
+"""The structure required of a foreign program's blocks, and the links from variables to their ops."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from foreshape.program.op import Op
 from foreshape.program.program import Program
 
 MAX_DEPTH = 64
-"""How deeply sub-blocks may be nested unless a reader is told otherwise."""
+"""The largest depth of nested sub-blocks, by default."""
 
 
 def check_structure(program: Program, depth_limit: int = MAX_DEPTH, runs_blocks: bool = True) -> None:
-    """Refuse blocks that do not form a tree, and sub-blocks that are not there or that two ops own. ``runs_blocks``: whether any op runs one.
+    """Refuse blocks that form no tree, and sub-blocks missing or owned by two ops. ``runs_blocks``: False if no op has one.
 
     Raises:
         FormatError: with the place.
@@ -43,7 +43,7 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH, runs_blocks:
 
 
 def link_makers(program: Program) -> None:
-    """Say of each variable which op makes it."""
+    """Link each variable to the op that makes it."""
     for block in program.blocks:
         for name, op in makers(block.ops).items():
             variable = block.vars.get(name)
@@ -52,7 +52,7 @@ def link_makers(program: Program) -> None:
 
 
 def makers(ops: Sequence[Op]) -> dict[str, Op]:
-    """Name -> the op of a block that makes the variable: the first that writes it and does not read it."""
+    """Return name -> the op of a block that makes the variable: the first that writes it without reading it."""
     out: dict[str, Op] = {}
     for op in ops:
         read: set[str] | None = None

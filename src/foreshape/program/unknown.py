@@ -1,4 +1,4 @@
-"""Ops whose operator is not known here: which types, how many, where the first stands, and why there can be none."""
+"""Ops with unknown operators: their types, numbers and first places, and the reasons."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from foreshape.program.op import Op
 
 @data_class(frozen=True)
 class UnknownType:
-    """An op type that is not known here.
+    """An op type unknown here.
 
     Attributes:
-        type: as the file has it.
-        count: how many ops have it.
+        type: as in the file.
+        count: the number of its ops.
         first: the first of them.
-        reason: why there can be no such operator here, where that is known.
+        reason: why there can be no such operator here, if known.
     """
 
     type: str
@@ -27,7 +27,7 @@ class UnknownType:
 
     @property
     def place(self) -> str:
-        """Where the first one stands: ``op 3 of block 0 (net.py:12)``."""
+        """Return the place of the first one: ``op 3 of block 0 (net.py:12)``."""
         block, site = self.first.block, self.first.call_site
         at = next((at for at, op in enumerate(block.ops) if op is self.first), None)
         where = f"block {block.idx}" if at is None else f"op {at} of block {block.idx}"
@@ -42,12 +42,12 @@ class UnknownType:
 
 
 def is_unknown(op: Op) -> bool:
-    """Whether nothing is known of an op but its names. One whose attributes are wrong is known."""
+    """Tell whether only the names of an op are known. One with wrong attributes is known."""
     return op.attributes.operator is None and op.attributes.error is None
 
 
 def unknown_types(ops: Iterable[Op]) -> list[UnknownType]:
-    """The types among ``ops`` that are not known, in the order in which they come first."""
+    """Return the unknown types among ``ops``, in the order of their first ops."""
     found: dict[str, list[Op]] = {}
     for op in ops:
         if is_unknown(op):
@@ -56,7 +56,7 @@ def unknown_types(ops: Iterable[Op]) -> list[UnknownType]:
 
 
 def with_inner(ops: Iterable[Op]) -> Iterator[Op]:
-    """Ops, and those of the blocks that they run, each once."""
+    """Yield ops, and the ops of their blocks, each once."""
     seen: set[int] = set()
     left = list(ops)[::-1]
     while left:
@@ -69,7 +69,7 @@ def with_inner(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def unknown_words(found: Sequence[UnknownType]) -> str:
-    """What is not known, as a sentence: for one type in one line, else a line for each."""
+    """Return the unknown types as a sentence: for one type in one line, else a line for each."""
     if len(found) == 1:
         return found[0].words
     return f"{len(found):,} operators are not known here:" + "".join(f"\n    {one.words.removeprefix('the operator ')}" for one in found)

@@ -1,4 +1,4 @@
-"""`Variable`: what the user holds, and the description of one value."""
+"""`Variable`: the description of one value, in the user's hands."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _MOST_SHOWN = 1000
 
 
 class Variable(ArrayMethods):
-    """A value of the network: name, kind, element type, dims, raggedness, and what it is for.
+    """A value of the network: name, kind, element type, dims, raggedness, and purpose.
 
     Args:
-        name: unique in its block; made up where it is left out.
+        name: unique in its block; made up by default.
         data_type: an element type (``FP32``, "int64", numpy's), or a scalar kind (``STRING``, ``INT``, ...). Also ``type=``.
-        shape: sizes; -1, None or UNK where unknown, a string for a symbol. A leading unknown is the program's ``batch``.
+        shape: sizes; -1, None or UNK if unknown, a string for a symbol. A leading unknown is the program's ``batch``.
             Also ``dims=``.
-        value: a constant: a number that fills the shape, an array, or what a scalar kind holds.
-        trainable: whether an optimizer may change it.
-        lod_level: how many levels of sequences its rows are grouped in; 0 where dense.
+        value: a constant: a number that fills the shape, an array, or the value of a scalar kind.
+        trainable: False if optimizers may not change it.
+        lod_level: the number of levels of sequences in its rows; 0 if dense.
         persistable: its value stays from run to run, and is saved.
         stop_gradient: no gradient goes through it.
 
     Raises:
-        ShapeError, TypeMismatchError, SchemaError: a dim, an element type, or a name that cannot be.
+        ShapeError, TypeMismatchError, SchemaError: an invalid dim, element type, or name.
     """
 
     __slots__ = ("__weakref__", "block", "extra_attributes", "is_parameter", "need_check_feed",
@@ -108,7 +108,7 @@ class Variable(ArrayMethods):
 
     @classmethod
     def _read(cls, name: str, block: Block, form: Form) -> Variable:
-        """A variable of a file; thousands are made at once, so that each field is set once. Which op makes it is not said yet."""
+        """Make a variable of a file; thousands are made at once, so each field is set once. Its op is linked later."""
         made = object.__new__(cls)
         made.name = name
         made.block = block
@@ -129,7 +129,7 @@ class Variable(ArrayMethods):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """``op`` of a variable that was read alone: it is said when all of its block is made."""
+            """Return ``op`` of a variable read alone: it is linked when all of its block is made."""
             if name == "op" and self.block.ops is not None:
                 return object.__getattribute__(self, name)
             hint = "" if name.startswith("_") else elsewhere("layer:METHOD_HINTS").get(name, "")
@@ -140,7 +140,7 @@ class Variable(ArrayMethods):
 
     @property
     def entry_spec(self) -> Spec:
-        """The spec with which it comes into a run: of an input that an op writes again, that of what is fed."""
+        """Return its spec at the beginning of a run: for an input overwritten by an op, the spec of the feed."""
         found = self.block.program.inference.entry_specs.get(self)
         return self.spec if found is None else found
 
@@ -150,7 +150,7 @@ class Variable(ArrayMethods):
 
     @property
     def role_words(self) -> str:
-        """How an error message says where it comes from."""
+        """Return the words for its origin in an error message."""
         if self.is_parameter:
             return "parameter"
         if self.op is not None:
@@ -193,10 +193,10 @@ def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, va
 
 
 def dims_of(name: str, given: Sequence[Any], lod_level: int = 0) -> tuple[tuple[Size, ...], Lod | None]:
-    """The packed dims and the raggedness of a described input: unknown sizes get their symbols.
+    """Return the packed dims and the raggedness of a described input: unknown sizes get their symbols.
 
     Raises:
-        ShapeError, TypeMismatchError: a dim that is none.
+        ShapeError, TypeMismatchError: an invalid dim.
     """
     sizes: list[Size] = []
     for axis, size in enumerate(given):

@@ -1,4 +1,4 @@
-"""How much an op computes, as its operator estimates it."""
+"""The work of an op, as estimated by its operator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from foreshape.spec import Spec
 
 
 def multiplications(op: Op) -> Size | None:
-    """The multiply-adds of one op, those of two gradients or more twice its forward op's; None where its operator does not count them, or
-    cannot: an estimate stops nothing."""
+    """Return the multiply-adds of one op; with two gradients or more twice its forward op's.
+
+    None if its operator does not count them, or cannot: an estimate stops nothing.
+    """
     operator = op.operator
     if operator is None:
         return None
@@ -30,6 +32,6 @@ def multiplications(op: Op) -> Size | None:
 
 
 def operand_specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:
-    """What is known of the variables in an input slot; None where it is empty."""
+    """Return the known specs of the variables in an input slot; None if it is empty."""
     found = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
     return tuple(found) if many else found[0] if found else None

@@ -1,1 +1,1 @@
-"""Print a program as text, and parse that back to an equal program."""
+"""The text form of a program: printing, and parsing back to an equal program."""

@@ -1,7 +1,7 @@
-"""Attribute layouts: which attributes an op carries in which order, apart from their values.
+"""Attribute layouts: the attributes of an op and their order, without their values.
 
-Ops that are described here carry their schema's attributes and the roles, sorted by name. Files carry more, and in their own
-order: the text form writes such an order once per operator, and each op only what differs from the usual values.
+Ops described here carry their schema's attributes and the roles, sorted by name. Files carry more, in their own
+order. The text form writes such an order once per operator, and each op only its deviations from the usual values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foreshape.operator.registry import find
 from foreshape.program.scopes import ATTRIBUTE
 
 ROLES: Final[Mapping[str, AttrType]] = {"op_role": AttrType.INT, "op_role_var": AttrType.STRINGS}
-"""The attributes that each op has of its own, not shared with others of equal values."""
+"""The attributes of each op's own, not shared with others of equal values."""
 
 
 class Item(NamedTuple):
@@ -32,12 +32,12 @@ Shape: TypeAlias = tuple[tuple[str, AttrType], ...]
 
 
 def own_layout(cls: type[Operator]) -> Layout:
-    """The layout of an op that is described here."""
+    """Return the layout of an op described here."""
     return tuple(Item(name, None, None) for name in sorted({*cls.schema.attributes, *ROLES}))
 
 
 def default_of(cls: type[Operator] | None, item: Item) -> Any:
-    """What an attribute is where the text does not say; the schema's `REQUIRED` where it must say."""
+    """Return the value of an attribute omitted in the text; the schema's `REQUIRED` if it may not be omitted."""
     if item.type is not None or cls is None or item.name not in cls.schema.attributes:
         return item.usual
     return cls.schema.attributes[item.name].default
@@ -53,7 +53,7 @@ def type_of(cls: type[Operator] | None, item: Item) -> AttrType:
 
 
 def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
-    """The layout that these attributes are in, their own values being the usual ones."""
+    """Return the layout of these attributes, with their own values as the usual ones."""
     items: list[Item] = []
     for name, type, value in attributes.entries:
         role = value is None and ROLES.get(name) is type
@@ -63,7 +63,7 @@ def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
 
 
 def _is_own_in_a_scope(shape: Shape, cls: type[Operator], own: Layout) -> bool:
-    """Whether an op carries what one carries that is described here, and besides, in its place, its scope: the op itself writes that."""
+    """Tell whether an op carries the attributes of one described here, plus its scope in order: the op itself writes the scope."""
     if (ATTRIBUTE, AttrType.STRING) not in shape or len(shape) != len(own) + 1:
         return False
     expected = sorted([*((i.name, type_of(cls, i)) for i in own), (ATTRIBUTE, AttrType.STRING)])
@@ -71,7 +71,7 @@ def _is_own_in_a_scope(shape: Shape, cls: type[Operator], own: Layout) -> bool:
 
 
 class Layouts:
-    """The layouts of a program's ops, by operator type, in the order in which they appear."""
+    """The layouts of a program's ops, by operator type, in the order of their appearance."""
 
     __slots__ = ("_found", "by_type")
 
@@ -95,16 +95,16 @@ class Layouts:
             self._found[id(attributes)] = found
 
     def of(self, attributes: Attributes) -> tuple[int, Layout]:
-        """The number of the layout among those of its operator, from 1, and the layout."""
+        """Return the number of the layout among its operator's, from 1, and the layout."""
         return self._found[id(attributes)]
 
     def written(self, type: str) -> list[Layout]:
-        """The layouts of an operator that the text must write: none where all its ops are as described here."""
+        """Return the layouts of an operator for the text: none if all its ops are as described here."""
         layouts = [layout for _, layout in self.by_type[type].values()]
         cls = find(type)
         return [] if cls is not None and layouts == [own_layout(cls)] else layouts
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two attribute values are the same, NaN and signs of zero included."""
+    """Tell whether two attribute values are the same, including NaN and signs of zero."""
     return exact(a) == exact(b)

@@ -1,4 +1,4 @@
-"""Reads tokens off a line of the text form, one at a time: nothing is kept but the place, so that memory is bounded."""
+"""A cursor that reads tokens off a line of the text form, one at a time: only the position is kept, so memory is bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SITE: Final = re.compile(rf'[ \t]*#[ \t]*(?:("(?:[^"\\]++|\\.)*+")|({PLAIN_FILE
 NAMES: Final = ("name", "string")
 END: Final = ("end", "")
 _MAX_DIGITS: Final = 400
-"""More digits than any number that is written has."""
+"""More digits than any written number has."""
 _SINGLES: Final = {AttrType.INTS: AttrType.INT, AttrType.FLOATS: AttrType.FLOAT, AttrType.STRINGS: AttrType.STRING, AttrType.BOOLEANS: AttrType.BOOLEAN,
                    AttrType.BLOCKS: AttrType.BLOCK, AttrType.LONGS: AttrType.LONG, AttrType.FLOAT64S: AttrType.FLOAT64,
                    AttrType.VARS: AttrType.VAR, AttrType.SCALARS: AttrType.SCALAR}  # fmt: skip
@@ -66,13 +66,13 @@ class Cursor:
             self.fail("a name, a number or a mark", escape(self.line[start]))
 
     def fail(self, expected: str, seen: str | None = None) -> NoReturn:
-        """Refuse what comes next."""
+        """Refuse the next token."""
         start = _SPACE.match(self.line, self.at).end()  # pyright: ignore[reportOptionalMemberAccess]
         shown = seen if seen is not None else escape(self.next[1][:40]) if self.next is not END else "the end of the line"
         raise FormatError(f"line {self.number}, column {start + 1}: expected {expected}, seen {shown}")
 
     def refuse(self, words: str) -> NoReturn:
-        """Refuse what came before."""
+        """Refuse the last token."""
         raise FormatError(f"line {self.number}, column {self.at + 1}: {escape(words)}")
 
     def take(self) -> tuple[str, str]:
@@ -86,7 +86,7 @@ class Cursor:
         self._scan(at)
 
     def sees(self, mark: str) -> bool:
-        """Whether the next token is this mark or word."""
+        """Tell whether the next token is this mark or word."""
         return self.next[1] == mark and self.next[0] != "string"
 
     def accept(self, mark: str) -> bool:
@@ -206,7 +206,7 @@ class Cursor:
         return self._scalar()
 
     def _scalar(self) -> bool | int | float | complex:
-        """A number of any type: how it is written says which."""
+        """Read a number; its spelling determines the type."""
         kind, text = self.next
         if kind == "name" and text in ("True", "False"):
             return self.boolean()
@@ -221,7 +221,7 @@ class Cursor:
         return self.integer() if kind == "number" and text.lstrip("-").isdigit() else self.number_value()
 
     def site(self) -> Site:
-        """The call site in the comment that ends the line; None where there is none. Anything else is refused."""
+        """Read the call site in the comment at the end of the line; None without a comment. Anything else is refused."""
         if self.next is not END:
             self.fail("the end of the line")
         found = _SITE.match(self.line, self.at)

@@ -21,7 +21,7 @@ def _escaped(character: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` in quotation marks, JSON-style, on one line, without anything that is not printable."""
+    """Return ``text`` in quotation marks, JSON-style, on one line, with only printable characters."""
     out = json.dumps(text, ensure_ascii=False)
     return out if out.isprintable() else "".join(c if c.isprintable() else _escaped(c) if ord(c) != 127 else "\\u007f" for c in out)
 
@@ -32,7 +32,7 @@ def name_text(name: str) -> str:
 
 
 def float_text(value: float, single: bool = True) -> str:
-    """The shortest decimal that reads back to the same number, of single precision or of double."""
+    """Return the shortest decimal for exactly this number, of single precision or of double."""
     if value != value:
         bits = struct.pack("<d", value)
         return "nan" if bits == _NAN else f"nan_{bits[::-1].hex()}"
@@ -49,7 +49,7 @@ def float_text(value: float, single: bool = True) -> str:
 
 
 def _single(value: float) -> bytes | None:
-    """The number in single precision; None where that has no number so large, as one rounded up may be."""
+    """Return the number in single precision; None if too large, also after rounding up."""
     try:
         return _FLOAT32.pack(value)
     except OverflowError:

@@ -17,17 +17,17 @@ from foreshape.text.reader_ops import OpReader
 from foreshape.text.writer import DEFAULT_FLAGS, names_by_use
 
 MEMORY: Final = 160 * 2**20
-"""The bytes of memory that a described program may take, by estimate, beyond twice the length of its text."""
+"""The bytes of memory for a described program, by estimate, beyond twice the length of its text."""
 
 
 @border("the text cannot be read as a program", FormatError)
 def read(out: Program, text: str, memory: int = MEMORY) -> None:
-    """Read into an empty program what ``text`` writes.
+    """Read a program's text into an empty program.
 
     Time grows with the length of the text, and memory is bounded; nothing in the text is executed.
 
     Raises:
-        FormatError: it is not the text form of a program: the line, the column, what was expected and what was seen.
+        FormatError: it is not the text form of a program: the line, the column, the expected and the seen tokens.
     """
     _Reader(out, text, memory).read()
 
@@ -144,7 +144,7 @@ class _Reader(OpReader):
         block.vars = out
 
     def _find_layouts(self) -> None:
-        """Read the lines that say in which order ops carry their attributes: they stand at the end, and are needed first."""
+        """Read the lines with the orders of ops' attributes: they stand at the end, and are needed first."""
         at = 0 if self.text.startswith("layout ") else self.text.find("\nlayout ") + 1
         counted, number = 0, 1
         while at or (not counted and self.text.startswith("layout ")):

@@ -22,7 +22,7 @@ _BRACES: Final = re.compile(r'[ \t]*+\{(?:[^"{}]++|"(?:[^"\\\n]++|\\.)*+")*+\}')
 
 
 class OpReader(VariableReader):
-    """The part of the reader that knows ops."""
+    """The part of the reader for ops."""
 
     def __init__(self, out: Program, text: str, memory: int) -> None:
         super().__init__(out, text, memory)
@@ -65,7 +65,7 @@ class OpReader(VariableReader):
         block.ops.append(op)
 
     def _slot(self, cursor: Cursor) -> str | None:
-        """The slot that is named before a result, if one is."""
+        """Return the slot named before a result, if any."""
         if cursor.next[0] not in NAMES or cursor.peek_after() != ("mark", "="):
             return None
         after = cursor.peek_after(2)
@@ -149,7 +149,7 @@ class OpReader(VariableReader):
         return found
 
     def _given(self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int) -> list[tuple[str, AttrType, Any]]:
-        """What the braces say, in order."""
+        """Return the attributes in braces, in order."""
         out: list[tuple[str, AttrType, Any]] = []
         if not cursor.accept("{"):
             return out
@@ -188,7 +188,7 @@ class OpReader(VariableReader):
     def _entries(
         self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int, given: list[tuple[str, AttrType, Any]]
     ) -> tuple[list[tuple[str, AttrType, Any]], int, tuple[str, ...]]:
-        """All attributes in their stored order, and the roles, which each op has of its own."""
+        """Return all attributes in their stored order, and the roles, each op's own."""
         layout = self._layout_for(cursor, type, cls, number)
         values: dict[str, tuple[AttrType, Any]] = {}
         for name, of, value in given:

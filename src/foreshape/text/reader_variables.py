@@ -25,7 +25,7 @@ _OTHER_KIND_CODES: Final = {*range(32)} - {16} - {k.code for k in KINDS}
 
 
 class VariableReader:
-    """The part of the reader that knows variables; it holds what is read so far, and the memory that is left."""
+    """The part of the reader for variables; it holds the program read so far, and the memory left."""
 
     def __init__(self, out: Program, text: str, memory: int) -> None:
         self.text = text
@@ -184,7 +184,7 @@ class VariableReader:
             cursor.refuse(f"a tensor has at most {MAX_RANK} dims, and a value that is known as many numbers")
 
     def _size(self, cursor: Cursor) -> Size:
-        """One size: the text up to the mark that ends it."""
+        """Read one size: the text up to its closing mark."""
         start, depth = cursor.at, 0
         while cursor.next is not END:
             kind, mark = cursor.next

@@ -1,6 +1,6 @@
-"""The text form of a program: what a person reads, and what `foreshape.text.reader` reads back to an equal program.
+"""The text form of a program, for people, and for `foreshape.text.reader` to read back to an equal program.
 
-Variables that no op makes come first, then the ops with what they give. Attributes at their usual values are left out.
+Variables without an op come first, then the ops with their results. Attributes at their usual values are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_FLAGS: Final[Mapping[str, tuple[bool, ...]]] = {
     "constant": (True, False, False, False, True),
     "variable": (False, False, False, False, True),
 }
-"""The word that begins a variable's line, and the flags that it stands for."""
+"""The first word of a variable's line -> its flags."""
 PLAIN_FILE: Final = r"[A-Za-z0-9_.@<>/+-]+"
 _PLAIN_FILE: Final = re.compile(PLAIN_FILE + r"\Z")
 _WRITTEN_VALUES: Final = 64
@@ -45,7 +45,7 @@ def op_text(op: Op) -> str:
 
 
 def settings_text(op: Op) -> str:
-    """The attributes of an op whose values are not the usual ones, as its line has them; not what the op is for."""
+    """Return the attributes of an op with unusual values, as in its line; without its role."""
     return ", ".join(a for a in _attributes(op, None)[1] if not a.startswith(("op_role=", "op_role_var=")))
 
 
@@ -99,7 +99,7 @@ def _block_lines(block: Block, layouts: Layouts) -> Iterator[str]:
 
 
 def _made_by_ops(block: Block) -> dict[str, Variable]:
-    """The variables that are described where an op makes them; the others have lines of their own."""
+    """Return the variables described at the ops that make them; the others have lines of their own."""
     made: dict[str, Variable] = {}
     for op in block.ops:
         for name in op.output_names():
@@ -112,7 +112,7 @@ def _made_by_ops(block: Block) -> dict[str, Variable]:
 
 
 def names_by_use(block: Block) -> list[str]:
-    """A block's variables in the order in which its ops name them, inputs first; then those that no op names."""
+    """Return a block's variables in the order of their use by ops, inputs first; then the unused ones."""
     used: dict[str, None] = {}
     for op in block.ops:
         for slots in (op.inputs, op.outputs):
@@ -126,7 +126,7 @@ def names_by_use(block: Block) -> list[str]:
 
 
 def order_words(names: list[str], by_use: list[str]) -> str:
-    """How ``names`` are ordered: nothing where as used, ``sorted``, or runs of positions among those by use."""
+    """Describe the order of ``names``: nothing if as used, ``sorted``, or runs of positions among those by use."""
     if names == by_use:
         return ""
     if names == sorted(names):
@@ -146,7 +146,7 @@ def order_words(names: list[str], by_use: list[str]) -> str:
 
 
 def spec_text(spec: Spec, name: str) -> str:
-    """A spec as the text form has it; ``by y`` says whose offsets ragged rows have, where those are not the variable's own."""
+    """Return a spec in the text form; ``by y`` names the owner of ragged rows' offsets, if not the variable itself."""
     if spec.kind not in TENSOR_KINDS:
         known = spec.kind in KINDS
         return spec.kind.name.lower() if known else f"kind {name_text(spec.kind.name)}={spec.kind.code}"
@@ -171,7 +171,7 @@ def _flags(variable: Variable) -> tuple[bool, ...]:
 
 
 def word_of(variable: Variable) -> str:
-    """The word that a variable's own line begins with."""
+    """Return the first word of a variable's own line."""
     if variable.value is not None:
         return "constant"
     if variable.is_parameter:
@@ -182,7 +182,7 @@ def word_of(variable: Variable) -> str:
 
 
 def _described(variable: Variable, word: str) -> str:
-    """Name, certainty, spec, and the flags that the word does not stand for."""
+    """Return name, certainty, spec, and the flags not implied by the word."""
     settings = [f"{flag}={has}" for flag, has, usual in zip(FLAGS, _flags(variable), DEFAULT_FLAGS[word], strict=True) if has != usual]
     if variable.extra_attributes:
         settings.append("attributes=[" + ", ".join(f'"{x.hex()}"' for x in variable.extra_attributes) + "]")
@@ -295,7 +295,7 @@ def _attributes(op: Op, layouts: Layouts | None) -> tuple[int, list[str]]:
 
 
 def _alone(op: Op) -> Layout:
-    """For an op that is shown alone: the attributes of its schema."""
+    """Return the layout for an op shown alone: the attributes of its schema."""
     cls = find(op.type)
     return () if cls is None else tuple(i for i in own_layout(cls) if i.name in cls.schema.attributes and i.name in op.attributes.values)
 
