@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from operator import index
 from types import TracebackType
-from typing import SupportsIndex, cast
+from typing import Protocol, Self, SupportsIndex, cast
 
 _KEPT = "\n\t\xa0\u3000"
 _MOST = 20_000
@@ -21,11 +21,53 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
 
 
+class Line(Protocol):
+    """A line of the user's code."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
 class ForeshapeError(Exception):
     """The base of all errors raised on purpose by this package.
 
-    Its text never has control characters but newlines, whatever the names in a program, and is of bounded length.
+    Its text never has control characters but newlines, whatever the names in a program, and is of bounded length. Its fields
+    say the same, as far as the place that raised it knew; the others are None.
     """
+
+    op: str | None = None
+    """The type of the operator."""
+    slot: str | None = None
+    """The operand, the input that is fed, or the field of a file."""
+    required: str | None = None
+    """The requirement in words."""
+    seen: str | None = None
+    """The dims, the element type or the value instead."""
+    site: Line | None = None
+    """The user's line."""
+
+    def told(
+        self, *, op: str | None = None, slot: str | None = None, required: object = None, seen: object = None, site: Line | None = None
+    ) -> Self:  # fmt: skip
+        """Set the fields that are known, and return the error."""
+        given = {"op": op, "slot": slot, "required": required, "seen": seen, "site": site}
+        for name, value in given.items():
+            if value is not None:
+                setattr(self, name, value if name == "site" else _printable(str(value)))
+        return self
+
+    @classmethod
+    def must(cls, slot: str, required: str, seen: object, verb: str = "seen") -> Self:
+        """Return the error that ``slot`` must be ``required``, and what is ``seen`` instead."""
+        return cls(f"{slot} must be {required}; {verb} {seen}").told(slot=slot, required=required, seen=seen)
+
+    def reworded(self, text: str) -> Self:
+        """Return the same error, its class and fields, with another text."""
+        out = self.__class__(text)
+        out.__dict__.update(self.__dict__)
+        return out
 
     def __str__(self) -> str:
         return _printable(super().__str__())
@@ -147,4 +189,4 @@ def whole(what: str, given: object, least: int, kind: type[ForeshapeError]) -> i
             number = least - 1
         if number >= least:
             return number
-    raise kind(f"{what} must be a whole number of at least {least}; seen {given!r}")
+    raise kind.must(what, f"a whole number of at least {least}", repr(given))

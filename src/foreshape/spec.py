@@ -106,7 +106,7 @@ def dtype(of: object) -> DType:
         found = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
         if found is not None:
             return found
-    raise TypeMismatchError(f"an element type must be one of {', '.join(d.name for d in DTYPES)}; seen {of!r}")
+    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{of!r}")
 
 
 class Kind:
@@ -155,7 +155,7 @@ def kind(of: object) -> Kind:
     """Return the kind given, or named, by ``of``. Raises `TypeMismatchError` for an unknown name."""
     found = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
     if found is None:
-        raise TypeMismatchError(f"a kind must be one of {', '.join(_KIND_OF_NAME)}; seen {of!r}")
+        raise TypeMismatchError.must("a kind", f"one of {', '.join(_KIND_OF_NAME)}", f"{of!r}")
     return found
 
 
@@ -370,7 +370,7 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
     for axis, dim in enumerate(dims):
         if isinstance(dim, int):
             if dim < 0:
-                raise ShapeError(f"a dim must be at least 0; seen {dim} at axis {axis} of {list(dims)}")
+                raise ShapeError.must("a dim", "at least 0", f"{dim} at axis {axis} of {list(dims)}")
             total *= dim if dim else 1
         else:
             high = bounds(dim)[1]
@@ -387,7 +387,7 @@ def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
         if not isinstance(dim, (int, Dim)):
             others = True
             if not hasattr(dim, "__index__"):
-                raise ShapeError(f"a dim must be an integer or a symbol; seen {dim!r} at axis {axis} of {list(dims)}")
+                raise ShapeError.must("a dim", "an integer or a symbol", f"{dim!r} at axis {axis} of {list(dims)}")
     return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims) if others else dims
 
 

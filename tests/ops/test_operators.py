@@ -270,3 +270,6 @@ def test_what_it_refuses_is_refused_with_words(name: str, cls: type[Operator], r
         build(cls, reject.arguments)
     assert reject.says in str(caught.value)
     assert type(caught.value) is reject.error
+    error = caught.value
+    assert error.op == cls.type and error.required is not None and error.required.split("\n")[0] in str(error)
+    assert error.slot is None or error.slot in {f.name for f in cls.schema.operands}

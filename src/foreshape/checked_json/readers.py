@@ -25,7 +25,7 @@ Reader = Callable[[str, Any], T]
 
 def refuse(what: str, wanted: str, seen: Any) -> NoReturn:
     """Say what a field must be."""
-    raise FormatError(f"{what[:200]} must be {wanted}; seen {str(seen)[:100]!r}")
+    raise FormatError.must(what[:200], wanted, repr(str(seen)[:100]))
 
 
 def of_format(given: Any, wanted: object, what: str, otherwise: str = "") -> dict[str, Any]:

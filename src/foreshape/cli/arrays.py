@@ -47,7 +47,7 @@ def _levels(name: str, text: str) -> list[list[int]]:
     except (ValueError, RecursionError):
         levels = None
     if not isinstance(levels, list) or not all(isinstance(x, list) and all(type(n) is int for n in x) for x in levels):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        raise FeedError(f"the sequence lengths of {name} must be lists of integers, one for each level, as [[3, 1, 2]]; seen {text[:80]!r}")
+        raise FeedError.must(f"the sequence lengths of {name}", "lists of integers, one for each level, as [[3, 1, 2]]", f"{text[:80]!r}")
     return levels  # pyright: ignore[reportUnknownVariableType]
 
 

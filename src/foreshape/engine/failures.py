@@ -22,7 +22,9 @@ def _op_of(error: Exception) -> Op | None:
 def placed(error: ExecutionError) -> ExecutionError:
     """Return a kernel's own error, with the user's line."""
     op = _op_of(error)
-    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{line_of(op.site, op.type)}")
+    if op is None or error.site is not None:
+        return error
+    return error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
 
 
 def failure(error: Exception) -> ExecutionError:
@@ -30,4 +32,4 @@ def failure(error: Exception) -> ExecutionError:
     op = _op_of(error)
     if op is None:
         return ExecutionError(str(error))
-    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}")
+    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)

@@ -38,7 +38,7 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
         if want.name == "fp32":
             return _rounded(name, tensor, want, wanted), True
     how = f": convert it with .astype('{want.numpy_name}')" if want.is_floating and want.numpy_name and seen.family != "bool" else ""
-    raise FeedError(f"{name} must be {want.name}; fed is {seen.name}{how}")
+    raise FeedError.must(name, f"{want.name}", f"{seen.name}{how}", "fed is")
 
 
 def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:
@@ -47,7 +47,7 @@ def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:
     if want.is_integer and name in ("uint16", "uint32", "uint64"):
         whole = tensor.to(torch.int64)
         if name == "uint64" and bool((lost := whole < 0).any()):
-            raise FeedError(f"{called} must be {want.name}; fed is uint64 with {int(whole[lost][0]) + 2**64}, which {want.name} does not have")
+            raise FeedError.must(called, f"{want.name}", f"uint64 with {int(whole[lost][0]) + 2**64}, which {want.name} does not have", "fed is")
         return whole
     return tensor.to(torch.float32) if want.is_floating and name.startswith("float8") else None
 
@@ -56,7 +56,7 @@ def _narrowed(name: str, tensor: Tensor, seen: DType, want: DType, wanted: Any) 
     out, held, whole = tensor.to(wanted), torch.iinfo(wanted), tensor.to(torch.int64)
     lost = (whole < held.min) | (whole > held.max)
     if bool(lost.any()):
-        raise FeedError(f"{name} must be {want.name}; fed is {seen.name} with {int(tensor[lost][0])}, which {want.name} does not have")
+        raise FeedError.must(name, f"{want.name}", f"{seen.name} with {int(tensor[lost][0])}, which {want.name} does not have", "fed is")
     return out
 
 
@@ -64,5 +64,5 @@ def _rounded(name: str, tensor: Tensor, want: DType, wanted: Any) -> Tensor:
     out = tensor.to(wanted)
     lost = out.isinf() & tensor.isfinite()
     if bool(lost.any()):
-        raise FeedError(f"{name} must be {want.name}; fed is fp64 with {float(tensor[lost][0])!r}, which {want.name} does not have")
+        raise FeedError.must(name, f"{want.name}", f"fp64 with {float(tensor[lost][0])!r}, which {want.name} does not have", "fed is")
     return out

@@ -112,16 +112,22 @@ class Feeder:
                 continue
             variable = self.program.global_block.find(name) if isinstance(name, str) else None
             if variable is None:
-                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}")
+                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}").told(
+                    slot=str(name)
+                )
             if variable.persistable:
-                raise FeedError(f"{name!r} is fed, and it is a parameter or state of the program: set it in the scope")
+                raise FeedError(f"{name!r} is fed, and it is a parameter or state of the program: set it in the scope").told(slot=name)
 
     def _missing(self, value: Value, feed: Mapping[str, Any]) -> FeedError:
         site = value.variable.call_site if value.variable is not None else None
         where = f", described at {site.short()}" if site is not None else ""
         if value.name in feed:
-            return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
-        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
+            return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value").told(
+                slot=value.name, required=_spec(value).text(), seen="None", site=site
+            )
+        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}").told(
+            slot=value.name, required=_spec(value).text(), site=site
+        )
 
     def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes | None) -> Rows:
         """Fed sparse rows in the program's element type."""
@@ -160,7 +166,7 @@ class Feeder:
             advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, given, strict=False)}, not ragged)
             if not advice:
                 raise
-            raise type(error)(f"{error}\n{advice}") from None
+            raise error.reworded(f"{error}\n{advice}") from None
 
     def _checked(self, given: Sequence[Any], held: Held) -> dict[str, int]:
         values = dict(held.values)
@@ -171,11 +177,13 @@ class Feeder:
             spec, shape = _spec(value), list(tensor.shape)
             dims = spec.known_dims
             if len(dims) != len(shape):
-                raise FeedError(f"{value.name} must have {len(dims)} dims, {spec.text()}; fed is {shape}")
+                raise FeedError(f"{value.name} must have {len(dims)} dims, {spec.text()}; fed is {shape}").told(
+                    slot=value.name, required=spec.text(), seen=shape
+                )
             for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
                 if isinstance(dim, int):
                     if dim != size:
-                        raise FeedError(f"{value.name} must be {spec.text()}; fed is {shape}: dim {axis} must be {dim}, not {size}")
+                        raise FeedError.must(value.name, f"{spec.text()}", f"{shape}: dim {axis} must be {dim}, not {size}", "fed is")
                 elif (name := symbol_name(dim)) is not None:
                     self._set(values, name, size, value, f"dim {axis}", str(shape))
                 else:

@@ -94,7 +94,7 @@ def _of_nested(name: str, given: Any, spec: Spec) -> tuple[Any, list[Any]]:
         raise FeedError(f"{name} has {spec.lod_level} levels of sequences; fed is a nested tensor, which has 1")
     if given.layout is torch.jagged:
         if given.dim() < 2 or isinstance(given.shape[1], int):
-            raise FeedError(f"{name}: the ragged dim of a nested tensor must be dim 1; fed is {list(given.shape)}")
+            raise FeedError.must(f"{name}: the ragged dim of a nested tensor", "dim 1", f"{list(given.shape)}", "fed is")
         offsets, counts = given.offsets(), given.lengths()
         if counts is None:
             return given.values().detach(), [offsets.diff()]
@@ -224,7 +224,7 @@ class _Lists:
             return torch.cat(tensors)
         kinds = {a.dtype.kind for a in filled}
         if len({_FAMILY.get(k, k) for k in kinds}) > 1:
-            raise FeedError(f"{self.name}: all sequences must be of one kind of number; seen are {', '.join(sorted({a.dtype.name for a in filled}))}")
+            raise FeedError.must(f"{self.name}: all sequences", "of one kind of number", f"are {', '.join(sorted({a.dtype.name for a in filled}))}")
         return numpy.concatenate(filled)
 
     def refuse(self, lengths: list[Any], at: int, seen: Any, required: str | None = None) -> NoReturn:

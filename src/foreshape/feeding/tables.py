@@ -51,7 +51,7 @@ def table_of(given: Any) -> Table | None:
         if is_transformed(given):
             made: Any = given[:]
             if not isinstance(made, Mapping):
-                raise FeedError(f"what a data set is transformed to must be a dict, input -> array; seen {type(made).__name__}")
+                raise FeedError.must("what a data set is transformed to", "a dict, input -> array", f"{type(made).__name__}")
             columns = cast("Mapping[str, Any]", made)
             return Table(list(columns), lambda name: columns[name])
         return Table(_columns_of(given), lambda name: Complete(formatted(given.select_columns([name])))[:][name])
@@ -272,7 +272,7 @@ def _of_pandas(name: str, given: Any) -> Any:
 def _dense_column(name: str, given: Any, read: Callable[[str, Any], Any]) -> Any:
     array = read(name, given)
     if getattr(array, "dtype", None) is None or array.dtype.kind not in "iufb":
-        raise FeedError(f"{name}: the columns of a table that is fed to one input must be of numbers; seen {given.dtype}")
+        raise FeedError.must(f"{name}: the columns of a table that is fed to one input", "of numbers", given.dtype)
     return array
 
 

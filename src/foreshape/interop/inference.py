@@ -237,7 +237,7 @@ def _columns(program: Program, type: str, outputs: bool) -> list[str]:
 def _column(op: Op) -> int:
     column = op.attributes.values.get("col", 0)
     if not isinstance(column, int) or column < 0:
-        raise FormatError(f"the column of a {op.type} op must be at least 0; seen {column!r}")
+        raise FormatError.must(f"the column of a {op.type} op", "at least 0", f"{column!r}")
     return column
 
 

@@ -83,6 +83,6 @@ def _header(head: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
     if of.kind not in "biufc" or of.itemsize > (16 if of.kind == "c" else 8):
         raise _NoNumbers(f"not a .npy file of numbers: it holds {'records' if of.names else _OTHERS.get(of.kind, 'long numbers')}, {str(of.str)[:80]!r}")
     if any(type(n) is not int for n in shape):
-        raise FormatError(f"its shape must be whole numbers; seen {str(shape)[:80]}")
+        raise FormatError.must("its shape", "whole numbers", f"{str(shape)[:80]}")
     check_dims(shape, None)
     return of, columns, shape, file.tell()

@@ -19,7 +19,7 @@ _SUM = 0
 
 def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
     """Return the error of a lookup whose ids are not all rows of its table."""
-    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
+    return ExecutionError.must(f"{type}: Ids", f"in [0, {W.shape[0]}), the rows of W", f"{int(ids.min())} to {int(ids.max())}")
 
 
 class Bag:

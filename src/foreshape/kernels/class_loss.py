@@ -42,7 +42,7 @@ class ClassLoss:
             loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
         except IndexError:
             low, high = label.aminmax()
-            raise ExecutionError(f"a class number must be in [0, {logs.shape[1]}); seen {low.item()} to {high.item()}") from None
+            raise ExecutionError.must("a class number", f"in [0, {logs.shape[1]})", f"{low.item()} to {high.item()}") from None
         rows = logs.shape[0]
         if counted.item() != rows:
             loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)

@@ -51,7 +51,7 @@ class NormalizedRows(NamedTuple):
         given = {name: t for name, t in ((SCALE, self.scale), (SHIFT, self.shift)) if t is not None}
         for t in given.values():
             if t.numel() != elements or t.dtype is not torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
-                raise ShapeError(f"a scale and a shift must be {elements} fp32 numbers in memory, in a row; seen {t.dtype} {list(t.shape)} on {t.device}")
+                raise ShapeError.must("a scale and a shift", f"{elements} fp32 numbers in memory, in a row", f"{t.dtype} {list(t.shape)} on {t.device}")
         row, one = library.strided((rows, elements), (elements, 1)), library.strided((elements,), (1,))
         with library.using(1 if rows * elements < _FEW else None):
             made = library.normalized_rows(row, self.epsilon, SCALE in given, SHIFT in given, library.attributes()[-1])

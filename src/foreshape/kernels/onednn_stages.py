@@ -94,7 +94,7 @@ class Paired(NamedTuple):
             raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
         one, other = _lying(library, x), _lying(library, y)
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
-            raise ShapeError(f"what is added must be {list(x)}, as the result is; seen {[list(z) for z in dims[2:]]}")
+            raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
         with library.using(_threads(prod(x))):
             made = library.binary(self.kind, one, other, one, library.attributes(one if self.adds else None, self.functions)[-1])
         orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
@@ -151,7 +151,7 @@ class Joined(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> Described:
         first, axis = dims[0], self.axis % len(dims[0])
         if any(len(x) != len(first) or [*x[:axis], *x[axis + 1 :]] != [*first[:axis], *first[axis + 1 :]] for x in dims):
-            raise ShapeError(f"what is joined along axis {axis} must be alike elsewhere; seen {[list(x) for x in dims]}")
+            raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
         out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
         sources, result = [_lying(library, x) for x in dims], _lying(library, out)
         with library.using(_threads(prod(out))):

@@ -304,7 +304,7 @@ def _require_sizes(x: Tensor, w: Weights, hidden: int, *states: Tensor | None) -
     wanted = ((gates, x.shape[1]), (gates, hidden), (gates,), (gates,))
     if tuple(t.shape for t in w) != wanted or any(t is not None and t.shape[1] != hidden for t in states):
         seen = ", ".join(str(list(t.shape)) for t in (*w, *states) if t is not None)
-        raise ExecutionError(f"the weights of a unit must be {', '.join(str(list(dims)) for dims in wanted)}, its states of width {hidden}; seen {seen}")
+        raise ExecutionError.must("the weights of a unit", f"{', '.join(str(list(dims)) for dims in wanted)}, its states of width {hidden}", seen)
 
 
 def _contiguous(w: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:

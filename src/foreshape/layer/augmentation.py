@@ -96,7 +96,7 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
     _check_fill("random_translation", fill)
     high, wide = _image("random_translation", x)
     if any(isinstance(n, bool) or not (math.isfinite(n) and n >= 0) for n in far):
-        raise SchemaError(f"random_translation({x.name}): height and width must be numbers of at least 0; seen {far[0]!r} and {far[1]!r}")
+        raise SchemaError.must(f"random_translation({x.name}): height and width", "numbers of at least 0", f"{far[0]!r} and {far[1]!r}")
     with name_scope("random_translation"):
         if all(isinstance(n, int) for n in far):
             return _changed(x, lambda x: _read(x, [high, wide], [_whole(x, -int(n), int(n)) for n in far], fill))
@@ -147,7 +147,7 @@ def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, 
     """
     moved = (translation, translation) if isinstance(translation, (int, float)) else tuple(translation)
     if len(moved) != 2:
-        raise SchemaError(f"random_affine({x.name}): translation must be one number or two (height, width); seen {translation!r}")
+        raise SchemaError.must(f"random_affine({x.name}): translation", "one number or two (height, width)", f"{translation!r}")
     with name_scope("random_affine"):
         return _affine(x, degrees, _factors("random_affine", "zoom", zoom), moved, fill)
 
@@ -193,7 +193,7 @@ def random_contrast(x: Variable, amount: float | Range, limits: Range | None = N
     """
     low, high = _factors("random_contrast", "amount", amount)
     if x.spec.lod is not None or x.spec.rank < 3:
-        raise ShapeError(f"random_contrast({x.name}): x must be [batch, channels, ...]; seen {x.spec.text()}")
+        raise ShapeError.must(f"random_contrast({x.name}): x", "[batch, channels, ...]", f"{x.spec.text()}")
 
     def contrast(x: Variable) -> Variable:
         mean = reduce_mean(x, list(range(2, x.spec.rank)), keepdim=True)
@@ -368,17 +368,17 @@ def _affine(x: Variable, degrees: float, zoom: Range, moved: Any, fill: str) -> 
 
 def _check_share(what: str, name: str, share: float) -> None:
     if not 0.0 <= share <= 1.0:
-        raise SchemaError(f"{what}: {name} must be from 0 to 1; seen {share!r}")
+        raise SchemaError.must(f"{what}: {name}", "from 0 to 1", f"{share!r}")
 
 
 def _check_fill(what: str, fill: str) -> None:
     if fill not in ("zeros", "border", "reflection"):
-        raise SchemaError(f"{what}: fill must be 'zeros', 'border' or 'reflection'; seen {fill!r}")
+        raise SchemaError.must(f"{what}: fill", "'zeros', 'border' or 'reflection'", f"{fill!r}")
 
 
 def _around_zero(what: str, amount: float) -> Range:
     if not (math.isfinite(amount) and amount >= 0):
-        raise SchemaError(f"{what}: amount must be a number of at least 0; seen {amount!r}")
+        raise SchemaError.must(f"{what}: amount", "a number of at least 0", f"{amount!r}")
     return -float(amount), float(amount)
 
 
@@ -386,5 +386,5 @@ def _factors(what: str, name: str, amount: float | Range) -> Range:
     """The least and the largest factor."""
     low, high = (1.0 - amount, 1.0 + amount) if isinstance(amount, (int, float)) else (float(amount[0]), float(amount[1])) if len(amount) == 2 else (1.0, 0.0)
     if not (0.0 < low <= high < math.inf):
-        raise SchemaError(f"{what}: {name} must be a number from 0 to below 1, or two, the smaller one first and above 0; seen {amount!r}")
+        raise SchemaError.must(f"{what}: {name}", "a number from 0 to below 1, or two, the smaller one first and above 0", f"{amount!r}")
     return low, high

@@ -117,7 +117,7 @@ def fc(
         flat = len(dims) - 1 if flatten_last is None else flatten_last
         if not 1 <= flat < len(dims):
             from_paddle = "; PaddlePaddle's -1, the last dim alone as features, is 1 here" if flat == -1 else ""
-            raise ShapeError(f"fc({each.name}): flatten_last must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}{from_paddle}")
+            raise ShapeError.must(f"fc({each.name}): flatten_last", f"in [1, {len(dims)}), since the input is {spec.text()}", f"{flat}{from_paddle}")
         columns = len(dims) - flat
         features = product(dims[columns:])
         if not isinstance(features, int):

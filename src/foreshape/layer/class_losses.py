@@ -182,13 +182,13 @@ def softmax_focal_loss(
 
 def _power(layer: str, rest: Variable, gamma: float) -> Variable:
     if not gamma >= 0:
-        raise SchemaError(f"{layer}: gamma must be at least 0; seen {gamma}")
+        raise SchemaError.must(f"{layer}: gamma", "at least 0", gamma)
     return (clip(rest, 1e-12, 1.0) if 0 < gamma < 1 else rest) ** gamma  # whose slope at 0 is infinite below 1
 
 
 def _check_smoothing(layer: str, smoothing: float) -> None:
     if not 0 <= smoothing <= 1:
-        raise SchemaError(f"{layer}: label_smoothing must be from 0 to 1; seen {smoothing}")
+        raise SchemaError.must(f"{layer}: label_smoothing", "from 0 to 1", smoothing)
 
 
 def _classes(layer: str, x: Variable, axis: int) -> int:

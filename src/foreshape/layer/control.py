@@ -29,7 +29,7 @@ def _variables(given: Any, what: str) -> list[Variable]:
 def _truth(of: Any, what: str) -> Variable:
     """A bool variable of one element."""
     if not isinstance(of, Variable):
-        raise SchemaError(f"{what} must be a bool variable; seen {of!r}")
+        raise SchemaError.must(what, "a bool variable", f"{of!r}")
     if of.dtype is not BOOL:
         raise TypeMismatchError(f"{what} must be bool; {of.name} is {of.spec.text()}")
     if of.spec.elements != 1:
@@ -39,7 +39,7 @@ def _truth(of: Any, what: str) -> Variable:
 
 def _function(given: Any, what: str) -> Any:
     if not callable(given):
-        raise SchemaError(f"{what} must be a function; seen {given!r}")
+        raise SchemaError.must(what, "a function", f"{given!r}")
     return given
 
 
@@ -178,7 +178,7 @@ def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list
 
 def _pairs(given: Any, what: str) -> list[tuple[Any, Branch]]:
     if not isinstance(given, Sequence) or any(not isinstance(p, tuple) or len(p) != 2 for p in given):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        raise SchemaError(f"{what} must be a list of pairs; seen {given!r}")
+        raise SchemaError.must(what, "a list of pairs", f"{given!r}")
     return list(given)  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -222,7 +222,7 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
     elif isinstance(branch_fns, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         pairs = _pairs([f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)], "branch_fns")
     else:
-        raise SchemaError(f"branch_fns must be functions, in a list or by their numbers; seen {branch_fns!r}")
+        raise SchemaError.must("branch_fns", "functions, in a list or by their numbers", f"{branch_fns!r}")
     for number, function in pairs:
         _function(function, f"the branch of {number!r}")
         if isinstance(number, bool) or not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -216,7 +216,7 @@ def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
         elif hasattr(size, "__index__") and (number := index(size)) >= 0:
             sizes.append(number)
         else:
-            raise ShapeError(f"a size must be an int of at least 0, or a variable of one integer; seen {size!r}")
+            raise ShapeError.must("a size", "an int of at least 0, or a variable of one integer", f"{size!r}")
     if not any(isinstance(size, Variable) for size in shape):
         return {}, sizes
     return {"ShapeTensorList": [_number(size, INT32) for size in shape]}, sizes

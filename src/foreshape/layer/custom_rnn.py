@@ -20,7 +20,7 @@ def _list(given: Any, what: str) -> list[Variable]:
     listed: list[Any] = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType]
     for one in listed:
         if not isinstance(one, Variable):
-            raise SchemaError(f"{what} must be variables; seen {one!r}")
+            raise SchemaError.must(what, "variables", f"{one!r}")
     return listed
 
 
@@ -61,7 +61,7 @@ def rnn(
                               f"seen {seen}")  # fmt: skip
         step_net = function
     if not callable(step_net):
-        raise SchemaError(f"step_net must be a function; seen {step_net!r}")
+        raise SchemaError.must("step_net", "a function", f"{step_net!r}")
     sequences, first, fixed = _list(inputs, "inputs"), _list(memories, "memories"), _list(static_inputs, "static_inputs")
     if not sequences:
         raise SchemaError("rnn needs an input with time steps")

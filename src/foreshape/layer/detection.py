@@ -239,7 +239,7 @@ def distribute_fpn_proposals(
         ``[batch]``, how many are of each image).
     """
     if max_level < min_level:
-        raise SchemaError(f"distribute_fpn_proposals: max_level must be at least min_level; seen {max_level} and {min_level}")
+        raise SchemaError.must("distribute_fpn_proposals: max_level", "at least min_level", f"{max_level} and {min_level}")
     block = current_block()
     prefix = block.program.layer_name("distribute_fpn_proposals")
     levels = range(min_level, max_level + 1)

@@ -24,7 +24,7 @@ def _around(padding: Pair) -> list[int]:
     if len(given) == 2:
         given = [*given, *given]
     if len(given) != 4:
-        raise SchemaError(f"padding must be one number, two (height, width) or four (top, left, bottom, right); seen {padding!r}")
+        raise SchemaError.must("padding", "one number, two (height, width) or four (top, left, bottom, right)", f"{padding!r}")
     return given
 
 

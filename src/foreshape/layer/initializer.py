@@ -151,7 +151,7 @@ def fans(shape: Sequence[Size]) -> tuple[int, int]:
     sizes: list[int] = []
     for size in shape:
         if not isinstance(size, int):
-            raise ShapeError(f"a parameter's shape must be numbers; seen {list(shape)}")
+            raise ShapeError.must("a parameter's shape", "numbers", f"{list(shape)}")
         sizes.append(size)
     if len(sizes) < 2:
         return (sizes[0], sizes[0]) if sizes else (1, 1)

@@ -113,7 +113,7 @@ def where(condition: Variable, x: Operand, y: Operand) -> Variable:
         x, y: tensors of one element type; one of them may be a number.
     """
     if not isinstance(x, Variable) and not isinstance(y, Variable):
-        raise TypeMismatchError(f"one of the two must be a variable; seen {x!r} and {y!r}")
+        raise TypeMismatchError.must("one of the two", "a variable", f"{x!r} and {y!r}")
     first = x if isinstance(x, Variable) else constant_like(y, x) if isinstance(y, Variable) else y
     second = y if isinstance(y, Variable) else constant_like(x, y) if isinstance(x, Variable) else x
     return current_block().apply("where", {"Condition": condition, "X": first, "Y": second})

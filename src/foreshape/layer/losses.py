@@ -180,7 +180,7 @@ def nll_loss(
 
 def _reduced(layer: str, loss: Variable, reduction: str) -> Variable:
     if reduction not in ("none", "sum", "mean"):
-        raise SchemaError(f"{layer}: reduction must be none, sum or mean; seen {reduction!r}")
+        raise SchemaError.must(f"{layer}: reduction", "none, sum or mean", f"{reduction!r}")
     return loss if reduction == "none" else reduce_sum(loss) if reduction == "sum" else mean(loss)
 
 

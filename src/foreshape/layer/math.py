@@ -189,7 +189,7 @@ def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
     elif isinstance(y, Variable):
         first, second = constant_like(y, x), y
     else:
-        raise TypeMismatchError(f"one of the two must be a variable; seen {x!r} and {y!r}")
+        raise TypeMismatchError.must("one of the two", "a variable", f"{x!r} and {y!r}")
     return current_block().apply(type, {"X": first, "Y": second}, attrs)
 
 

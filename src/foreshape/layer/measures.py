@@ -41,7 +41,7 @@ def auc(
     """
     for name, given, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
         if given < least:
-            raise SchemaError(f"auc: {name} must be at least {least}; seen {given!r}")
+            raise SchemaError.must(f"auc: {name}", f"at least {least}", f"{given!r}")
     _check_column("auc", x, label)
     steps, states, areas = num_thresholds + 1, list[Variable](), list[Variable]()
     for slides in (slide_steps, 0):

@@ -63,7 +63,7 @@ def info_nce_loss(
     """
     _rows("info_nce_loss", query=query, key=key)
     if not temperature > 0:
-        raise SchemaError(f"info_nce_loss: temperature must be above 0; seen {temperature}")
+        raise SchemaError.must("info_nce_loss: temperature", "above 0", temperature)
     q, k = _unit(query) * (1.0 / temperature), _unit(key)
     own = unsqueeze(numbers_before(0, size_of(query, 0), 1, "int32"), [1])
     loss: Variable = softmax_with_cross_entropy(matmul(q, k, transpose_y=True), own)

@@ -90,7 +90,7 @@ def layer_norm(
     spec = x.spec
     dims = spec.known_dims
     if not 1 <= begin_norm_axis < len(dims):
-        raise ShapeError(f"layer_norm({x.name}): begin_norm_axis must be in [1, {len(dims)}), since the input is {spec.text()}; seen {begin_norm_axis}")
+        raise ShapeError.must(f"layer_norm({x.name}): begin_norm_axis", f"in [1, {len(dims)}), since the input is {spec.text()}", begin_norm_axis)
     elements = product(dims[begin_norm_axis:])
     if not isinstance(elements, int):
         raise ShapeError(f"layer_norm({x.name}): the size of an example must be known to make a weight; the input is {spec.text()}")

@@ -45,7 +45,7 @@ class ParamAttr:
 
     def __post_init__(self) -> None:
         if self.split not in (None, *SPLITS):
-            raise SchemaError(f"split must be {' or '.join(map(repr, SPLITS))}; seen {self.split!r}")
+            raise SchemaError.must("split", f"{' or '.join(map(repr, SPLITS))}", f"{self.split!r}")
 
 
 SPLITS = ("columns", "rows")

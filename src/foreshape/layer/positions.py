@@ -37,7 +37,7 @@ def position_numbers(x: Variable) -> Variable:
     """
     if x.spec.lod is None:
         if x.spec.rank < 2:
-            raise ShapeError(f"position_numbers({x.name}): the rows must be [batch, time, ...] or ragged; seen {x.spec.text()}")
+            raise ShapeError.must(f"position_numbers({x.name}): the rows", "[batch, time, ...] or ragged", f"{x.spec.text()}")
         return cast(numbers_before(0, size_of(x, 1), 1, "int32"), "fp32")
     one = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever that is
     ones = fill_like(slice(one, [1], [0], [1]), 1.0, "fp64")  # whole numbers past 2^24 rows too

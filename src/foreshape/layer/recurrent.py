@@ -114,7 +114,7 @@ class _Layers:
 
     def __init__(self, mode: str, hidden: int, layers: int, bidirectional: bool, dropout: float, is_test: bool, seed: int, prefix: str) -> None:
         if hidden < 1 or layers < 1:
-            raise ShapeError(f"{prefix}: hidden_size and num_layers must be at least 1; seen {hidden} and {layers}")
+            raise ShapeError.must(f"{prefix}: hidden_size and num_layers", "at least 1", f"{hidden} and {layers}")
         self.mode, self.hidden, self.prefix = mode, hidden, prefix
         self.directions = 2 if bidirectional else 1
         self.units = layers * self.directions
@@ -172,7 +172,7 @@ class _Layers:
             return out, states
         if input.spec.rank != 3:
             axes = "[time, batch, features]" if time_major else "[batch, time, features]"
-            raise ShapeError(f"{self.prefix}: the input must be ragged, or dense {axes}; seen {input.spec.text()}")
+            raise ShapeError.must(f"{self.prefix}: the input", f"ragged, or dense {axes}", f"{input.spec.text()}")
         if not given:
             given = [self._zeros(input, 1 if time_major else 0)] * self.states
         steps = input if time_major else transpose(input, [1, 0, 2])

@@ -64,7 +64,7 @@ def nce(
     block = current_block()
     prefix = block.program.layer_name("nce", name)
     if sampler not in _SAMPLERS:
-        raise SchemaError(f"nce({x.name}): sampler must be one of {', '.join(_SAMPLERS)}; seen {sampler!r}")
+        raise SchemaError.must(f"nce({x.name}): sampler", f"one of {', '.join(_SAMPLERS)}", f"{sampler!r}")
     if (sampler == "custom_dist") != (custom_dist is not None):
         raise SchemaError(f"nce({x.name}): the sampler custom_dist, and no other, takes the argument custom_dist; seen sampler {sampler!r}")
     width = _width("nce", x)

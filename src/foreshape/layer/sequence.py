@@ -86,7 +86,7 @@ def sequence_conv(
     if len(dims) != 2 or not isinstance(dims[1], int):
         raise ShapeError(f"sequence_conv({x.name}): the input must be [rows, width] with a known width to make a weight; it is {x.spec.text()}")
     if kernel_size < 1:
-        raise SchemaError(f"sequence_conv({x.name}): kernel_size must be at least 1; seen {kernel_size}")
+        raise SchemaError.must(f"sequence_conv({x.name}): kernel_size", "at least 1", kernel_size)
     width, of = dims[1], x.spec.known_dtype
     block = current_block()
     prefix = block.program.layer_name("sequence_conv", name)

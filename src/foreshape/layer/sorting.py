@@ -132,7 +132,7 @@ def _is_int32(layer: str, dtype: Any) -> bool:
     """Tell int32 from int64, which the operator has as a flag."""
     of = dtype_of(dtype)
     if of not in (INT32, INT64):
-        raise SchemaError(f"{layer}: dtype must be int64 or int32; seen {of.name}")
+        raise SchemaError.must(f"{layer}: dtype", "int64 or int32", of.name)
     return of is INT32
 
 

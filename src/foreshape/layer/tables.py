@@ -64,10 +64,10 @@ def embedding_bag(
     ragged = ids.spec.lod is not None
     rank = ids.spec.rank
     if rank not in ((1, 2) if ragged else (2,)) or (ragged and rank == 2 and ids.spec.known_dims[1] != 1):
-        raise ShapeError(f"embedding_bag({ids.name}): ids must be [batch, n], or ragged [words] or [words, 1]; seen {ids.spec.text()}")
+        raise ShapeError.must(f"embedding_bag({ids.name}): ids", "[batch, n], or ragged [words] or [words, 1]", f"{ids.spec.text()}")
     modes = {"sum": "SUM", "mean": "AVERAGE"} | ({"sqrt": "SQRT"} if ragged else {})
     if pool_type not in modes:
-        raise SchemaError(f"embedding_bag({ids.name}): pool_type must be one of {', '.join(modes)}; seen {pool_type!r}")
+        raise SchemaError.must(f"embedding_bag({ids.name}): pool_type", f"one of {', '.join(modes)}", f"{pool_type!r}")
     rows = _lookup("lookup_table" if ragged and rank == 2 else "lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding_bag")
     if not ragged:
         return current_block().apply(f"reduce_{pool_type}", {"X": rows}, {"dim": [1]})
@@ -78,10 +78,10 @@ def _lookup(
     type: str, ids: Variable, size: Sequence[int], is_sparse: bool, padding_idx: int | None, weight: Any, dtype: Any, name: str | None, layer: str
 ) -> Variable:
     if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ShapeError(f"{layer}({ids.name}): size must be [rows, width]; seen {size!r}")
+        raise ShapeError.must(f"{layer}({ids.name}): size", "[rows, width]", f"{size!r}")
     rows = size[0]
     if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise ShapeError(f"{layer}({ids.name}): padding_idx must be in [{-rows}, {rows}); seen {padding_idx}")
+        raise ShapeError.must(f"{layer}({ids.name}): padding_idx", f"in [{-rows}, {rows})", padding_idx)
     block = current_block()
     prefix = block.program.layer_name(layer, name)
     table = create_parameter(tuple(size), dtype_of(dtype), weight, prefix=prefix)

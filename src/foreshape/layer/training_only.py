@@ -74,5 +74,5 @@ def _apart(x: Variable) -> Variable:
 def _variables(given: Any, what: str) -> list[Variable]:
     listed: list[Any] = [given] if isinstance(given, Variable) else list(given) if isinstance(given, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
     if not listed or not all(isinstance(one, Variable) for one in listed):
-        raise SchemaError(f"{what} must be a variable, or several; seen {given!r}")
+        raise SchemaError.must(what, "a variable, or several", f"{given!r}")
     return listed

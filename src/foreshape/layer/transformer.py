@@ -245,7 +245,7 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
 
 def _stacked(x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any]) -> Variable:
     if layers < 1:
-        raise SchemaError(f"there must be at least 1 block; seen layers={layers}")
+        raise SchemaError.must("there", "at least 1 block", f"layers={layers}")
     for at in range(layers):
         with name_scope(str(at)):
             x = block(x, settings | {what: part_of(settings[what], str(at)) for what in ("weight", "bias") if what in settings})

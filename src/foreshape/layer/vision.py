@@ -27,7 +27,7 @@ def numbers(given: Pair, what: str, axes: int) -> list[int]:
     out = several(given, axes)
     if len(out) != axes:
         wanted = "two (height, width)" if axes == 2 else "three (depth, height, width)"
-        raise SchemaError(f"{what} must be one number or {wanted}; seen {given!r}")
+        raise SchemaError.must(what, f"one number or {wanted}", f"{given!r}")
     return out
 
 

@@ -149,7 +149,7 @@ def pool3d(
 
 def _check_groups(layer: str, input: Variable, groups: int, channels: int, num_filters: int) -> None:
     if groups < 1:
-        raise SchemaError(f"{layer}({input.name}): groups must be at least 1; seen {groups}")
+        raise SchemaError.must(f"{layer}({input.name}): groups", "at least 1", groups)
     if channels % groups or num_filters % groups:
         raise ShapeError(f"{layer}({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
 

@@ -79,7 +79,9 @@ class Lowering:
                 except ForeshapeError:
                     raise
                 except Exception as error:  # the last resort
-                    raise ExecutionError(f"{op.type} cannot be prepared: {type(error).__name__}: {error}\n    {op}{line_of(op.site, op.type)}") from error
+                    raise ExecutionError(f"{op.type} cannot be prepared: {type(error).__name__}: {error}\n    {op}{line_of(op.site, op.type)}").told(
+                        op=op.type, site=op.call_site
+                    ) from error
                 for i in self.calls[made:]:
                     i.position = at[id(op)]
         except _NotKnown:

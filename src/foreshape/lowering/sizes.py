@@ -133,7 +133,7 @@ class SizeCheck:
         for result in found.results:
             for spec in result if isinstance(result, tuple) else (result,):
                 if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None and isinstance(spec.nbytes, int):
-                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", line_of(self.op.site, self.op.type))
+                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", line_of(self.op.site, self.op.type), self.op.call_site)
 
     def _ask(self, key: Key) -> Answer:
         try:
@@ -141,7 +141,9 @@ class SizeCheck:
         except RuleError as error:
             slots = zip(self.operator.schema.operands, key, strict=True)
             seen = ", ".join(f"{o.name} {s.text()}" for o, slot in slots for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None)
-            raise GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{line_of(self.op.site, self.op.type)}") from error.__cause__
+            made = GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{line_of(self.op.site, self.op.type)}")
+            slot = next(iter(error.sides), None)
+            raise made.told(op=self.op.type, slot=slot, required=error.requirement, seen=seen, site=self.op.call_site) from error.__cause__
 
 
 def _specs(argument: Argument) -> Slot:

@@ -47,7 +47,7 @@ class MeanAveragePrecision(Metric):
                 raise ShapeError(f"MeanAveragePrecision: {what} must be ragged, [boxes, {width}]; it is {given.spec.text()}")
         self.iou = [float(x) for x in (iou if isinstance(iou, Sequence) else [iou])]
         if classes < 1 or not self.iou or not all(0 < x <= 1 for x in self.iou) or (points is not None and points < 2):
-            raise SchemaError(f"MeanAveragePrecision: classes must be at least 1, iou above 0 up to 1, points at least 2; seen {classes}, {iou}, {points}")
+            raise SchemaError.must("MeanAveragePrecision: classes", "at least 1, iou above 0 up to 1, points at least 2", f"{classes}, {iou}, {points}")
         self.classes, self.points, self.each = classes, points, each
         self.shape = (classes,) if each else ()
 
@@ -61,7 +61,7 @@ class MeanAveragePrecision(Metric):
             here, kinds = here[here[:, 0] >= 0].astype(np.float64), kinds.reshape(-1).astype(np.int64)
             for numbers in (here[:, 0], kinds):
                 if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.classes:
-                    raise ExecutionError(f"MeanAveragePrecision: a class number must be in [0, {self.classes}); seen {numbers.min():g} to {numbers.max():g}")
+                    raise ExecutionError.must("MeanAveragePrecision: a class number", f"in [0, {self.classes})", f"{numbers.min():g} to {numbers.max():g}")
             state["true"] = state["true"] + np.bincount(kinds, minlength=self.classes)
             here = here[np.argsort(-here[:, 1], kind="stable")]
             rows.append(np.concatenate([here[:, :2], self._right(here, truth.astype(np.float64), kinds)], 1))

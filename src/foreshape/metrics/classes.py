@@ -37,7 +37,7 @@ class _Classes(Metric):
         name, spec, dims = type(self).__name__, prediction.spec, list(prediction.spec.known_dims)
         self.axis = at = (-1 if axis is None else axis) % max(spec.rank, 1)
         if not -spec.rank <= (axis or 0) < max(spec.rank, 1):
-            raise ShapeError(f"{name}: axis must be one of the {spec.rank} dims of the prediction; seen {axis}")
+            raise ShapeError.must(f"{name}: axis", f"one of the {spec.rank} dims of the prediction", axis)
         self.scores, self.threshold, self.ignore_index = spec.known_dtype.is_floating, threshold, ignore_index
         self.columns = self.scores and spec.rank > 1 and dims[at] != 1
         """True for a score of each class; otherwise there is one score, or a class number."""

@@ -40,7 +40,7 @@ class AUC(Metric):
                              f"and {label.spec.text()}")  # fmt: skip
         check_weight(self, weight, label)
         if curve not in ("ROC", "PR") or (thresholds is not None and not thresholds >= 1):
-            raise SchemaError(f"AUC: curve must be 'ROC' or 'PR', and thresholds at least 1; seen {curve!r} and {thresholds!r}")
+            raise SchemaError.must("AUC: curve", "'ROC' or 'PR', and thresholds at least 1", f"{curve!r} and {thresholds!r}")
         self.curve, self.thresholds = curve, thresholds
 
     def begin(self) -> State:
@@ -57,7 +57,7 @@ class AUC(Metric):
             state["examples"] = np.concatenate([state["examples"], np.stack([score, label, *weights], 1)])
             return
         if score.size and not 0 <= score.min() <= score.max() <= 1:
-            raise ExecutionError(f"AUC: with thresholds, a score must be from 0 to 1; seen {score.min():g} to {score.max():g}")
+            raise ExecutionError.must("AUC: with thresholds, a score", "from 0 to 1", f"{score.min():g} to {score.max():g}")
         at = 2 * (score * self.thresholds).astype(np.int64) + label
         state["counts"] = state["counts"] + np.bincount(at, weights[0] if weights else None, len(state["counts"]))
 

@@ -24,7 +24,7 @@ class _Errors(Metric):
     def __init__(self, guess: Variable, truth: Variable, *, weight: Variable | None = None) -> None:
         super().__init__(guess, truth, weight)
         if [d for d in guess.spec.known_dims if d != 1] != [d for d in truth.spec.known_dims if d != 1]:
-            raise ShapeError(f"{type(self).__name__}: guess and truth must be of one number of elements; seen {guess.spec.text()} and {truth.spec.text()}")
+            raise ShapeError.must(f"{type(self).__name__}: guess and truth", "of one number of elements", f"{guess.spec.text()} and {truth.spec.text()}")
         check_weight(self, weight, truth)
 
     def begin(self) -> State:

@@ -96,7 +96,7 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
         SchemaError: the value is of another type, or does not fit.
     """
     if isinstance(value, Raw):
-        raise SchemaError(f"attribute {name} must be {words_for(type)}; seen a message that holds more, or another thing, than that")
+        raise SchemaError.must(f"attribute {name}", f"{words_for(type)}", "a message that holds more, or another thing, than that")
     element = _ELEMENT.get(type)
     if element is not None:
         if value.__class__ is tuple and _is_held(element, value):
@@ -149,7 +149,7 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
             raise _refused(name, type, value) from None
         low, high = _INT64 if type is AttrType.LONG else _INT32
         if not low <= number <= high:
-            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(number)}, which does not fit")
+            raise SchemaError.must(f"attribute {name}", f"{words_for(type)}", f"{shown(number)}, which does not fit")
         return number
     if type in (AttrType.FLOAT, AttrType.FLOAT64):
         if isinstance(value, (bool, str)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
@@ -158,7 +158,7 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
             number = float(value)
             return _FLOAT32.unpack(_FLOAT32.pack(number))[0] if type is AttrType.FLOAT else number
         except OverflowError:
-            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(value)}, which does not fit") from None
+            raise SchemaError.must(f"attribute {name}", f"{words_for(type)}", f"{shown(value)}, which does not fit") from None
         except (TypeError, ValueError):
             raise _refused(name, type, value) from None
     if type is AttrType.BOOLEAN:
@@ -175,13 +175,13 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
         if not isinstance(value, (bool, int, float, complex)):
             raise _refused(name, type, value)
         if isinstance(value, int) and not _INT64[0] <= value <= _INT64[1]:
-            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {value}, which does not fit")
+            raise SchemaError.must(f"attribute {name}", f"{words_for(type)}", f"{value}, which does not fit")
         return value
     return value
 
 
 def _refused(name: str, type: AttrType, value: Any) -> SchemaError:
-    return SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(value)}")
+    return SchemaError.must(f"attribute {name}", f"{words_for(type)}", f"{shown(value)}")
 
 
 def shown(value: Any) -> str:
@@ -226,4 +226,4 @@ def infer_type(value: Any) -> AttrType:
                     return many
         if not kinds:
             return AttrType.INTS
-    raise SchemaError(f"an attribute's value must be a bool, a number, a string, or a list of one of these; seen {shown(value)}")
+    raise SchemaError.must("an attribute's value", "a bool, a number, a string, or a list of one of these", f"{shown(value)}")

@@ -291,11 +291,11 @@ class Operator:
         many = isinstance(held, tuple)
         for one in held if many else (held,):  # pyright: ignore[reportUnknownVariableType]
             if field.choices is not None and one not in field.choices:
-                raise SchemaError(f"attribute {name} must be one of {', '.join(map(repr, field.choices))}; seen {one!r}")
+                raise SchemaError.must(f"attribute {name}", f"one of {', '.join(map(repr, field.choices))}", f"{one!r}")
             if (field.low is not None and not one >= field.low) or (field.high is not None and not one <= field.high):
                 low = "" if field.low is None else f"at least {field.low}"
                 high = "" if field.high is None else f"at most {field.high}"
-                raise SchemaError(f"attribute {name} must be {' and '.join(x for x in (low, high) if x)}; seen {held!r}")
+                raise SchemaError.must(f"attribute {name}", f"{' and '.join(x for x in (low, high) if x)}", f"{held!r}")
         return held
 
 

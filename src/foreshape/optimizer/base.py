@@ -200,7 +200,7 @@ class Optimizer(ConstructorRepr):
         for name, number in attrs.items():  # other values are refused by its operator
             if isinstance(number, float) and (not math.isfinite(number) or (name == "epsilon" and number < 0.0)):
                 wanted = "a finite number of at least 0" if name == "epsilon" else "a finite number"
-                raise SchemaError(f"{type(self).__name__}: {name} must be {wanted}; seen {number}")
+                raise SchemaError.must(f"{type(self).__name__}: {name}", f"{wanted}", number)
         block = parameter.block
         return block.append_op(kind, inputs, outputs, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
 

@@ -38,7 +38,7 @@ class Group:
         if not self.patterns:
             raise SchemaError('a Group needs the patterns of its parameters\' names, such as Group("*.bias", weight_decay=0)')
         if learning_rate_factor is not None and not (math.isfinite(learning_rate_factor) and learning_rate_factor >= 0):
-            raise SchemaError(f"learning_rate_factor must be a finite number of at least 0; seen {learning_rate_factor}")
+            raise SchemaError.must("learning_rate_factor", "a finite number of at least 0", learning_rate_factor)
         as_decay(weight_decay)  # an invalid coefficient is refused here
         self.learning_rate_factor, self.weight_decay = learning_rate_factor, weight_decay
 

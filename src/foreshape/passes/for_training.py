@@ -45,7 +45,7 @@ def for_training(program: Program, feeds: Iterable[Variable | str], fetches: Ite
         ``statistics``; all frozen and moving statistics exclude each other.
     """
     if statistics not in _MODES:
-        raise SchemaError(f"statistics must be {' or '.join(map(repr, _MODES))}; seen {statistics!r}")
+        raise SchemaError.must("statistics", f"{' or '.join(map(repr, _MODES))}", f"{statistics!r}")
     if frozen is True and statistics == "moving":
         raise SchemaError("what is frozen keeps its statistics: leave statistics='moving' or frozen=True out")
     unknown = sorted({op.type for op in program.all_ops() if is_unknown(op)})

@@ -40,10 +40,10 @@ class SplitLayers:
 
     def __post_init__(self) -> None:
         if self.degree is not None and self.degree < 1:
-            raise SchemaError(f"degree must be at least 1 rank; seen {self.degree}")
+            raise SchemaError.must("degree", "at least 1 rank", self.degree)
         for name, split in self.layers:
             if split not in (COLUMNS, ROWS):
-                raise SchemaError(f"{name} must be split by {COLUMNS!r} or {ROWS!r}; seen {split!r}")
+                raise SchemaError.must(name, f"split by {COLUMNS!r} or {ROWS!r}", f"{split!r}")
 
     @property
     def patience(self) -> float:

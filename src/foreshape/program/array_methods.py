@@ -201,7 +201,7 @@ class ArrayMethods(Arithmetic):
         try:
             order[one], order[other] = order[other], order[one]
         except IndexError:
-            raise ShapeError(f"swapaxes({self.name}): the axes must be in [-{len(order)}, {len(order)}); seen {one} and {other}") from None
+            raise ShapeError.must(f"swapaxes({self.name}): the axes", f"in [-{len(order)}, {len(order)})", f"{one} and {other}") from None
         return self.transpose(*order)
 
     @tells_line

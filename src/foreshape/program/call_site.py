@@ -67,9 +67,9 @@ def line_of(site: Site, otherwise: str) -> str:
 
 def located(error: DescriptionError, site: Site) -> DescriptionError:
     """The same error with the user's line, where it does not have one yet."""
-    if site is None or "\n    at " in str(error):
+    if site is None or error.site is not None or error.op is not None:
         return error
-    return error.__class__(f"{error}{line_of(site, site[2])}")
+    return error.reworded(f"{error}{line_of(site, site[2])}").told(site=call_site(site))
 
 
 def tells_line(function: Callable[P, T]) -> Callable[P, T]:

@@ -29,10 +29,10 @@ class Guard:
         if c.answer(values) is not True:
             seen = ", ".join(f"{n} = {values[n]}" for n in sorted(c.symbols))
             site = self.call_site
-            raise GuardError(
-                f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {evaluate(c.left, values)} and {evaluate(c.right, values)}"
-                f", where {seen}" + (f"\n    at {site.source_line() or self.op_type}    {site.short()}" if site is not None else "")
-            )
+            both = f"{evaluate(c.left, values)} and {evaluate(c.right, values)}"
+            where = f"\n    at {site.source_line() or self.op_type}    {site.short()}" if site is not None else ""
+            words = f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {both}, where {seen}{where}"
+            raise GuardError(words).told(op=self.op_type, required=c, seen=both, site=site)
 
 
 class Known(Mapping[str, Size]):

@@ -94,7 +94,9 @@ def describe_failure(
     lines = ["    " + "    ".join([*(r[i].ljust(widths[i]) for i in range(3)), r[3]]).rstrip() for r in rows]
     place = " ".join(x for x in (site.source_line() if site is not None else "", position) if x) or op_type
     lines.append(f"    at {place}" + (f"    {site.short()}" if site is not None else ""))
-    return error.error(f"{op_type}: {error.requirement}\n" + "\n".join(lines))
+    seen = ", ".join(f"{slot} {v.spec.text()}" for slot in slots for v in inputs.get(slot, ())[:6])
+    told = error.error(f"{op_type}: {error.requirement}\n" + "\n".join(lines))
+    return told.told(op=op_type, slot=next((s for s in error.sides if s in inputs), None), required=error.requirement, seen=seen or None, site=site)
 
 
 def _side(label: str, variable: VariableView, axis: int | None) -> tuple[str, str, str, str]:

@@ -106,7 +106,7 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
     if not isinstance(name, str) or _NAME.match(name) is None or _MARK.match(name) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaError(f"the name of a scope is made of letters, digits, _ and -, and is not that of a recompute scope; seen {name!r}")
     if not isinstance(reuse, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SchemaError(f"name_scope: reuse must be True or False; seen {reuse!r}")
+        raise SchemaError.must("name_scope: reuse", "True or False", f"{reuse!r}")
     return _within(name, _described_again(current_block().program, name) if reuse else None)
 
 

@@ -206,15 +206,15 @@ def dims_of(name: str, given: Sequence[Any], lod_level: int = 0) -> tuple[tuple[
             plain = "batch" if axis == 0 and not lod_level else name if axis == 0 else f"{name}.{axis}"
             sizes.append(symbol(plain))
         elif isinstance(size, bool) or not (hasattr(size, "__index__") or hasattr(size, "terms")):
-            raise TypeMismatchError(f"dim {axis} of {name} must be an integer, a symbol's name, -1 or UNK; seen {size!r}")
+            raise TypeMismatchError.must(f"dim {axis} of {name}", "an integer, a symbol's name, -1 or UNK", f"{size!r}")
         elif isinstance(size, int) and size < 0:
-            raise ShapeError(f"dim {axis} of {name} must be at least 0, or -1 for unknown; seen {size}")
+            raise ShapeError.must(f"dim {axis} of {name}", "at least 0, or -1 for unknown", size)
         else:
             sizes.append(size if hasattr(size, "terms") else int(size))
     if not lod_level:
         return tuple(sizes), None
     if not 0 < lod_level <= 8:
-        raise ShapeError(f"lod_level must be from 0 to 8; seen {lod_level}")
+        raise ShapeError.must("lod_level", "from 0 to 8", lod_level)
     if not sizes:
         raise ShapeError(f"{name} is ragged, so that it needs at least the dim of its rows")
     counts = [symbol("batch")] + [symbol(f"{name}.level{k}") for k in range(1, lod_level)]

@@ -168,9 +168,9 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     try:
         rank, count = int(given["RANK"]), int(given["WORLD_SIZE"])
     except ValueError:
-        raise ExecutionError(f"RANK and WORLD_SIZE must be numbers; seen {given['RANK']!r} and {given['WORLD_SIZE']!r}") from None
+        raise ExecutionError.must("RANK and WORLD_SIZE", "numbers", f"{given['RANK']!r} and {given['WORLD_SIZE']!r}") from None
     if not 0 <= rank < count:
-        raise ExecutionError(f"RANK must be in 0..{count - 1}, since WORLD_SIZE is {count}; seen {rank}")
+        raise ExecutionError.must("RANK", f"in 0..{count - 1}, since WORLD_SIZE is {count}", rank)
     if count == 1:
         return alone()
     host = given["MASTER_ADDR"]
@@ -179,7 +179,7 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
         if not 0 < port < 1 << 16:
             raise ValueError
     except ValueError:
-        raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
+        raise ExecutionError.must("MASTER_PORT", "a number from 1 to 65535", f"{given['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
     try:
         carries = backend(within(patience + 2, lambda: _gpus_of_all(store, rank, count), f"rank {rank} of {count}: {host}:{port}"))

@@ -42,9 +42,9 @@ class Checkpoint(ConstructorRepr):
     @tells_arguments
     def __init__(self, path: Any, every: int | None = None, keep: int = 2) -> None:
         if every is not None and every < 1:
-            raise ExecutionError(f"every must be at least 1 step; seen {every}")
+            raise ExecutionError.must("every", "at least 1 step", every)
         if keep < 1:
-            raise ExecutionError(f"keep must be at least 1; seen {keep}")
+            raise ExecutionError.must("keep", "at least 1", keep)
         try:
             self.path: str = os.fsdecode(path)
         except TypeError as error:

@@ -201,7 +201,7 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
         converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype))
     for axis, (dim, size) in enumerate(zip(dims, first.shape, strict=False)):
         if axis and isinstance(dim, int) and dim != size and len(dims) == len(first.shape):
-            raise FeedError(f"{name} must be {spec.text()}; fed is {list(first.shape)}: dim {axis} must be {dim}, not {size}")
+            raise FeedError.must(name, f"{spec.text()}", f"{list(first.shape)}: dim {axis} must be {dim}, not {size}", "fed is")
     return array
 
 

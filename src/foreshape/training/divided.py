@@ -314,5 +314,5 @@ def _file(path: str, digits: str, layout: Mapping[str, PartEntry]) -> Mapping[st
     for name, entry in layout.items():
         found = tensors[_PREFIX + name]
         if found.dim() != 1 or len(found) != entry.size or found.dtype is not torch_dtype(entry.dtype):
-            raise FormatError(f"{path}: {name[:80]!r} must be {entry.dtype.short}[{entry.size}]; seen {found.dtype} {list(found.shape)}")
+            raise FormatError.must(f"{path}: {name[:80]!r}", f"{entry.dtype.short}[{entry.size}]", f"{found.dtype} {list(found.shape)}")
     return tensors

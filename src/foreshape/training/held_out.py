@@ -22,7 +22,7 @@ def split(data: Data, share: float, program: Program) -> tuple[Data, Data]:
     import numpy
 
     if isinstance(share, bool) or not 0 < share < 1:
-        raise FeedError(f"validation= as a share of the examples must be between 0 and 1; seen {share!r}")
+        raise FeedError.must("validation= as a share of the examples", "between 0 and 1", f"{share!r}")
     if not isinstance(data, Arrays):
         raise FeedError("a share of the examples can be held out for validation= where the data are arrays or a table; these come in batches, or are read as "
                         "they are needed: give validation data of their own")  # fmt: skip

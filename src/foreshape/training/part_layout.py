@@ -1,4 +1,4 @@
-"""How a checkpoint says that values are divided over ranks, and where the elements of each are then."""
+"""The division of values over ranks as a checkpoint describes it, and the place of each value in its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RANKS = 65536
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value's elements are: in which part, from which of its elements on."""
+    """The elements of a value: in which part, from which of its elements on."""
 
     part: str
     start: int
@@ -53,7 +53,7 @@ class PartEntry(NamedTuple):
             raise FormatError(f"the pieces of {name[:80]!r} must be one, where it is dealt or has an axis")
 
     def place(self, name: str, piece: PieceEntry, ranks: int) -> Place:
-        """Where a piece is."""
+        """Return the place of a piece."""
         said, start, dims = piece.name, piece.start, piece.dims
         size, axis, ways, stride = self.size, self.axis, self.ways, self.stride
         if self.dealt and (start != 0 or not dims or -(-dims[0] // ways) * math.prod(dims[1:]) != size):
@@ -83,7 +83,7 @@ class PieceEntry(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """How values are divided: the checksum of each rank's file, and the parts by their names."""
+    """The division of values: the checksum of each rank's file, and the parts by their names."""
 
     checksums: list[str]
     layout: dict[str, PartEntry]
@@ -103,11 +103,11 @@ parts_of = record(
         pieces=listing(series(PieceEntry, any_text, count(), tupled(count(), 64), count(), count(), or_first=3), MOST),
     ), MOST, any_text),
 )  # fmt: skip
-"""How values are divided, all of it looked at but what `places_of` refuses."""
+"""Reads the division of values; `places_of` refuses the rest."""
 
 
 def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, Place]:
-    """Where each value is. Raises `FormatError` where parts do not fit together, or the number of ranks that wrote them."""
+    """Return the place of each value. Raises `FormatError` where parts do not fit together, or the number of ranks that wrote them."""
     places: dict[str, Place] = {}
     for name, entry in layout.items():
         entry.check(name, ranks)

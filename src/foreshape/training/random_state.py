@@ -103,7 +103,7 @@ def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
     _check_place(prefix + "numpy_rest", at, has_normal, normal)
     version, *_, python_at, has_kept, kept = out.python.tolist()
     if version != _PYTHON:
-        raise FormatError(f"{prefix}python must be of version {_PYTHON}; seen {version}")
+        raise FormatError.must(f"{prefix}python", f"of version {_PYTHON}", version)
     _check_words(prefix + "python", out.python[1 : _WORDS + 1])
     _check_place(prefix + "python", python_at, has_kept, kept)
     return out
@@ -118,4 +118,4 @@ def _check_words(what: str, words: Any) -> None:
 
 def _check_place(what: str, at: float, has_kept: float, kept: float) -> None:
     if not (at in range(_WORDS + 1) and has_kept in (0.0, 1.0) and abs(kept) < float("inf")):
-        raise FormatError(f"{what} must be a place from 0 to {_WORDS}, 0 or 1, and a number; seen {at}, {has_kept}, {kept}")
+        raise FormatError.must(what, f"a place from 0 to {_WORDS}, 0 or 1, and a number", f"{at}, {has_kept}, {kept}")

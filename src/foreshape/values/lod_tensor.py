@@ -179,7 +179,7 @@ def _array(data: Any) -> Any:
     try:
         array: Any = numpy.asarray(plain(data))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise FeedError(f"the rows of a ragged tensor must be an array; seen {type(data).__name__}: {error}") from None
+        raise FeedError.must("the rows of a ragged tensor", "an array", f"{type(data).__name__}: {error}") from None
     if array.ndim < 1:
         raise FeedError("a ragged tensor needs at least the dim of its rows")
     return array

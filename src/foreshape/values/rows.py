@@ -171,7 +171,7 @@ class Rows:
             return self._merge_on_device()
         low, high = torch.aminmax(self.rows)
         if low.item() < 0 or high.item() >= self.height:
-            raise ExecutionError(f"row ids must be in [0, {self.height}); seen {low.item()} to {high.item()}")
+            raise ExecutionError.must("row ids", f"in [0, {self.height})", f"{low.item()} to {high.item()}")
         ids, order = _sorted(self.rows, int(high))
         change = ids[1:] != ids[:-1]
         which = order if self._which is None else self._which.index_select(0, order)

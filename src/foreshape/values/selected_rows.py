@@ -38,7 +38,7 @@ class SelectedRows:
         if self.rows.ndim != 1 or self.values.ndim < 1 or len(self.values) != len(self.rows):
             raise FeedError(f"sparse rows need one value per row id; seen ids {list(self.rows.shape)} and values {list(self.values.shape)}")
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < self.height:
-            raise FeedError(f"row ids must be in [0, {self.height}); seen {int(self.rows.min())} to {int(self.rows.max())}")
+            raise FeedError.must("row ids", f"in [0, {self.height})", f"{int(self.rows.min())} to {int(self.rows.max())}")
 
     def to_dense(self) -> Any:
         """The whole table as an array: zeros but for these rows, repeated ids summed."""

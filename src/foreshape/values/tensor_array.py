@@ -43,7 +43,7 @@ class TensorArray:
     def write(self, at: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
         """Set the element at a position, and lengthen the array to it. Raises `ExecutionError` for a position that cannot be."""
         if not 0 <= at < MAX_LENGTH:
-            raise ExecutionError(f"a position in an array must be from 0 to {MAX_LENGTH - 1}; seen {at}")
+            raise ExecutionError.must("a position in an array", f"from 0 to {MAX_LENGTH - 1}", at)
         missing = at + 1 - len(self.tensors)
         if missing > 0:
             self.tensors += [None] * missing

@@ -78,12 +78,12 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
     out.is_parameter, out.stop_gradient = message.is_parameter, message.stop_gradient
     out.extra = tuple(a.SerializePartialToString() for a in message.attrs)
     try:
-        out.declared = _declared(message, where, offset)
+        out.declared = _declared(message)
         if message.HasField("extra"):
             _extra(message, out)
         out.declared.form = out
     except ForeshapeError as error:
-        raise error if str(error).startswith(where) else FormatError(f"{where}: {error}, at byte {offset}") from None
+        raise FormatError(f"{where}: {error}, at byte {offset}") from None
     if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.type)):
         keep = pb.VarDesc()
         keep.CopyFrom(message)
@@ -93,7 +93,7 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
     return out
 
 
-def _declared(message: pb.VarDesc, where: str, offset: int) -> Declared:
+def _declared(message: pb.VarDesc) -> Declared:
     type = message.type
     of = kind_of_code(type.type)
     if message.HasField("extra") and message.extra.HasField("kind"):
@@ -108,10 +108,10 @@ def _declared(message: pb.VarDesc, where: str, offset: int) -> Declared:
     else:
         return Declared(of, None, None)
     if not tensor.HasField("data_type") or tensor.data_type not in DTYPE_OF_CODE:
-        raise FormatError(f"{where}: the element type is missing or is none of a tensor, at byte {offset}")
+        raise FormatError("the element type is missing or is none of a tensor")
     dims = tuple(tensor.dims)
     if not 0 <= level <= 8:
-        raise FormatError(f"{where}: a lod level must be from 0 to 8, not {level}, at byte {offset}")
+        raise FormatError(f"a lod level must be from 0 to 8, not {level}")
     of_type = DTYPE_OF_CODE[tensor.data_type]
     if not dims and (of is LOD_TENSOR_ARRAY or level):  # nothing was written to it; of what is ragged, not even its rows are described
         return Declared(of, of_type, None)

@@ -170,7 +170,7 @@ class Callback(ConstructorRepr):
                 out.numbers[name] = value
             else:
                 kind = type(value).__name__
-                raise ExecutionError(f"{out.kind}.{name} is kept, and must be a number, a text, None, or a dict of tensors; seen {kind}")
+                raise ExecutionError.must(f"{out.kind}.{name} is kept, and", "a number, a text, None, or a dict of tensors", kind)
         return out
 
     def take_kept(self, found: Kept) -> None:
@@ -186,7 +186,7 @@ class Callback(ConstructorRepr):
             now = getattr(self, name)
             numbers = isinstance(value, (int, float)) and isinstance(now, (int, float)) and isinstance(value, bool) is isinstance(now, bool)
             if value is not None and now is not None and not numbers and type(value) is not type(now):
-                raise FormatError(f"the checkpoint's {found.kind}.{name} must be as {now!r} is; seen {value!r}")
+                raise FormatError.must(f"the checkpoint's {found.kind}.{name}", f"as {now!r} is", f"{value!r}")
         for name, value in found.numbers.items():
             setattr(self, name, value)
         for name in tensors:
@@ -208,7 +208,7 @@ class Watch(Callback):
         self.metric = metric
         self.mode = mode if mode is not None else _mode_of(metric)
         if self.mode not in ("min", "max"):
-            raise ExecutionError(f"{type(self).__name__} cannot tell whether {metric!r} is better small or large: mode must be 'min' or 'max'; seen {mode!r}")
+            raise ExecutionError.must(f"{type(self).__name__} cannot tell whether {metric!r} is better small or large: mode", "'min' or 'max'", f"{mode!r}")
         self.best: float | None = None
 
     def _arguments(self) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ class EarlyStopping(Watch):
     ) -> None:
         super().__init__(metric, mode)
         if patience < 0 or min_change < 0:
-            raise ExecutionError(f"patience and min_change must be at least 0; seen {patience} and {min_change}")
+            raise ExecutionError.must("patience and min_change", "at least 0", f"{patience} and {min_change}")
         self.patience, self.restore_best, self.min_change = patience, restore_best, min_change
         self.waited = 0
         self.epoch = 0

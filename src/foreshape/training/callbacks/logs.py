@@ -69,7 +69,7 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 1) -> None:
         if every < 1:
-            raise ExecutionError(f"every must be at least 1 step; seen {every}")
+            raise ExecutionError.must("every", "at least 1 step", every)
         self.folder, self.every = folder, every
         self._writer: Any = None
         self._begun = False

@@ -24,7 +24,7 @@ class MovingAverage(Callback):
 
     def __init__(self, decay: float = 0.999, *, keep: bool = True) -> None:
         if not 0 < decay < 1:
-            raise ExecutionError(f"decay must be between 0 and 1; seen {decay}")
+            raise ExecutionError.must("decay", "between 0 and 1", decay)
         self.decay, self.keep = decay, keep
         self.steps = 0
         self.values: dict[str, Any] = {}

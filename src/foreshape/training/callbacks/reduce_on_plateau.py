@@ -25,7 +25,7 @@ class ReduceOnPlateau(Watch):
     ) -> None:  # fmt: skip
         super().__init__(metric, mode)
         if not 0 < factor < 1 or patience < 0 or min_change < 0:
-            raise ExecutionError(f"factor must be between 0 and 1, patience and min_change at least 0; seen {factor}, {patience} and {min_change}")
+            raise ExecutionError.must("factor", "between 0 and 1, patience and min_change at least 0", f"{factor}, {patience} and {min_change}")
         self.factor, self.patience, self.min_rate, self.min_change = factor, patience, min_rate, min_change
         self.waited = 0
 

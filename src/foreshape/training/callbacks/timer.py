@@ -20,7 +20,7 @@ class Timer(Callback):
 
     def __init__(self, trace: str | os.PathLike[str] | None = None, steps: tuple[int, int] = (5, 10)) -> None:
         if not 1 < steps[0] <= steps[1]:
-            raise ExecutionError(f"steps must be the first, from 2, and the last that are traced; seen {steps}")
+            raise ExecutionError.must("steps", "the first, from 2, and the last that are traced", steps)
         self.trace, self.traced = trace, steps
         self.steps = 0
         self.waiting = self.computing = 0.0
