@@ -1,6 +1,6 @@
-"""Memory: what a program needs before it runs, as numbers and as a formula, and where each buffer of a run may lie.
+"""Memory: the needs of a program before it runs, as numbers and as a formula, and an offset for each buffer of a run.
 
-`foreshape.memory.recomputation`, which changes programs so that they need less, is not imported with the rest: a run needs none of it.
+`foreshape.memory.recomputation`, for programs with less memory, is not imported with the rest: a run needs none of it.
 """
 
 from foreshape.memory.arena import arena

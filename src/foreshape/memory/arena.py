@@ -1,7 +1,7 @@
-"""The arena: offsets for buffers, from the cheapest way that reaches the least height there can be.
+"""The arena: offsets for buffers, by the cheapest way to the least possible height.
 
-In turn: allocators that walk through time (near-linear), placement in a dozen orders by first-fit and best-fit, placement again with the
-order improved, and the exact search, on the parts that are still too high. Each step is skipped when what is asked for is reached.
+In turn: allocators that walk through time (near-linear), placement in a dozen orders by first-fit and best-fit, placement again in improved orders, and the
+exact search, on the parts still too high. Each step is skipped once the aim is reached.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LONGEST_FOR_ORDERS = 30_000
 _ALL_ORDERS, _ALL, _SOME = 4_000, 12, 6
 _PLACEMENTS = 40_000
 _TO_COMPILE = {False: 30.0, True: 1.0}
-"""Seconds that must be left for the compiled search to be used, by whether it was compiled before (on this machine, by this user)."""
+"""The least seconds left for the compiled search, by whether it was compiled before (on this machine, by this user)."""
 _WORK = {(False, False): 32_000, (False, True): 2_000_000, (True, False): 0, (True, True): 400_000_000}
 """Steps of the search where no time is set, by whether it is compiled and whether a height is asked for."""
 _SHARE, _CLOSE = 0.3, 1.1
-"""The share of the time for which the search goes on as it is before it is compiled, if it is not close to the least height by then."""
+"""The share of the time for the search before it is compiled, unless it is close to the least height by then."""
 _FIRST_LOOK = 24
 """Steps of the search for each buffer before another strategy is tried, in the first round."""
 _RATE = {False: 20_000.0, True: 2_000_000.0}
-"""Steps of the search in a second, before that was measured."""
+"""Steps of the search in a second, before a measurement."""
 
 
 class _Clock:
@@ -46,7 +46,7 @@ class _Clock:
         return time.perf_counter() - self._start
 
     def share(self, waiting: int) -> _Clock:
-        """A clock for one of so many that wait for the time that is left."""
+        """Return a clock with the share of the time left for one of so many waiting."""
         return self if self.limit is None or waiting == 1 else _Clock(max(0.0, self.left() / waiting))
 
     def goes_on(self) -> bool:
@@ -54,16 +54,16 @@ class _Clock:
 
 
 def arena(lower: Any, upper: Any, size: Any, within: int | None = None, time_limit: float | None = None) -> Ints:
-    """Offsets (int64) at which no two buffers that are alive at once share a byte, their highest end as low as could be found.
+    """Return offsets (int64): no two buffers alive at once share a byte, and their highest end is as low as could be found.
 
-    lower, upper and size are arrays of whole numbers: a buffer's first step, the step after its last, its bytes. Where `within` is
-    given, the first layout found that fits in so many bytes is the answer, and it is an error (MemoryPlanError) if there is none to be
-    found. Up to 30,000 buffers in one part the answer is never higher than first-fit by size and best-fit by size.
+    lower, upper and size are arrays of whole numbers: a buffer's first step, the step after its last, its bytes. With `within`, the first layout found within
+    so many bytes is the result, and it is an error (MemoryPlanError) if none is found. Up to 30,000 buffers in one part the result is never higher than
+    first-fit by size and best-fit by size.
 
-    `time_limit` is in seconds; the first layouts are finished even if they take longer. Without it the effort is counted in steps, so
-    that equal input gives equal offsets everywhere (but with and without numba, whose effort differs). With it, equal input gives equal
-    offsets wherever the least height or `within` is reached before the time is up; else a faster machine may find a better layout. Numba,
-    if it is installed, is used only where cheaper ways did not reach the aim and `within` or the time left allow for compiling.
+    `time_limit` is in seconds; the first layouts are finished even if they take longer. Without it the effort is counted in steps: equal input gives equal
+    offsets everywhere (but with and without numba, whose effort differs). With it, equal input gives equal offsets wherever the least height or `within` is
+    reached before the time is up. Otherwise a faster machine may find a better layout. Numba, if installed, is used only if cheaper ways missed the aim and
+    `within` or the time left allow for compiling.
     """
     buffers = checked(lower, upper, size)
     if within is not None and (_not_bytes(within)):
@@ -98,12 +98,12 @@ def _advice(time_limit: float | None) -> str:
 
 
 def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bool, clock: _Clock) -> Ints:
-    """Offsets of buffers whose steps are sections; better than the aim is not needed."""
+    """Return offsets of buffers whose steps are sections; better than the aim is not needed."""
     offsets = _over_time(buffers, aim, clock)
     if height(buffers, offsets) <= aim:
         return offsets
     pieces = list(parts(buffers))
-    for _ in range(1 if clock.limit is None else 4):  # what one part leaves of its share of the time is for those before it, too
+    for _ in range(1 if clock.limit is None else 4):  # the rest of one part's share of the time is for the parts before it, too
         ends = [int((offsets[part] + buffers.size[part]).max()) for part in pieces]
         too_high = sorted((k for k, end in enumerate(ends) if end > aim), key=lambda k: -ends[k])
         enough = aim
@@ -115,12 +115,12 @@ def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bo
                 piece = Buffers(piece.lower - start, piece.upper - start, piece.size)
                 within = Sections(piece.lower, piece.upper, span.total[start : start + int(piece.upper.max())])
                 offsets[part] = _piece(piece, within, steps[part], offsets[part], enough, asked, clock.share(waiting))
-                enough = max(enough, int((offsets[part] + piece.size).max()))  # what is as high as another part need not be lower
+                enough = max(enough, int((offsets[part] + piece.size).max()))  # a part need not be lower than another
     return offsets
 
 
 def _over_time(buffers: Buffers, aim: int, clock: _Clock) -> Ints:
-    """The best of the allocators that walk through time."""
+    """Return the best layout of the allocators that walk through time."""
     lengths = np.sort(buffers.upper - buffers.lower)
     best = in_time(buffers, "first")
     assert best is not None
@@ -158,24 +158,24 @@ def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int
 
 
 def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _Clock) -> Ints:
-    """The exact search: first as it is, then compiled where that pays."""
+    """Return the layout of the exact search: first in Python, then compiled if worth it."""
     hunt = _Hunt(buffers, best, max(aim, int(span.total.max())), asked, clock)
     later = _compile(asked, clock)
     if not (later and clock.limit is not None and is_compiled()):
         hunt.go(Searcher(buffers, span.total, steps, fast=False), later)
     if hunt.height > hunt.least and _compile(asked, clock):
         searcher = Searcher(buffers, span.total, steps, fast=True)
-        searcher.look(STRATEGIES[0], hunt.least, 1)  # compiles it, so that its speed can be measured
+        searcher.look(STRATEGIES[0], hunt.least, 1)  # compile it, to measure its speed
         hunt.go(searcher, later=False)
     return hunt.best
 
 
 class _Hunt:
-    """Looking for less than the best height, at the least one and on the way to it, with effort that doubles."""
+    """A search below the best height, at the least one and on the way to it, with effort that doubles."""
 
     def __init__(self, buffers: Buffers, best: Ints, least: int, asked: bool, clock: _Clock) -> None:
         self.best, self.height, self.asked, self.clock = best, height(buffers, best), asked, clock
-        self._buffers, self._unit = buffers, int(np.gcd.reduce(buffers.size))  # every height that is reached is a sum of sizes
+        self._buffers, self._unit = buffers, int(np.gcd.reduce(buffers.size))  # every possible height is a sum of sizes
         self.least = least // self._unit * self._unit
 
     def go(self, searcher: Searcher, later: bool) -> None:
@@ -201,7 +201,7 @@ class _Hunt:
                     if found is not None:
                         self.best, self.height = found, height(self._buffers, found)
                     elif outcome == IMPOSSIBLE:
-                        if self.asked and target == self.least:  # nothing can reach what is asked for
+                        if self.asked and target == self.least:  # nothing can reach the wanted height
                             self.least = self.height
                             return
                         self.least = target + self._unit
@@ -209,7 +209,7 @@ class _Hunt:
 
 
 def _compile(asked: bool, clock: _Clock) -> bool:
-    """Whether the compiled search is at hand, or worth the time that compiling takes; without a limit only the question decides."""
+    """Return True if the compiled search is ready, or worth the time of compiling; without a limit only the caller's wish counts."""
     if not can_compile():
         return False
     return asked if clock.limit is None else clock.left() > _TO_COMPILE[True] and clock.left() > _TO_COMPILE[is_compiled()]

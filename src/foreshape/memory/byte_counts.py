@@ -12,7 +12,7 @@ _BYTES = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([KMGTP]?)((?<=[A-Z])
 
 
 def byte_text(count: int | float) -> str:
-    """A number of bytes as a person writes it: ``4.1 MiB``."""
+    """Return a number of bytes as a person writes it: ``4.1 MiB``."""
     size, unit = float(count), 0
     while abs(size) >= 1024 and unit + 1 < len(_UNITS):
         size, unit = size / 1024, unit + 1
@@ -20,11 +20,11 @@ def byte_text(count: int | float) -> str:
 
 
 def bytes_of(given: int | str) -> int:
-    """A number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
+    """Return a number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
     if isinstance(given, str):
         found = _BYTES.match(given)
         if found is not None:
-            from fractions import Fraction  # which an executor without words for its limit has no need of
+            from fractions import Fraction  # an executor without words for its limit does not need it
 
             value, unit, binary = found.groups()
             base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024

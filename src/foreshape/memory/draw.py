@@ -1,4 +1,4 @@
-"""The arena as a drawing: offset against op, every buffer a box coloured by what it is for."""
+"""A drawing of the arena: offset against op, every buffer a box coloured by its class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLOURS: dict[str, str] = {
     TEMPORARIES: "#8fbf8f",
     WORKSPACE: "#c25b8c",
 }
-"""Of each class; apart from each other also for those who see few colours, by lightness."""
+"""The colours of the classes, of different lightness for the colour-blind."""
 _LABELS = 40
 
 
@@ -30,7 +30,7 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
     """Draw a plan into an image file.
 
     Raises:
-        FormatError: an ending that is no image's. MemoryPlanError: a symbol without a value.
+        FormatError: the file has no ending of an image. MemoryPlanError: a symbol has no value.
     """
     require_image(path)
     buffers, line, held = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
@@ -86,7 +86,7 @@ def _boxes(axes: Any, buffers: Sequence[Buffer], scale: float, steps: int, heigh
     thin = 0.6 if len(shown) < 400 else 0.25 if len(shown) < 3000 else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=[COLOURS[b.what] for b in shown], edgecolors="white", linewidths=thin))
     for b in sorted(shown, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
-        room = (b.last + 1 - b.first) / steps * 125  # characters that go in, roughly
+        room = (b.last + 1 - b.first) / steps * 125  # characters in a box, roughly
         name = escape(b.name)
         if b.size / max(height, 1) > 0.028 and room >= min(len(name), 12):
             name = name if len(name) <= room else "…" + name[1 - int(room) :]  # the ends of names tell them apart

@@ -1,4 +1,4 @@
-"""The figures of a liveness: what is needed when, for given sizes and as a formula, and where each buffer lies."""
+"""The figures of a liveness: the needs over time, for given sizes and as a formula, and the offset of each buffer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FEW_PIECES = 4
 
 
 class Buffer(NamedTuple):
-    """One piece of the arena: bytes, the ops (positions, both included) from and to which it is needed, and where it lies.
+    """One piece of the arena: bytes, its offset, and the first and last op (positions) that need it.
 
-    Views, and results in the memory of their operands, are in the record of what they live in.
+    Views, and results in the memory of their operands, are in the record of their memory.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Buffer(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A value that is alive at the peak: its name, bytes, what it is for, its type and dims, and the user's line that made it."""
+    """A value alive at the peak: its name, bytes, class, type and dims, and the user's line of its op."""
 
     name: str
     size: int
@@ -54,28 +54,30 @@ class Figures:
     def __init__(self, live: Liveness) -> None:
         self.live = live
         self.symbols: frozenset[str] = frozenset(n for r in _all_records(self.live) for n in symbols_of(r.size))
-        """The names of the symbols that the memory depends on."""
+        """The names of the symbols in the sizes."""
         self.leading: tuple[str, ...] = tuple(_leading(self.live))
-        """The symbols that say how many rows the inputs have; of ragged inputs, how many sequences."""
+        """The symbols of the numbers of rows of inputs; of ragged inputs, of sequences."""
         self._formula: Formula | None = None
 
     @property
     def ops(self) -> list[Op]:
-        """The ops in the order in which they run, which positions count: the program's own, or one that needs less memory."""
+        """Return the ops in the order of their positions: the program's own, or one with less memory."""
         return self.live.ops
 
     # --- numbers
 
     def peak(self, **symbols: int) -> int:
-        """The most bytes that are held at once in a run: parameters and state, inputs, and what is alive at the worst op.
+        """Return the most bytes held at once in a run: parameters and state, inputs, and the values alive at the worst op.
 
-        What is not known of an op's memory is left out; `unknown` says of which ops.
+        Unknown parts of an op's memory are left out; `unknown` tells their ops.
         """
         return self.held(**symbols) + self.lower_bound(**symbols)
 
     def unknown(self, **symbols: int) -> list[Unknown]:
-        """The ops of whose memory a part is not known, since a rule of their operator fails, and why: all figures leave that part out.
-        With values of the symbols, those too whose rules give no bytes for these."""
+        """Return the ops with a part of unknown memory, since a rule of their operator fails, and why: all figures leave it out.
+
+        With values of the symbols, ops whose rules give no bytes for these are included.
+        """
         found = list(self.live.unknown)
         if symbols:
             values = self._values(symbols)
@@ -84,16 +86,16 @@ class Figures:
         return found
 
     def held(self, **symbols: int) -> int:
-        """The bytes that are kept from run to run: parameters and optimizer state."""
+        """Return the bytes kept from run to run: parameters and optimizer state."""
         values = self._values(symbols, {n for r in self.live.held for n in symbols_of(r.size)})
         return sum(number(r.size, values) for r in self.live.held)
 
     def lower_bound(self, **symbols: int) -> int:
-        """The largest sum of the sizes in the arena that are needed at one op: no layout can be smaller."""
+        """Return the largest sum of the sizes in the arena at one op: no layout can be smaller."""
         return int(self.timeline(**symbols).max(initial=0))
 
     def timeline(self, **symbols: int) -> Any:
-        """The bytes of the arena that are needed at every op of the global block: int64 ``[ops]``."""
+        """Return the bytes of the arena needed at every op of the global block: int64 ``[ops]``."""
         sizes, records = self._sizes(symbols)
         change = numpy.zeros(self.live.positions + 1, dtype=numpy.int64)
         numpy.add.at(change, [r.counted for r in records], sizes)
@@ -101,7 +103,7 @@ class Figures:
         return numpy.cumsum(change)[: self.live.positions]
 
     def arena(self, **symbols: int) -> int:
-        """The bytes of the arena in the layout that was found."""
+        """Return the bytes of the arena in the layout found."""
         return max((b.offset + b.size for b in self.buffers(**symbols)), default=0)
 
     def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
@@ -113,7 +115,7 @@ class Figures:
         return [Buffer(r.name, size, min(r.counted, r.last), r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
 
     def breakdown(self, **symbols: int) -> dict[str, int]:
-        """What the bytes at the peak are for."""
+        """Return the bytes at the peak by class."""
         out: dict[str, int] = dict.fromkeys(CLASSES, 0)
         values = self._values(symbols)
         for r in self.live.held:
@@ -123,23 +125,23 @@ class Figures:
         return out
 
     def holders(self, **symbols: int) -> list[Holder]:
-        """What is alive at the peak, the largest first, parameters and state included."""
+        """Return the values alive at the peak, the largest first, parameters and state included."""
         values = self._values(symbols)
         alive = self._alive_at_peak(values) + [(r, number(r.size, values)) for r in self.live.held]
         return [Holder(r.name, size, r.what, _spec(r), _line(r)) for r, size in sorted(alive, key=lambda a: (-a[1], a[0].name)) if size]
 
     def peak_position(self, **symbols: int) -> int:
-        """The position of the op at which most is needed."""
+        """Return the position of the op with the peak."""
         line = self.timeline(**symbols)
         return int(line.argmax()) if len(line) else 0
 
     def largest(self, name: str, /, within: int | str, **symbols: int) -> int:
-        """The largest value of a symbol with which the peak is at most ``within`` (bytes, or as "16 GiB").
+        """Return the largest value of a symbol with a peak of at most ``within`` (bytes, or as "16 GiB").
 
-        The peak need not grow with every step: a little more may be needed for a remainder than for the next size that has none.
+        The peak need not grow with every step: a remainder may need a little more than the next size without one.
 
         Raises:
-            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol, or rises and falls with it all the way.
+            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol, or rises and falls all the way.
         """
         limit = bytes_of(within)
         formula = self.peak_formula()
@@ -154,14 +156,14 @@ class Figures:
         return found
 
     def peak_op(self, **symbols: int) -> Op | None:
-        """The op at which most is needed; None where there are no ops."""
+        """Return the op with the peak; None without ops."""
         ops = self.ops
         return ops[self.peak_position(**symbols)] if ops else None
 
     # --- the formula
 
     def peak_formula(self) -> Formula:
-        """The peak as a formula: the largest of some sums of products of the program's symbols."""
+        """Return the peak as a formula: the largest of some sums of products of the program's symbols."""
         if self._formula is None:
             terms = Terms(s for r in _all_records(self.live) for s in _either(r) or (r.size,))
             base = numpy.zeros(len(terms), dtype=numpy.int64)
@@ -172,7 +174,7 @@ class Figures:
         return self._formula
 
     def peak_words(self, **symbols: int) -> str:
-        """The formula where it is short; of a long one the piece that is the largest with these values. Then, what it leaves out."""
+        """Return the formula if short, else its largest piece with these values. The parts left out follow."""
         formula, left_out = self.peak_formula(), unknown_words(self.unknown(**symbols))
         if len(formula) <= _FEW_PIECES:
             return f"{formula}{left_out}"
@@ -184,7 +186,7 @@ class Figures:
         return self.leading if name == "batch" and name not in self.symbols else (name,)
 
     def _values(self, symbols: Mapping[str, Any], needed: Collection[str] | None = None) -> dict[str, int]:
-        """The values of all symbols that are needed. Raises `MemoryPlanError` where one is missing, or is no size."""
+        """Return the values of all needed symbols. Raise `MemoryPlanError` if one is missing, or is no size."""
         values: dict[str, int] = {}
         for name, value in symbols.items():
             if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= (size := index(value)) <= INT64_MAX:
@@ -212,7 +214,7 @@ class Figures:
         return numpy.array(sizes, dtype=numpy.int64), records
 
     def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[Record, int]]:
-        """What is in the arena at the peak; of an op that runs a block, what is alive within it then."""
+        """Return the records in the arena at the peak; for an op with a block, the records alive within it then."""
         values, at = self._values(symbols), self.peak_position(**symbols)
         return [one for r in self.live.records if r.counted <= at <= r.last for one in _parts(r, values)]
 
@@ -229,7 +231,7 @@ def _leading(live: Liveness) -> Iterator[str]:
 
 
 def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]]:
-    """A record with its bytes; of an op that runs a block, those of the worst position within."""
+    """Return a record with its bytes; for an op with a block, the records of the worst position within."""
     if record.inner is None:
         return [(record, _workspace(record, values) or 0 if record.what == WORKSPACE else number(record.size, values))]
     inner = record.inner
@@ -248,12 +250,12 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
 
 
 def record_size(record: Record, values: Mapping[str, int]) -> int:
-    """The bytes of a record; of an op that runs a block, those at the worst position within."""
+    """Return the bytes of a record; for an op with a block, at the worst position within."""
     return sum(size for _, size in _parts(record, values))
 
 
 def _workspace(record: Record, values: Mapping[str, int]) -> int | None:
-    """The bytes of a kernel's workspace; None where its operator's rule gives none with these sizes. 0 of another record."""
+    """Return the bytes of a kernel's workspace; None where its operator's rule gives none with these sizes. 0 of another record."""
     if record.what != WORKSPACE:
         return 0
     try:
@@ -268,7 +270,7 @@ def _add(row: Any, terms: Terms, size: Size, sign: int) -> None:
 
 
 def _rows(live: Liveness, terms: Terms) -> Any:
-    """What is needed at each op, as coefficients of the terms; for an op that runs a block a row for each op inside of it."""
+    """Return the needs at each op, as coefficients of the terms; for an op with a block a row for each op inside of it."""
     change = numpy.zeros((live.positions + 1, len(terms)), dtype=numpy.int64)
     inner: dict[int, list[Liveness]] = {}
     ways: dict[int, list[tuple[Size, ...]]] = {}
@@ -298,7 +300,7 @@ def _rows(live: Liveness, terms: Terms) -> Any:
 
 
 def _either(record: Record) -> tuple[Size, ...] | None:
-    """The sizes of which a kernel's workspace is the largest, where it is the largest of several."""
+    """Return the sizes in the maximum that is a kernel's workspace; None if it is no maximum."""
     atom = only_atom(record.size) if record.what == WORKSPACE else None
     return atom.args if atom is not None and atom.op == "max" else None
 

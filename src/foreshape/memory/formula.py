@@ -19,7 +19,7 @@ from foreshape.text.literal import quoted
 
 
 class Terms:
-    """The products of symbols that occur in some sizes, numbered.
+    """The products of symbols in some sizes, numbered.
 
     Raises:
         MemoryPlanError: sizes whose sum may be past a 64-bit integer.
@@ -38,11 +38,11 @@ class Terms:
         return len(self._columns)
 
     def monomials(self) -> list[Monomial]:
-        """The products, by number."""
+        """Return the products, by number."""
         return list(self._columns)
 
     def of(self, size: Size) -> list[tuple[int, int]]:
-        """A size as (number of the product, coefficient) pairs."""
+        """Return a size as (number of the product, coefficient) pairs."""
         found = self._of.get(size)
         if found is None:
             terms = size.terms if isinstance(size, Dim) else (((), size),)
@@ -54,8 +54,8 @@ class Formula:
     """``max`` over some pieces, each a polynomial in the symbols with whole coefficients, in bytes.
 
     Args:
-        sizes: the terms that the pieces are made of.
-        counts: ``[pieces, sizes]``: how often each is in each piece.
+        sizes: the terms of the pieces.
+        counts: ``[pieces, sizes]``: the count of each in each piece.
     """
 
     def __init__(self, sizes: Sequence[Size], counts: Any) -> None:
@@ -70,7 +70,7 @@ class Formula:
 
     @classmethod
     def of_pieces(cls, terms: Terms, pieces: Any) -> Formula:
-        """From the coefficients of the terms, ``[pieces, terms]``."""
+        """Return the formula of the coefficients of the terms, ``[pieces, terms]``."""
         made = object.__new__(cls)
         pieces = _envelope(pieces)
         made._monomials = terms.monomials()
@@ -78,29 +78,29 @@ class Formula:
         return made
 
     def substituted(self, values: Mapping[str, Size]) -> Formula:
-        """The formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
+        """Return the formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
         return Formula([substitute(product([of_atom(atom) for atom in m]), values) for m in self._monomials], self._pieces)
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """The names of the symbols that it depends on."""
+        """Return the names of its symbols."""
         used = self._pieces.any(axis=0)
         return frozenset(n for m, u in zip(self._monomials, used.tolist(), strict=True) if u for atom in m for n in symbols_of(of_atom(atom)))
 
     def __call__(self, values: Mapping[str, int]) -> int:
-        """The number of bytes. Raises `MemoryPlanError` where a symbol has no value."""
+        """Return the number of bytes. Raises `MemoryPlanError` where a symbol has no value."""
         require_values(self.symbols, values)
         factors = self._factors(values)
         return max((sum(c * f for c, f in zip(piece, factors, strict=True) if c) for piece in self.pieces), default=0)
 
     def at(self, values: Mapping[str, int]) -> str:
-        """The piece that is the largest with these values, as a person reads it. Raises `MemoryPlanError` where a symbol has no value."""
+        """Return the largest piece with these values, in words. Raise `MemoryPlanError` if a symbol has no value."""
         require_values(self.symbols, values)
         factors = self._factors(values)
         return self._text(max(self.pieces, key=lambda p: sum(c * f for c, f in zip(p, factors, strict=True) if c))) if self.pieces else "0 B"
 
     def __len__(self) -> int:
-        """How many pieces it has."""
+        """Return the number of its pieces."""
         return len(self._pieces)
 
     def _factors(self, values: Mapping[str, int]) -> list[int]:
@@ -114,18 +114,18 @@ class Formula:
 
     @cached_property
     def _factored(self) -> list[tuple[list[Dim], frozenset[str]]]:
-        """For each product its factors, and the symbols in them."""
+        """Return the factors of each product, and their symbols."""
         of = [[of_atom(atom) for atom in m] for m in self._monomials]
         return [(sizes, frozenset(n for size in sizes for n in symbols_of(size))) for sizes in of]
 
     @cached_property
     def pieces(self) -> list[list[int]]:
-        """For each piece the coefficients of the products of symbols."""
+        """Return the coefficients of the products of symbols, for each piece."""
         return self._pieces.tolist()
 
     @property
     def factors(self) -> list[list[Dim]]:
-        """For each product of symbols its factors."""
+        """Return the factors of each product of symbols."""
         return [sizes for sizes, _ in self._factored]
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class Formula:
     __repr__ = __str__
 
     def brief(self, words: Callable[[str], str] = str, most: int = 4, width: int = 110) -> list[str]:
-        """Its sums in a line each, as ``words`` has them; how many of their terms, and of the sums, are left out, is told in their place."""
+        """Return its sums in a line each, as ``words`` has them. The number of terms and sums left out stands in their place."""
         found = list(dict.fromkeys(tuple(map(words, self._terms(p))) for p in self._pieces.tolist())) or [("0 B",)]
         left_out = [f"... {plural(len(found) - most, 'more sum')}"] if len(found) > most else []
         return [*(_begun(terms, width) for terms in found[:most]), *left_out]
@@ -145,7 +145,7 @@ class Formula:
         return _sum_text(self._terms(piece))
 
     def _terms(self, piece: Sequence[int]) -> list[str]:
-        """What is added up, what is added in some cases only at the end."""
+        """Return the terms of a sum, conditional ones at the end."""
         groups: dict[Monomial, list[str]] = {}
         for m, c in zip(self._monomials, piece, strict=True):
             if c:
@@ -159,14 +159,14 @@ class Formula:
 
 
 def peak_lines(formula: Formula, words: Callable[[str], str] = str, width: int = 110) -> list[str]:
-    """``peak = ...`` in one line where it is short, or in a few."""
+    """Return ``peak = ...`` in one line if short, or in a few."""
     lines = formula.brief(words, width=width)
     one = f"peak = {lines[0]}" if len(lines) == 1 else f"peak = max({', '.join(lines)})"
     return [one] if len(lines) == 1 or len(one) <= width else ["peak = max(", *(f"    {line}," for line in lines[:-1]), f"    {lines[-1]})"]
 
 
 def _begun(terms: Sequence[str], width: int) -> str:
-    """As many terms of a sum as a line has room for, and how many more there are."""
+    """Return as many terms of a sum as a line has room for, and how many more there are."""
     count = len(terms)
     while count > 1 and len(_sum_text(terms[:count])) > (width if count == len(terms) else width - 20):
         count -= 1
@@ -179,7 +179,7 @@ def _sum_text(terms: Sequence[str]) -> str:
 
 
 def _product_text(count: int, atoms: Sequence[Atom]) -> str:
-    """So many bytes times some atoms; of one minimum or maximum alone, that of as many bytes: ``min(264 B*words, 1.1 MiB)``."""
+    """Return so many bytes times some atoms; for a single minimum or maximum, its arguments in bytes: ``min(264 B*words, 1.1 MiB)``."""
     if len(atoms) == 1 and atoms[0].op in ("min", "max"):
         return f"{atoms[0].op}({', '.join(_bytes_text(count, a) for a in atoms[0].args)})"
     return "*".join([byte_text(count), *map(str, atoms)])
@@ -193,7 +193,7 @@ def _bytes_text(count: int, size: Size) -> str:
 
 
 def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
-    """Raise `MemoryPlanError` with the names of the symbols that have no value."""
+    """Raise `MemoryPlanError` with the names of the symbols without a value."""
     missing = sorted(set(symbols) - values.keys())
     if missing:
         plain = all(n.isidentifier() and not iskeyword(n) for n in missing)
@@ -205,7 +205,7 @@ def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
 
 
 def _is_switch(atom: Atom) -> bool:
-    """Whether an atom is 0 or 1: ``min(1, ...)`` of sizes, which are at least 0."""
+    """Return True if an atom is 0 or 1: ``min(1, ...)`` of sizes, which are at least 0."""
     return atom.op == "min" and len(atom.args) == 2 and 1 in atom.args
 
 
@@ -221,7 +221,7 @@ def _switch_text(atom: Atom) -> str:
 
 
 def _limits(monomials: Sequence[Monomial], pieces: Any) -> tuple[Any, Any]:
-    """Pieces that are never below, and pieces that are never above: where a factor is 0 or 1, a term is at most as large as without it."""
+    """Return lower and upper bounds of the pieces: with a factor of 0 or 1, a term is at most as large as without it."""
     base: dict[Monomial, int] = {m: at for at, m in enumerate(monomials)}
     upper, lower = pieces.copy(), pieces.copy()
     for at, m in enumerate(monomials):
@@ -233,16 +233,16 @@ def _limits(monomials: Sequence[Monomial], pieces: Any) -> tuple[Any, Any]:
         if plain in base:
             upper[:, base[plain]] += numpy.maximum(column, 0)
             lower[:, base[plain]] += numpy.minimum(column, 0)
-        else:  # nothing else has these symbols: it stays what it is above, and counts nothing below where it is positive
+        else:  # nothing else has these symbols: it stays as it is above, and counts nothing below if positive
             upper[:, at] = column
             lower[:, at] = numpy.minimum(column, 0)
     return upper, lower
 
 
 def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
-    """The rows that no other row is at least as large as in every coefficient: only they can be the largest.
+    """Return the rows without another row at least as large in every coefficient: only they can be the largest.
 
-    ``upper`` and ``lower`` are limits of the rows in the same terms: a row whose upper limit is below another's lower one falls too.
+    ``upper`` and ``lower`` are limits of the rows in the same terms: a row with an upper limit below another's lower one falls too.
     """
     if not len(pieces):
         return pieces
@@ -261,7 +261,7 @@ def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
     for at in range(len(pieces)):
         others = kept.copy()
         kept[at] = not ((pieces[others] >= pieces[at]).all(axis=1) | (lower[others] >= upper[at]).all(axis=1)).any()
-    # a row that stands before another in this order may still be below it
+    # an earlier row in this order may still be below it
     for at in numpy.flatnonzero(kept):
         kept[at] = False
         kept[at] = not ((pieces[kept] >= pieces[at]).all(axis=1) | (lower[kept] >= upper[at]).all(axis=1)).any()
@@ -269,7 +269,7 @@ def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
 
 
 def _envelope(pieces: Any) -> Any:
-    """Of rows that differ in a constant and in one other coefficient only, those that are the largest somewhere: lines from 0 on."""
+    """Return the largest rows anywhere, among rows with differences in a constant and one other coefficient only: lines from 0 on."""
     if len(pieces) <= 8 or pieces.shape[1] < 2:
         return pieces.copy()
     column = 1 + int(numpy.argmax([len(numpy.unique(pieces[:, at])) for at in range(1, pieces.shape[1])]))
@@ -288,5 +288,5 @@ def _envelope(pieces: Any) -> Any:
 
 
 def _is_below(a: tuple[int, int, int], b: tuple[int, int, int], c: tuple[int, int, int]) -> bool:
-    """Whether of three lines, by rising slope and falling constant, the middle one is nowhere above both others."""
+    """Return True if the middle one of three lines, by rising slope and falling constant, is nowhere above both others."""
     return (a[1] - c[1]) * (b[0] - a[0]) <= (a[1] - b[1]) * (c[0] - a[0])

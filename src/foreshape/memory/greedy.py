@@ -1,8 +1,8 @@
 """Layouts made in one pass: buffers placed one after the other in some order, or as time goes by.
 
-`in_order` puts each buffer into the lowest gap (first-fit) or the tightest one (best-fit) that those placed before it leave; its work grows
-with the square of the number of buffers, in numpy. `in_time` is an allocator that is told the future: it walks through the steps once,
-near-linearly, and can keep what lives long at the bottom and what dies soon at the top, so that neither splits the other's room.
+`in_order` puts each buffer into the lowest gap (first-fit) or the tightest one (best-fit) left by earlier ones; its work grows with the square of the number
+of buffers, in numpy. `in_time` is an allocator that knows the future. It walks through the steps once, near-linearly. It can keep long lifetimes at the
+bottom and short ones at the top, so that neither splits the other's room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def height(buffers: Buffers, offsets: Ints) -> int:
 
 
 def orders(buffers: Buffers, sections: Sections) -> dict[str, Ints]:
-    """Orders worth trying with `in_order`, the ones that are asked for most at the front."""
+    """Return the orders worth trying with `in_order`, the best ones first."""
     lower, size = buffers.lower, buffers.size
     length = sections.end - sections.first
     area = size.astype(np.float64) * length
@@ -46,13 +46,13 @@ def orders(buffers: Buffers, sections: Sections) -> dict[str, Ints]:
 
 
 def in_order(buffers: Buffers, order: Ints, best_fit: bool = False, below: int = _ENDLESS) -> Ints | None:
-    """Offsets of the buffers placed in this order, or None as soon as one ends at or above `below`."""
+    """Return offsets of the buffers placed in this order, or None as soon as one ends at or above `below`."""
     offsets, placed = place(buffers, order, best_fit, below)
     return offsets if placed == len(order) else None
 
 
 def place(buffers: Buffers, order: Ints, best_fit: bool = False, below: int = _ENDLESS) -> tuple[Ints, int]:
-    """Offsets, and how many buffers were placed in this order before one did not end below `below`."""
+    """Return offsets, and how many buffers were placed in this order before one did not end below `below`."""
     count = len(order)
     placed = np.empty((4, count), np.int64)  # kept in order of offset: lower, upper, offset, end
     offsets = np.zeros(count, np.int64)
@@ -84,10 +84,10 @@ def place(buffers: Buffers, order: Ints, best_fit: bool = False, below: int = _E
 
 
 def in_time(buffers: Buffers, rule: str, backwards: bool = False, ceiling: int = 0, long: int = 0, below: int = _ENDLESS) -> Ints | None:
-    """Offsets given by an allocator that walks through time, or None as soon as a buffer ends at or above `below`.
+    """Return the offsets of an allocator that walks through time, or None as soon as a buffer ends at or above `below`.
 
-    rule: "first" takes the lowest gap that fits, "best" the tightest; "ends" the lowest for buffers that live at least `long` steps,
-    and for the others the highest that lies under `ceiling`, and lowest where none does.
+    Rule "first" takes the lowest gap that fits, "best" the tightest. "ends" takes the lowest for buffers of at least `long` steps. For the others it takes
+    the highest under `ceiling`, or else the lowest.
     """
     lower, upper = (-buffers.upper, -buffers.lower) if backwards else (buffers.lower, buffers.upper)
     length: list[int] = (upper - lower).tolist()

@@ -1,8 +1,8 @@
-"""Layouts made better by making them again: whatever does not fit is placed earlier the next time.
+"""Layouts improved by repetition: a buffer that does not fit is placed earlier the next time.
 
-The order of placement is all that changes ("squeaky wheel" optimization, Joslin and Clements 1999). A pass ends at the first buffer that
-does not fit below the best height so far; it moves towards the front, a little chance keeps the order from running in circles, and after
-some passes without gain the order starts again from the best layout, bottom up.
+Only the order of placement changes ("squeaky wheel" optimization, Joslin and Clements 1999). A pass ends at the first buffer that does not fit below the best
+height so far. It moves towards the front, and a little chance keeps the order from running in circles. After some passes without gain the order starts again
+from the best layout, bottom up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATIENCE = 40
 
 
 def improve(buffers: Buffers, order: Ints, best: Ints, target: int, placements: int, go_on: Callable[[], bool], seed: int = 0) -> Ints:
-    """The best offsets reached with about so many placements from this order, ended early at the target or where `go_on` says no."""
+    """Return the best offsets reached with about so many placements from this order, ended early at the target or where `go_on` says no."""
     chance = np.random.default_rng(seed)
     count, since = len(order), 0
     reached = height(buffers, best)

@@ -1,4 +1,4 @@
-"""The largest size with which a formula is within a limit: ranges of sizes are halved, by what the formula can be at least and at most in each."""
+"""The largest size with a formula within a limit: ranges of sizes are halved, by the bounds of the formula in each."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ Range: TypeAlias = "tuple[int, int]"
 
 
 def largest(formula: Formula, names: Collection[str], given: Mapping[str, int], limit: int) -> int | None:
-    """The largest size up to `MOST` with which a formula is at most ``limit``; None where it is more with every size.
+    """Return the largest size up to `MOST` with a formula of at most ``limit``; None if it is more with every size.
 
-    A formula need not grow: where more is needed for a remainder than for the next size that has none, or for one way to compute than for
-    another that begins at a larger size, that is found too.
+    A formula need not grow. A remainder may need more than the next size without one, or one way to compute more than another. Both are found too.
 
     Args:
-        names: the symbols that are this size.
+        names: the symbols of this size.
         given: the values of all others.
 
     Raises:
-        MemoryPlanError: it rises and falls so often that too many sizes would have to be asked.
+        MemoryPlanError: it rises and falls so often that too many sizes would be asked.
     """
     others = {n: (v, v) for n, v in given.items()}
     asked = 0
@@ -43,14 +42,14 @@ def largest(formula: Formula, names: Collection[str], given: Mapping[str, int], 
         low, high = _of_formula(formula, {**others, **dict.fromkeys(names, (first, last))})
         if high <= limit:
             return last
-        if low <= limit:  # which it is in part of the range: it has more than one size
+        if low <= limit:  # it is in part of the range, of more than one size
             middle = isqrt(first * last) if last > 4 * first else (first + last) // 2  # small sizes are as likely as large ones
             waiting += [(first, middle), (middle + 1, last)]
     return None
 
 
 def _of_formula(formula: Formula, values: Mapping[str, Range]) -> Range:
-    """What it can be at least and at most."""
+    """Return the least and the most of a formula in these ranges."""
     known: dict[Size, Range] = {}
     factors = [_product([_of(size, values, known) for size in sizes]) for sizes in formula.factors]
     sums = [_sum([(c, f) for c, f in zip(piece, factors, strict=True) if c]) for piece in formula.pieces]
@@ -84,7 +83,7 @@ def _of_atom(atom: Atom, values: Mapping[str, Range], known: dict[Size, Range]) 
     ranges = [_of(a, values, known) for a in atom.args]
     if atom.op in ("//", "%"):
         (low, high), (least, most) = ranges
-        least, most = max(least, 1), max(most, 1)  # what divides is no size below that
+        least, most = max(least, 1), max(most, 1)  # a divisor is no size below 1
         if atom.op == "//":
             return min(low // most, low // least), max(high // least, high // most)
         return (low % most, high % most) if least == most and low // most == high // most else (0, most - 1)

@@ -1,16 +1,16 @@
 """Exact search for a layout within a height, after MiniMalloc (Moffitt, ASPLOS 2023); written anew from the paper's ideas.
 
-Any layout can be pushed down until each buffer lies on the ground or on another one; such a layout is found by placing the buffers in
-order of their offsets, each at the least offset that those below it leave. The search tries such orders, depth first:
+Any layout can be pushed down until each buffer lies on the ground or on another one. Placing the buffers in order of their offsets finds it, each at the
+least offset above the ones below it. The search tries such orders, depth first:
 
 - offsets never fall from one placement to the next, and equal ones follow the given order (one order per layout);
-- a buffer is not placed so high that another one would fit below it (a gap that can be filled is never left);
+- a buffer is not placed above a gap that another one fits;
 - a buffer with nothing left above it is placed for good;
-- every section's remaining buffers must fit: taken by their least offsets, one upon the other, they must end within the height; and one
-  that cannot be the lowest of them is at least as high as the lowest end of another (`visits` bounds how far this is followed);
-- where no remaining buffer crosses between two sections, both sides are solved apart, and the first that fails ends both.
+- every section's remaining buffers must fit: stacked by their least offsets, they must end within the height;
+- a buffer that cannot be the lowest of a section is at least as high as the lowest end of another (`visits` bounds the depth of this rule);
+- where no remaining buffer crosses between two sections, both sides are solved apart, and the first failure ends both.
 
-`search_layout` is plain Python over named columns: lists where it runs as it is, arrays where numba compiles it, some hundred times faster.
+`search_layout` is plain Python over named columns: lists in the interpreter, arrays for numba, some hundred times faster.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Problem(NamedTuple):
     size: Any
     near_at: Any
     near: Any
-    """The buffers that meet a buffer."""
+    """The buffers alive with a buffer."""
     alive_at: Any
     alive: Any
-    """The buffers that are alive in a section."""
+    """The buffers alive in a section."""
 
 
 class Rules(NamedTuple):
@@ -48,19 +48,19 @@ class Placement(NamedTuple):
     """A partial layout. Every change of it is on the trail."""
 
     least: Any
-    """The least offset that the placed buffers leave to a buffer."""
+    """The least offset of a buffer above the placed ones."""
     offset: Any
     """The offset of a buffer; -1: not placed."""
     total: Any
     """The bytes to place in a section."""
     cuts: Any
-    """The remaining buffers that are alive in a section and in the next."""
+    """The remaining buffers alive in a section and in the next."""
     rank: Any
     """The order among equal offsets."""
 
 
 class Trail(NamedTuple):
-    """The changes of the state, to take them back: which column, where in it, and the number before."""
+    """The changes of the state, to undo them: the column, the place in it, and the number before."""
 
     column: Any
     at: Any
@@ -102,7 +102,7 @@ class Lists(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Notes of one step: the sections to look at, each marked with the step's stamp; and buffers with the key by which they are sorted."""
+    """Notes of one step: the sections to look at, each marked with the step's stamp; and buffers with their sort keys."""
 
     mark: Any
     queue: Any
@@ -111,7 +111,7 @@ class Scratch(NamedTuple):
 
 
 def search_layout(problem: Any, rules: Any, state: Any, trail: Any, frames: Any, lists: Any, scratch: Any) -> tuple[int, int]:
-    """Search offsets within the height, which are left in ``state.offset``; return FOUND, IMPOSSIBLE or STOPPED, and the work done.
+    """Search offsets within the height, into ``state.offset``; return FOUND, IMPOSSIBLE or STOPPED, and the work done.
 
     The arguments are plain tuples of the columns above: numba writes their types beside the machine code, where no class of ours should stand.
     """
@@ -155,7 +155,7 @@ def _search(problem: Problem, rules: Rules, state: Placement, trail: Trail, fram
             if rules.anew and frames.end_range[depth] > frames.first_range[depth] + 2:
                 changes = _order_anew(problem, state, trail, frames, lists, scratch, changes, depth)
             placing = False
-        elif frames.next_range[depth] == frames.end_range[depth]:  # the choice of this frame stands, and all that it leaves is solved
+        elif frames.next_range[depth] == frames.end_range[depth]:  # the choice of this frame stands, and the rest is solved
             depth -= 1
             if depth < 0:
                 return FOUND, done
@@ -185,7 +185,7 @@ def _begin(problem: Problem, state: Placement, frames: Frames, lists: Lists, scr
 
 
 def _list_choices(problem: Problem, state: Placement, frames: Frames, lists: Lists, depth: int) -> None:
-    """List the buffers that may be placed next, the lowest first."""
+    """List the buffers to place next, the lowest first."""
     members, choices, size, least, rank = lists.members, lists.choices, problem.size, state.least, state.rank
     gap = _NEVER
     for i in range(frames.first_member[depth], frames.end_member[depth]):
@@ -218,7 +218,7 @@ def _take_back(state: Placement, trail: Trail, changes: int, until: int) -> int:
 
 
 def _place(problem: Problem, state: Placement, trail: Trail, scratch: Scratch, b: int, changes: int, stamp: int) -> tuple[int, int, bool]:
-    """Place a buffer at its least offset, and raise those that it meets; return the changes, the sections to look at, and whether none is left above."""
+    """Place a buffer at its least offset, and raise the buffers alive with it. Return the changes, the sections to look at, and whether none is left above."""
     first, end, near, least, offset, total = problem.first, problem.end, problem.near, state.least, state.offset, state.total
     column, where, before, mark, queue = trail.column, trail.at, trail.old, scratch.mark, scratch.queue
     size = problem.size[b]
@@ -251,7 +251,7 @@ def _place(problem: Problem, state: Placement, trail: Trail, scratch: Scratch, b
 
 
 def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, at: int) -> bool:
-    """Return whether all that is left fits above an offset, section by section."""
+    """Return whether all the rest fits above an offset, section by section."""
     total, left = state.total, rules.height - at
     for s in range(frames.opens[depth], frames.closes[depth]):  # noqa: SIM110 (numba compiles no generators)
         if total[s] > left and total[s] > 0:
@@ -262,9 +262,9 @@ def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, at: in
 def _fits(
     problem: Problem, rules: Rules, state: Placement, trail: Trail, scratch: Scratch, at: int, changes: int, stamp: int, waiting: int, room: int
 ) -> tuple[bool, int, int]:  # fmt: skip
-    """Return whether the buffers of the queued sections can still lie within the height, none below ``at``; the changes; and the sections looked at.
+    """Return whether the buffers of the queued sections can lie within the height, none below ``at``; the changes; and the count of sections.
 
-    A buffer that cannot be the lowest of a section is raised to the lowest end of another one, and its sections are queued in turn.
+    A buffer that cannot be the lowest of a section is raised to the lowest end of another one. Its sections are queued in turn.
     """
     first, end, size, alive, least, offset = problem.first, problem.end, problem.size, problem.alive, state.least, state.offset
     mark, queue, releases, which = scratch.mark, scratch.queue, scratch.keys, scratch.which
@@ -328,7 +328,7 @@ def _fits(
 
 
 def _divide(problem: Problem, state: Placement, trail: Trail, frames: Frames, lists: Lists, b: int, changes: int, depth: int) -> int:
-    """Divide the frame's sections where no remaining buffer crosses, now that one more is placed; return the changes."""
+    """Divide the frame's sections where no remaining buffer crosses, now with one more placed; return the changes."""
     cuts, ranges = state.cuts, lists.ranges
     kid, opens = frames.first_range[depth], frames.opens[depth]
     frames.next_range[depth] = kid
@@ -373,7 +373,7 @@ def _order_anew(problem: Problem, state: Placement, trail: Trail, frames: Frames
 
 
 def _descend(problem: Problem, rules: Rules, state: Placement, frames: Frames, lists: Lists, depth: int) -> bool:
-    """Make the frame of the next range of sections that the choice leaves; return whether a buffer is left there."""
+    """Make the frame of the choice's next range of sections; return whether a buffer is left there."""
     kid, deeper, members = frames.next_range[depth], depth + 1, lists.members
     frames.next_range[depth] = kid + 2
     opens, closes = lists.ranges[kid], lists.ranges[kid + 1]
@@ -397,4 +397,4 @@ def _descend(problem: Problem, rules: Rules, state: Placement, frames: Frames, l
 
 
 PARTS = (_search, _begin, _list_choices, _take_back, _place, _has_room, _fits, _divide, _order_anew, _descend)
-"""The functions that `search_layout` calls."""
+"""The functions called by `search_layout`."""

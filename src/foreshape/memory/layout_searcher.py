@@ -1,4 +1,4 @@
-"""The search for a layout as it is called: buffers in a strategy's order, and the room of the search, in lists or in arrays for machine code."""
+"""The caller of the layout search: buffers in a strategy's order, and the memory of the search, in lists or in arrays for machine code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from foreshape.memory.sections import Buffers, Floats, Ints
 
 _TRAIL = {True: 1 << 21, False: 1 << 18}
 MOST = 1500
-"""Buffers that meet each other in time are listed, which takes room with the square of their number."""
+"""The most buffers in a search: pairs alive together are listed, in memory of the square of their number."""
 
 
 class Strategy(NamedTuple):
-    """An order of the buffers; whether it is made anew for parts that come apart; how far the rule of the lowest is followed."""
+    """An order of the buffers; whether it is made anew for separate parts; and the depth of the rule of the lowest."""
 
     order: str
     anew: bool = False
@@ -48,13 +48,13 @@ def compiled() -> Any:
             extending.register_jitable(error_model="numpy")(part)
         try:
             _compiled.append(numba.njit(cache=True, error_model="numpy")(search_layout))
-        except RuntimeError:  # no folder that numba may write to
+        except RuntimeError:  # no folder for numba to write to
             _compiled.append(numba.njit(error_model="numpy")(search_layout))
     return _compiled[0]
 
 
 def is_compiled() -> bool:
-    """Whether the machine code is in this process or on disk, so that it need not be made."""
+    """Return True if the machine code is in this process or on disk."""
     run = compiled()
     if run.signatures:
         return True
@@ -99,7 +99,7 @@ class Searcher:
         return self._prepared[key]
 
     def look(self, strategy: Strategy, height: int, work: int) -> tuple[int, int, Ints | None]:
-        """The outcome, the work done, and the offsets where some were found within the height."""
+        """Return the outcome, the work done, and the offsets where some were found within the height."""
         order, problem = self._ordered(strategy.order)
         if height < self.total.max(initial=0):
             return IMPOSSIBLE, 0, None

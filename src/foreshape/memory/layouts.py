@@ -1,4 +1,4 @@
-"""In which order the axes of values lie in memory, where that is not their own: what a kernel copies first, and what it need not."""
+"""The axis orders of values in memory, if not their own: the copies of a kernel, and the needless ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Order = tuple[int, ...]
 
 
 class Layouts:
-    """The values of a step that need not lie in a row."""
+    """The values of a step that may not be contiguous."""
 
     __slots__ = ("gapped", "strided")
 
     def __init__(self) -> None:
         self.strided: dict[Value, Order | None] = {}
-        """Those values, with the order in which their axes lie; None where that is not known."""
+        """These values, with the order of their axes; None if unknown."""
         self.gapped: set[Value] = set()
-        """Those of a known order that are parts of something larger."""
+        """The ones of a known order that are parts of larger values."""
 
     def view(self, i: KernelCall, source: Value, value: Value, layout: Layout) -> None:
         """Take in a view."""
@@ -47,7 +47,7 @@ class Layouts:
                 self._lies(value, order)
 
     def copied(self, i: FusedCall, nbytes: Callable[[Value], Size]) -> Size:
-        """Return the bytes of the copies that a fused call makes of its arguments, as they lie."""
+        """Return the bytes of the copies that a fused call makes of its arguments in their layouts."""
         total: Size = 0
         contiguous, axis_order, gaps = i.effects.contiguous, i.effects.axis_order, i.effects.gap_bytes
         for number in dict.fromkeys((*contiguous, *axis_order)):
@@ -63,7 +63,7 @@ class Layouts:
         return total
 
     def order(self, value: Value) -> Order | None:
-        """How the axes of a value lie; None where that is not known."""
+        """Return the order of a value's axes in memory; None if unknown."""
         if value in self.strided:
             return self.strided[value]
         rank = _rank(value)
@@ -75,7 +75,7 @@ class Layouts:
 
 
 def _axes(i: KernelCall, rank: int) -> Sequence[int] | None:
-    """Which axis of its operand, of so many, each axis of a transposed view or of a part is; None of other views."""
+    """Return the axis of its operand, of this rank, for each axis of a transposed view or of a part; None for other views."""
     operator = i.op.operator
     made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
     if isinstance(made, Transposition) and rank:
@@ -88,8 +88,9 @@ def _axes(i: KernelCall, rank: int) -> Sequence[int] | None:
 
 
 def _cut(i: KernelCall) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The axes along which a view is a part of its operand, with gaps between its rows but along the outermost one, and those that it has no more; None
-    of other views."""
+    """Return the axes of a view that is a part of its operand, with gaps between its rows, and its dropped axes. A part along the outermost axis has no gaps.
+    None for other views.
+    """
     operator = i.op.operator
     made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
     if isinstance(made, Slicing):
@@ -103,7 +104,7 @@ def _cut(i: KernelCall) -> tuple[Sequence[int], Sequence[int]] | None:
 
 
 def _is_whole(i: KernelCall, order: Order) -> bool:
-    """Whether a view has no gaps but those of its operand, which lies in this order: it is no part, or one along the outermost axis."""
+    """Return True if a view has no gaps but its operand's, in this order of axes. So it is no part, or one along the outermost axis."""
     cut = _cut(i)
     return cut is None or (not i.op.input("AxisTensor") and all(a % len(order) == order[0] for a in cut[0]))
 

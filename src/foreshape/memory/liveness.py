@@ -1,7 +1,7 @@
-"""When each value of a step needs memory, and how much: found from the kernel calls that the step is going to make.
+"""The lifetimes and bytes of a step's values, from the kernel calls of the step.
 
-Values are given records, never renamed: a view, and a result that takes over the memory of an operand which dies there, share the
-record of what they live in. What is fetched, fed or kept from run to run is never given away.
+Values are given records, never renamed. A view, and a result in the memory of a dead operand, share the record of their memory. Fetches, feeds and values
+kept from run to run are never given away.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from foreshape.program import Block, Role
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES
 
 NUMBER_BYTES = 8
-"""Of a value without a description, which a rewrite made: one number."""
+"""The bytes of a value without a description, made by a rewrite: one number."""
 
 
 @data_class()
 class _Reuse:
-    """A result that could take over the memory of an argument."""
+    """A result that could use the memory of an argument."""
 
     at: int
     instruction: KernelCall
@@ -36,10 +36,10 @@ class _Reuse:
 
 
 def find_liveness(lowered: Lowered, reuse: bool = True) -> Liveness:
-    """The records of a step. With ``reuse``, instructions whose results may take over the memory of an argument are told so.
+    """Return the records of a step. With ``reuse``, tell instructions that their results may use the memory of an argument.
 
     Raises:
-        MemoryPlanError: a value of which nothing is known.
+        MemoryPlanError: a value of unknown size.
     """
     return _of(lowered, {}, reuse, False)
 
@@ -88,7 +88,7 @@ class _Walk:
     # --- values
 
     def read(self, value: Value, position: int, at: int) -> Record | None:
-        """The record that a value lives in, needed at a position; None where it is not this step's to place."""
+        """Return the record of a value, needed at a position; None if it is not this step's to place."""
         if value not in self.current:
             self.current[value] = self._enter(value)
         record = self.current[value]
@@ -116,13 +116,13 @@ class _Walk:
             self.held.append(Record(value.name, size, 0, 0, value.variable, None, PARAMETERS if parameter else STATE, True, names=[value.name]))
 
     def _size(self, value: Value, i: KernelCall | None) -> Size:
-        """The bytes of a value; of sparse rows, which are as many as the instruction was given ids or rows, an upper bound."""
+        """Return the bytes of a value; for sparse rows an upper bound: the count of ids or rows of the instruction."""
         spec = value.spec
         if spec is None:
             return 0
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = rows_size(i, spec, self.rows)
-            if isinstance(i, FusedCall) and i.effects.rows_of is not None:  # the values are the bags', which are there
+            if isinstance(i, FusedCall) and i.effects.rows_of is not None:  # the values are the bags', made before
                 return ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
@@ -144,7 +144,7 @@ class _Walk:
     # --- instructions
 
     def instruction(self, at: int, i: KernelCall) -> None:
-        """Take in one kernel call: what it reads lives to here, what it writes from here."""
+        """Take in one kernel call: its operands live to here, its results from here."""
         position = i.position
         for copy, source in i.copies:
             self.read(source, position, at)
@@ -152,7 +152,7 @@ class _Walk:
         given = {v: self.read(v, position, at) for v in i.reads()}
         for value in given:
             if value in self.rows and i.op.operator is not None and i.op.operator.merges_rows:
-                self._workspace(at, i, self.rows[value])  # what they are merged into
+                self._workspace(at, i, self.rows[value])  # the merged rows
         if isinstance(i, FusedCall):
             self._rewritten(at, i, given)
         elif isinstance(i, OpCall):
@@ -244,7 +244,7 @@ class _Walk:
             self._offer(at, i, taken, value, given, record)
 
     def _other_rows(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
-        """Sparse rows that take others in their place: what the scope holds of them is at most what they are then."""
+        """Note sparse rows that replace others: the scope's old ones have at most their size."""
         spec = value.spec
         assert spec is not None
         alone = len([v for v in i.writes() if is_rows(v)]) == 1
@@ -256,8 +256,7 @@ class _Walk:
                 record.size = maximum(record.size, size)
 
     def _is_view(self, operator: Operator, result: Result, source: Value, value: Value) -> bool:
-        """Whether a result that may be a view is one: the same elements in a row are a copy of what does not lie in a row, and a
-        gradient of another number of elements was summed."""
+        """Return True if a possible view is one: non-contiguous elements are copied, and a gradient of another number of elements was summed."""
         if result.layout == "strided":
             return True
         if result.layout == "reshaped" and source in self.strided:
@@ -268,7 +267,7 @@ class _Walk:
         return type(operator).forward_class is None or same_size(product(a.dims), product(b.dims))
 
     def _offer(self, at: int, i: KernelCall, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
-        """Note that a result could take over the memory of an argument, where that alone lives there and is as large."""
+        """Note that a result could use the memory of an argument, if it is alone there and of equal size."""
         if not isinstance(argument, Value):
             return
         held = given.get(argument)
@@ -283,7 +282,7 @@ class _Walk:
             self._reuse.append(_Reuse(at, i, argument, held, record))
 
     def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
-        """An array holds what is written to it without a copy; each write gives the whole array a new value."""
+        """Note a write to an array: it holds the value without a copy, and each write gives the whole array a new value."""
         record = self.arrays.get(value.name)
         if record is None:
             record = self.arrays[value.name] = self._new(i, at, value, 0)
@@ -301,7 +300,7 @@ class _Walk:
         needed_at(record, i.position, at)
 
     def _array_of(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
-        """An array that is made at once: of the elements of other arrays, and of parts of tensors, which it copies."""
+        """Note an array made at once: of the elements of other arrays, and of copied parts of tensors."""
         record = self._new(i, at, value, 0)
         for source, held in given.items():
             spec = source.spec
@@ -313,7 +312,7 @@ class _Walk:
         needed_at(record, i.position, at)
 
     def _workspace(self, at: int, i: KernelCall, size: Size) -> None:
-        """Note what a call takes while it runs; of several calls in one place only one runs at a time."""
+        """Note the workspace of a call; of several calls in one place only one runs at a time."""
         if isinstance(size, int) and not size:
             return
         record = self._taken
@@ -325,7 +324,7 @@ class _Walk:
         record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
     def _region(self, at: int, i: OpCall, given: dict[Value, Record | None]) -> None:
-        """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
+        """Note an op with a block: the needs of a round, at this position; and the values of its rounds, until its gradient."""
         region, op, position = i.region, i.op, i.position
         assert region is not None
         by_name = {v.name: self.rows[v] for v in given if v in self.rows}
@@ -350,7 +349,7 @@ class _Walk:
                 record.size = record.size + added_to_array(op, value.name)
                 holds(record, given)
                 needed_at(record, position, at)
-            else:  # what came in may go out again: of a block that did not run all of it does
+            else:  # an operand may be a result again: of a block that did not run, all are
                 record = self._new(i, at, value, maximum(self._size(value, i), self._came(i, value)))
                 record.handed_on = is_of_block(i, value, inner)
                 holds(record, given)
@@ -358,7 +357,7 @@ class _Walk:
             given = {**given, value: self.current.get(value)}
 
     def _came(self, i: OpCall, value: Value) -> Size:
-        """The bytes of what comes into a round in the place of a result of its rounds, which may be a part of that: views keep all of it alive."""
+        """Return the bytes of an operand of a round in the place of a result: views keep all of its memory alive."""
         region, first = i.region, i.results[0]
         assert region is not None
         if not isinstance(first, list) or value not in first or first.index(value) >= len(region.results):
@@ -371,7 +370,7 @@ class _Walk:
     # --- afterwards
 
     def merge(self) -> None:
-        """Let results take over the memory of arguments that nothing needs after them; then say what each record is for."""
+        """Let results use the memory of dead arguments; then set the class of each record."""
         for one in self._reuse if self.reuse_allowed else ():
             held, record = one.held.root(), one.record.root()
             if held is record or held.fixed or held.until != one.at or one.instruction.into is not None:

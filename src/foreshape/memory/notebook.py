@@ -1,4 +1,4 @@
-"""What a notebook shows of a plan: the peak, what it is for, the memory at every op; unfolded, what is the largest then."""
+"""The notebook's view of a plan: the peak, its classes, the memory at every op; unfolded, the largest values then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST: Final = 2000
 
 
 def plan_html(plan: Figures) -> str:
-    """The plan with 1 for every symbol, as long as nobody says others."""
+    """Return the plan with 1 for every symbol, as long as nobody says others."""
     symbols = dict.fromkeys(sorted(plan.symbols), 1)
     given = ", ".join(f"{n} = 1" for n in symbols)
     peak = plan.peak(**symbols)
@@ -36,7 +36,7 @@ def plan_html(plan: Figures) -> str:
 
 
 def _bar(breakdown: dict[str, int], peak: int) -> Markup:
-    """What the bytes at the peak are for, as a bar with its legend."""
+    """Return a bar of the classes at the peak, with its legend."""
     shown = [(what, size) for what, size in breakdown.items() if size]
     pieces = [tag("span", style=f"display:inline-block;height:14px;width:{100 * size / max(peak, 1):.2f}%;background:{COLOURS[what]}") for what, size in shown]
     marks = [

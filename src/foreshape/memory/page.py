@@ -1,4 +1,4 @@
-"""The plan as one HTML file: the arena as boxes that tell what they are, the bytes needed at every op, the largest at the peak."""
+"""The plan as one HTML file: the arena as boxes with tooltips, the bytes needed at every op, the largest values at the peak."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str
 
 
 def page(plan: Figures, symbols: Mapping[str, int]) -> str:
-    """The page as text. Names come from files, so that they are in it only as JSON without a character that HTML reads,
-    and get onto the screen as text; the page's policy lets no other script run and fetches nothing."""
+    """Return the page as text. Names from files are in it only as JSON without a character with a meaning in HTML, and are shown as text.
+
+    The page's policy forbids other scripts and fetches nothing.
+    """
     return assemble(_TEMPLATE.read_text(encoding="utf-8"), facts(plan, symbols))
 
 
 def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
-    """What the page's script is given: texts are kept once, in a list, and named by their place in it."""
+    """Return the data of the page's script: texts are kept once, in a list, and named by their place in it."""
     texts: dict[str, int] = {}
 
     def text(of: str) -> int:

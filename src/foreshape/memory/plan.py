@@ -1,6 +1,6 @@
-"""`plan`: what a program needs in memory, before it runs: as numbers for given sizes, and as a formula in its symbols.
+"""`plan`: the memory of a program before it runs, as numbers for given sizes, and as a formula in its symbols.
 
-Every run asks for a plan's peak, and few for its pictures, which are imported when somebody does.
+Every run asks for a plan's peak, and few for its pictures, so these are imported late.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _WIDTH = 160
 class Plan(Figures):
     """The memory of a program. Made by `plan`.
 
-    Every question takes the values of the program's symbols by name, ``plan.peak(batch=64)``, and raises `MemoryPlanError` with
-    the names of those that are missing. Where no symbol is called ``batch``, as in the files of other programs, where each input has its
-    own, ``batch`` is the number of rows (of ragged inputs: of sequences) of all inputs that have no value of their own.
+    Every method takes the values of the program's symbols by name, ``plan.peak(batch=64)``, and raises `MemoryPlanError` with the missing names. In files of
+    other programs each input may have a symbol of its own, none called ``batch``. Then ``batch`` is the number of rows (of ragged inputs: of sequences) of
+    all inputs without a value of their own.
 
     Args:
-        program: which stays as it is.
-        fetch: variables or names that are fetched.
-        live: when which value lives, where that is known already.
-        frozen: the parameters do not change, as in a program that only answers.
+        program: left unchanged.
+        fetch: variables or names.
+        live: the lifetimes of values, if known already.
+        frozen: the parameters do not change, as in inference.
     """
 
     def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False) -> None:
@@ -60,7 +60,7 @@ class Plan(Figures):
         draw(self, path, symbols)
 
     def write_page(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
-        """Write one self-contained HTML file in which every box of the arena tells what it is.
+        """Write one self-contained HTML file with a tooltip for every box of the arena.
 
         Args:
             path: of the file.
@@ -86,17 +86,17 @@ class Plan(Figures):
 def plan(
     program: Program, fetch: Iterable[Variable | str] | Variable | str = (), lengths: Mapping[str, Sequence[int]] | None = None
 ) -> Plan:  # fmt: skip
-    """What a program needs in memory when it is run for these fetches (a saved network's own, where they are left out).
+    """Return the memory plan of a program for these fetches (a saved network's own by default).
 
-    Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
+    Without fetches or updates, the results of its last ops are planned.
 
     Args:
-        lengths: ragged input -> the lengths of its sequences. What recurrent kernels take of their rows is that of these lengths then;
-            it is a bound over all lengths otherwise. The sizes that the plan is asked for must be those of these sequences.
+        lengths: ragged input -> the lengths of its sequences. The memory of recurrent kernels is then exact for these lengths; otherwise it is a bound
+            over all lengths. The plan's sizes must be those of these sequences.
 
     Raises:
-        MemoryPlanError: operators that are not known here. DescriptionError: the program has mistakes. SchemaError: lengths of what is no ragged
-        input of one level.
+        MemoryPlanError: unknown operators. DescriptionError: the program has mistakes. SchemaError: lengths of something other than a ragged input
+            of one level.
     """
     from foreshape.kernels.recurrent_memory import of_lengths
 
@@ -106,7 +106,7 @@ def plan(
 
 
 def _rows_of(program: Program, name: str) -> Size:
-    """The symbol for the rows of a ragged input."""
+    """Return the symbol for the rows of a ragged input."""
     found = program.global_block.find(name)
     if found is None or found.spec.lod is None or len(found.spec.lod.counts) != 1 or not is_symbol(found.spec.known_dims[0]):
         raise SchemaError(f"lengths are of ragged inputs of one level with any number of rows; {name[:100]!r} is none")
@@ -116,7 +116,7 @@ def _rows_of(program: Program, name: str) -> Size:
 @border("the memory cannot be planned", MemoryPlanError)
 @collector_waits
 def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
-    """The records of a step of a program, as the engine runs it."""
+    """Return the records of a step of a program, as the engine runs it."""
     program.refresh()
     unknown = unknown_types(with_inner(needed_ops(program.global_block, fetch)))
     if unknown:
@@ -142,7 +142,7 @@ def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
 
 
 def _last_results(block: Block) -> Iterator[str]:
-    """What ops give of which no later op reads anything: their first results, the others are by the way."""
+    """Yield the results of ops without readers: their first results, as the others are by-products."""
     read: set[str] = set()
     for op in reversed(block.ops):
         if op.is_run and read.isdisjoint(op.all_writes()):

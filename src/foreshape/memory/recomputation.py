@@ -18,24 +18,24 @@ _TRIES, _ROUNDS = 8, 4
 _CLOSE = 0.02
 """A peak this close to the budget leaves nothing to gain."""
 _LEAST = 1
-"""The budget that nothing meets."""
+"""The budget below every peak."""
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """What `recompute` has found. ``print`` it for a summary."""
+    """The result of `recompute`. ``print`` it for a summary."""
 
     program: Program
     """The program to run: another one, or the given one where it fits as it is."""
     dropped: tuple[str, ...]
-    """The values of the forward pass that the backward pass computes again."""
+    """The values of the forward pass computed again by the backward pass."""
     within: int
     """The budget, in bytes."""
     peak_before: int
     """The peak of the given program."""
     peak: int
-    """The plan's, in bytes, for the sizes that were given."""
+    """The plan's peak, in bytes, for the given sizes."""
     extra_work: float
     """The share by which a step's work grows, by estimate: 0.1 is a tenth more."""
 
@@ -54,17 +54,17 @@ class Recomputation:
 
 @tells_line
 def recompute(program: Program, within: int | str, fetch: Iterable[Variable | str] | Variable | str = (), **symbols: int) -> Recomputation:
-    """Choose values of the forward pass that are not kept for the backward pass but computed again, so that the plan meets a budget.
+    """Choose values of the forward pass to compute again in the backward pass, so that the plan meets a budget.
 
     Args:
         program: with its backward and update ops; it is left as it is, and the result has another one, with the same parameters.
-            Random numbers are drawn again identically, so that a step computes what it did.
-        within: bytes, or words such as "2 GiB", for all that the plan counts: parameters and optimizer state too.
-        fetch: what is fetched with the step.
-        symbols: the sizes for which it must fit, as ``batch=64``.
+            Random numbers are drawn again identically, so that a step gives equal results.
+        within: bytes, or words such as "2 GiB", for all of the plan: parameters and optimizer state too.
+        fetch: the fetches of the step.
+        symbols: the sizes to fit, as ``batch=64``.
 
     Raises:
-        MemoryPlanError: no choice that was found meets the budget (it says which least peak can be reached), or a size is missing.
+        MemoryPlanError: no choice found meets the budget (the error tells the least peak found), or a size is missing.
         SchemaError: the program has no backward ops.
     """
     limit = bytes_of(within)
@@ -77,7 +77,7 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
         return Recomputation(program, (), limit, before, before, 0.0)
     values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
     lowest = before
-    for aim in dict.fromkeys((limit, _LEAST)):  # the second way is the same for every budget, so that the least that is told can be asked for
+    for aim in dict.fromkeys((limit, _LEAST)):  # the second way is the same for every budget, so the least peak in the error can be asked for
         lowest, first = before, set[str]()
         for _ in range(_ROUNDS):
             apart, names = gradients_apart(program, first)
@@ -97,7 +97,7 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
 
 
 class _Trying:
-    """Choices by the model, judged by the plan of the program that they make; ``aim``: the peak that is looked for, ``limit``: what will do."""
+    """Choices by the model, judged by the plans of their programs; ``aim``: the wanted peak, ``limit``: a sufficient one."""
 
     def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int, aim: int) -> None:
         self.program, self.fetch, self.symbols, self.before = plan.program, plan.fetch, symbols, before
@@ -106,11 +106,11 @@ class _Trying:
         self.best: tuple[float, Recomputation] | None = None
         self.lowest = before
         self.made_at_peak = set[str]()
-        """The results of the op at which the lowest peak is."""
+        """The results of the op with the lowest peak."""
         self._seen: dict[tuple[frozenset[str], frozenset[str]], int] = {}
 
     def run(self) -> Recomputation | None:
-        """The one of the least extra work that was found within the limit."""
+        """Return the choice of the least extra work found within the limit."""
         for choice in self._choices():
             self.judge(choice)
         if self.best is None:
@@ -119,8 +119,8 @@ class _Trying:
         return None if self.best is None else self.best[1]
 
     def _choices(self) -> Iterator[Choice]:
-        """Choices for a limit of the model's that is moved until the plan of what it gives is just within the budget."""
-        base = self.search.evaluate(self.search.base)  # which only lets go of what is read for its dims
+        """Yield choices for a limit of the model's, moved until the plan of a choice is just within the budget."""
+        base = self.search.evaluate(self.search.base)  # it only lets go of values read for their dims
         yield base
         if self._peak(base) <= self.aim:
             return

@@ -1,8 +1,7 @@
-"""Which values to keep for the backward pass, so that the peak is within a budget at little extra work.
+"""The choice of values to keep for the backward pass, for a peak within a budget at little extra work.
 
-Three ways to choose, each refined: to keep what crosses the borders of segments of the forward pass (Chen et al. 2016, "Training deep
-nets with sublinear memory cost"), to keep besides what is dear to compute again for its size, and to drop from the peak, time
-and again, what is cheap for its size.
+There are three ways to choose, each refined. One keeps values across the borders of segments of the forward pass (Chen et al. 2016, "Training deep nets with
+sublinear memory cost"). One keeps values of high work for their size besides. One drops values of low work for their size from the peak, time and again.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from typing import NamedTuple
 from foreshape.memory.step_model import Outcome, StepModel
 
 _SEGMENTS = 14
-"""How many sizes of segments are tried."""
+"""The number of sizes of segments to try."""
 _SHARES = (0.0, 0.5, 0.75, 0.9)
-"""Of what is within the segments, the share (by bytes) that is dropped, the cheapest first; besides all of it."""
+"""The share (by bytes) of the values within the segments to drop, the cheapest first; besides all of them."""
 _BEST = 2
 _WORK, _SOME = 500_000, 20
-"""How many ops are looked at in all the choices that are evaluated, and how many choices in any case."""
+"""The ops looked at in all evaluated choices, and the least number of choices."""
 
 
 class Choice(NamedTuple):
-    """Groups that are kept, of the others those that are computed again for each reader, and what the model says of it."""
+    """The kept groups, the others that are computed again for each reader, and the model's outcome."""
 
     kept: frozenset[str]
     anew: frozenset[str]
@@ -30,12 +29,12 @@ class Choice(NamedTuple):
 
 
 class Search:
-    """Finds choices for one model; what was evaluated once serves every budget."""
+    """A search of choices for one model; its evaluations serve every budget."""
 
     def __init__(self, model: StepModel) -> None:
         self.model = model
         self._left = _WORK // max(len(model.work), 1)
-        """How many choices may still be evaluated: a number and no time, so that the answer is the same on every machine."""
+        """The number of choices left to evaluate: a number and no time, for equal results on every machine."""
         self._until = 0
         self._known: dict[tuple[frozenset[str], frozenset[str]], Outcome] = {}
         self.base, self.small = model.base, model.small
@@ -50,14 +49,14 @@ class Search:
         return Choice(*key, found)
 
     def _begin(self) -> None:
-        """Give what follows a part of the work that is left, and some in any case."""
+        """Give the next way a part of the work left, and some in any case."""
         self._until = min(self._left // 2, self._left - _SOME)
 
     def _may_go_on(self) -> bool:
         return self._left > self._until
 
     def within(self, limit: int) -> Choice | None:
-        """The choice of the least extra work whose peak, by the model, is at most ``limit``."""
+        """Return the choice of the least extra work whose peak, by the model, is at most ``limit``."""
         self._begin()
         fits = sorted((c for c in self.family if c.outcome.peak <= limit), key=lambda c: (c.outcome.extra, c.outcome.peak))[:_BEST]
         low = sorted((c for c in self.family if c.outcome.peak > limit), key=lambda c: c.outcome.peak)[:_BEST] if len(fits) < _BEST else []
@@ -69,7 +68,7 @@ class Search:
         return min(refined, key=lambda c: (c.outcome.extra, c.outcome.peak), default=None)
 
     def least(self) -> list[Choice]:
-        """The choices of the lowest peaks."""
+        """Return the choices of the lowest peaks."""
         self._begin()
         low = sorted(self.family, key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
         found = [*low, *(self._lower(c, 0) for c in low)]
@@ -95,7 +94,7 @@ class Search:
         return list(out.values())
 
     def _dearest(self, dear: Sequence[str], share: float, total: int) -> set[str]:
-        """All but the cheapest that make up this share of the bytes."""
+        """Return all but the cheapest groups that make up this share of the bytes."""
         if share == 1.0:
             return set()
         kept, passed = set[str](), 0
@@ -106,7 +105,7 @@ class Search:
         return kept
 
     def _borders(self, limit: int) -> set[str]:
-        """What crosses the borders of segments in which about ``limit`` bytes would be kept, each border where the least crosses."""
+        """Return the values across the borders of segments of about ``limit`` kept bytes, each border at the least crossing."""
         model = self.model
         recomputing = model.recomputing
         last: dict[str, int] = {}
@@ -139,8 +138,9 @@ class Search:
     # --- from a choice to a better one
 
     def _lower(self, start: Choice, limit: int) -> Choice:
-        """Drop what is alive at the peak, the cheapest for its bytes first, until the peak is within the limit or nothing helps. What was
-        computed again before it and is read after it is computed once more then."""
+        """Drop values alive at the peak, the cheapest for their bytes first, until the peak is within the limit or nothing helps. Values computed again
+        before it and read after it are then computed once more.
+        """
         best = now = start
         tabu: set[str] = set()
         while now.outcome.peak > limit and self._may_go_on():
@@ -175,8 +175,7 @@ class Search:
         return self.evaluate(now.kept.difference(chosen), now.anew.union(n for n in chosen if n not in now.kept))
 
     def _bring_back(self, start: Choice, limit: int) -> Choice:
-        """Compute once what is computed for each reader, and keep again what saves work, the dearest for its bytes first, as long as the
-        peak is within the limit."""
+        """Compute values once for all readers, and keep again the dearest for their bytes first, as long as the peak is within the limit."""
         model = self.model
         missing = sorted(self.base - start.kept, key=lambda n: (-model.cost_of(n, start.kept) / model.size(n), model.recomputing.maker[n], n))
         now = start

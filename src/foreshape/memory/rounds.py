@@ -1,4 +1,4 @@
-"""What the rounds of a loop, or the branch of a condition, keep beyond themselves: arrays that grow, and what undoing them needs."""
+"""The memory that the rounds of a loop, or the branch of a condition, keep beyond themselves: arrays that grow, and values for the gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
 
 def rounds_of(op: Op) -> Size:
-    """How often an op runs its block: a symbol where only the run tells."""
+    """Return the number of rounds of an op's block: a symbol if only the run tells."""
     operator = op.operator
     assert operator is not None
     if operator.region.startswith("conditional"):
@@ -26,11 +26,11 @@ def rounds_of(op: Op) -> Size:
 
 
 def kept_by_rounds(op: Op, block: Block) -> Size:
-    """The bytes that all rounds keep for their gradient."""
+    """Return the bytes kept by all rounds for their gradient."""
     total: Size = 0
     inputs = names_in(op, "inputs")
     first = op.block.var(inputs[0]).spec if inputs else None
-    if first is not None and first.lod is not None:  # rows of sequences that have ended are left in the memory of the step before
+    if first is not None and first.lod is not None:  # rows of ended sequences are left in the memory of the step before
         for name in names_in(op, "initial_states"):
             total = total + tensor_bytes(op.block, name)
     for name in saved_names(block):
@@ -49,18 +49,18 @@ def kept_by_rounds(op: Op, block: Block) -> Size:
 
 
 def element_of(op: Op, result: Result) -> str | None:
-    """What an op that changes an array adds to it; one that takes an element out (Rest@GRAD) adds none."""
+    """Return the element that an op adds to an array; None if it takes one out (Rest@GRAD)."""
     return None if result.name.startswith("Rest") else op.input("Out@GRAD") or op.input("X")
 
 
 def tensor_bytes(block: Block, name: str) -> Size:
-    """The bytes of a dense variable; 0 where they are not known."""
+    """Return the bytes of a dense variable; 0 where they are not known."""
     variable = block.find(name)
     return variable.spec.nbytes if variable is not None and variable.spec.dims is not None and variable.spec.dtype is not None else 0
 
 
 def added_to_array(op: Op, name: str) -> Size:
-    """The bytes that the rounds of an op's block add to an array."""
+    """Return the bytes added to an array by the rounds of an op's block."""
     total: Size = 0
     block = sub_block(op)
     for inner in block.ops:
@@ -78,7 +78,7 @@ def added_to_array(op: Op, name: str) -> Size:
 
 
 def is_of_block(i: KernelCall, value: Value, inner: Liveness) -> bool:
-    """Whether a result of a condition is memory that its block takes, and hands on."""
+    """Return True if a result of a condition is memory of its block, handed on."""
     region, operator, first = region_of(i), i.op.operator, i.results[0]
     if region is None or operator is None or not operator.region.startswith("conditional") or not isinstance(first, list) or value not in first:
         return False

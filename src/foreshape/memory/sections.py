@@ -1,8 +1,8 @@
-"""Buffers over time: checked input, the moments that matter, the parts that do not touch each other, the least height.
+"""Buffers over time: checked input, the moments that matter, the separate parts, the least height.
 
-A buffer is alive from its first step up to, and without, the step after its last. Of all moments only those count at which a set of
-buffers is alive that no other moment's set contains: one right before an end that follows a start. They are numbered in time's order, and
-called sections here; a buffer is alive in a range of them. Two buffers meet in time exactly if they meet in a section.
+A buffer is alive from its first step up to, and without, the step after its last. Only moments with a maximal set of buffers alive count: right before an end
+that follows a start. They are numbered in time's order, and called sections here; a buffer is alive in a range of them. Two buffers meet in time exactly if
+they meet in a section.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST = 2**63 - 1
 
 
 class Buffers(NamedTuple):
-    """Buffers in numbers that were checked: first step, step after the last, bytes."""
+    """Buffers in checked numbers: first step, step after the last, bytes."""
 
     lower: Ints
     upper: Ints
@@ -31,7 +31,7 @@ class Buffers(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """The range of sections (first, one after the last) in which each buffer is alive, and the bytes alive in each section."""
+    """The range of sections (first, one after the last) of each buffer, and the bytes alive in each section."""
 
     first: Ints
     end: Ints
@@ -39,7 +39,7 @@ class Sections(NamedTuple):
 
 
 def _whole(values: Any, what: str) -> Ints:
-    """The values as int64, refused where that would change one of them."""
+    """Return the values as int64, refused if one of them would change."""
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError) as error:
@@ -58,7 +58,7 @@ def _whole(values: Any, what: str) -> Ints:
 
 
 def checked(lower: Any, upper: Any, size: Any) -> Buffers:
-    """The three arrays as numbers that every later step may rely on."""
+    """Return the three arrays as valid numbers for every later step."""
     buffers = Buffers(_whole(lower, "lower"), _whole(upper, "upper"), _whole(size, "size"))
     lengths = [len(array) for array in buffers]
     if len(set(lengths)) > 1:
@@ -76,7 +76,7 @@ def checked(lower: Any, upper: Any, size: Any) -> Buffers:
 
 
 def sections(buffers: Buffers) -> Sections:
-    """Each buffer's range of sections; near-linear in the number of buffers."""
+    """Return each buffer's range of sections; near-linear in the number of buffers."""
     ends = np.unique(buffers.upper)
     started = np.searchsorted(np.sort(buffers.lower), ends, side="left")
     moments = ends[np.diff(started, prepend=0) > 0]
@@ -89,7 +89,7 @@ def sections(buffers: Buffers) -> Sections:
 
 
 def parts(buffers: Buffers) -> Iterator[Ints]:
-    """The buffers (their numbers) between moments that no lifetime crosses: parts that can be laid out apart, in time's order."""
+    """Yield the buffers (their numbers) between moments without a lifetime across: separate parts, in time's order."""
     order = np.argsort(buffers.lower, kind="stable")
     until = np.maximum.accumulate(buffers.upper[order])
     cuts = np.flatnonzero(buffers.lower[order][1:] >= until[:-1]) + 1
@@ -102,7 +102,7 @@ def height_of_bound(buffers: Buffers) -> int:
 
 
 def lower_bound(lower: Any, upper: Any, size: Any) -> int:
-    """The largest sum of sizes alive at one step: no arena can be smaller.
+    """Return the largest sum of sizes alive at one step: no arena can be smaller.
 
     lower, upper and size are arrays of whole numbers: a buffer's first step, the step after its last, its bytes.
     """

@@ -21,13 +21,13 @@ from foreshape.program.work import multiplications, operand_specs
 from foreshape.spec import LOD_TENSOR
 
 MULTIPLIES, BYTES, DRAWS = 50e9, 10e9, 1e8
-"""What a machine does in a second, for comparing one op with another: multiply-adds, bytes to and from memory, random numbers."""
+"""The rates of a machine, for comparing ops: multiply-adds, bytes to and from memory, random numbers per second."""
 _SMALL = 1 / 4096
-"""What is smaller than this share of all that is kept is not worth dropping for its own sake."""
+"""The least share of all kept bytes worth dropping for its own sake."""
 
 
 class Outcome(NamedTuple):
-    """What a set of dropped values comes to."""
+    """The outcome of a set of dropped values."""
 
     peak: int
     extra: float
@@ -35,9 +35,9 @@ class Outcome(NamedTuple):
     position: int
     """The step of the new order with the peak."""
     alive: tuple[str, ...]
-    """What is kept for the backward pass, alive at the peak and not read there."""
+    """The values kept for the backward pass, alive at the peak and not read there."""
     again: tuple[str, ...]
-    """What was computed again, likewise."""
+    """The values computed again, likewise."""
 
 
 class StepModel:
@@ -57,12 +57,12 @@ class StepModel:
         self.reads = [() if self._joins_gradient(op) else tuple([n for n in names if self.size(n)])
                       for op, names in zip(block.ops, self.recomputing.reads, strict=True)]  # fmt: skip
         self.root: dict[str, str] = {}
-        """Name -> the name of what it is a view of, itself where it is none."""
+        """Name -> the name of the viewed tensor, itself if it is no view."""
         for results in self.results:
             for name, source, view in results:
                 self.root[name] = self.root.get(source, source) if view and source is not None else name
         self.groups: dict[str, list[str]] = {}
-        """What can be dropped as one: the values that live in one piece of memory."""
+        """The groups to drop as one: values in one piece of memory."""
         members: dict[str, list[str]] = {}
         for name, root in self.root.items():
             members.setdefault(root, []).append(name)
@@ -74,13 +74,13 @@ class StepModel:
         late = [at for at, late in enumerate(self.recomputing.late) if late and self.needed[at]]
         read_late = {self.root.get(n, n) for at in late for n in self.recomputing.reads[at]}
         self.base = frozenset(n for n in self.groups if n in read_late)
-        """What is kept without recomputation."""
+        """The groups kept without recomputation."""
         least = sum(self.size(n) for n in self.base) * _SMALL
         self.small = frozenset(n for n in self.base if self.size(n) < least)
         self._with = {n: [o for o in self.base - self.small if maker[o] == maker[n]] for n in self.small}
 
     def size(self, name: str) -> int:
-        """The bytes of a value of the step; 0 of what is kept from run to run, and of what is no dense tensor."""
+        """Return the bytes of a value of the step; 0 if it is kept from run to run, or no dense tensor."""
         found = self.sizes.get(name)
         if found is None:
             variable = self.block.vars.get(name)
@@ -91,19 +91,19 @@ class StepModel:
         return found
 
     def _retained(self) -> Iterator[tuple[str, int]]:
-        """The sizes of results that keep more alive than they are described to be."""
+        """Yield the sizes of results that keep more alive than described."""
         for op in self.block.ops:
             operator = op.operator
             if operator is None or not operator.retains():
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
-            found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
+            found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells the unknown parts
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)
 
     def _workspaces(self, live: Liveness | None) -> list[int]:
-        """What the kernel of each op needs besides, as the plan of the program says it."""
+        """Return the workspace of each op's kernel, from the plan of the program."""
         found: dict[int, int] = {}
         for record in live.records if live is not None else ():
             if record.what == WORKSPACE and record.op is not None:
@@ -111,11 +111,11 @@ class StepModel:
         return [found.get(id(op), 0) for op in self.block.ops]
 
     def _joins_gradient(self, op: Op) -> bool:
-        """Whether an update runs as soon as its gradient is there, alone or in a small group."""
+        """Return True if an update runs as soon as its gradient is there, alone or in a small group."""
         return bool(op.role & Role.OPTIMIZE) and len(op.role_variables) == 2
 
     def _op(self, op: Op) -> list[tuple[str, str | None, bool]]:
-        """The results of an op with the operand whose memory each may be in, and whether it is a view of that."""
+        """Return the results of an op with the operand whose memory each may be in, and True for a view of it."""
         operator = op.operator
         out: list[tuple[str, str | None, bool]] = []
         if operator is None or operator.sub_blocks:
@@ -131,13 +131,13 @@ class StepModel:
         return out
 
     def _is_view(self, operator: Operator, source: str, name: str) -> bool:
-        """A gradient of another number of elements was summed or spread instead."""
+        """Return True for a view: a gradient of another number of elements is a sum or a spread instead."""
         return type(operator).forward_class is None or self.size(source) == self.size(name)
 
-    # --- what a choice comes to
+    # --- outcomes of choices
 
     def dropped(self, kept: Collection[str]) -> set[str]:
-        """The names of all groups but these, and of the small results of ops that are run again in any case."""
+        """Return the names of all groups but these, and of the small results of ops that run again in any case."""
         return {n for root, names in self.groups.items() if root not in kept or self._goes(root, kept) for n in names}
 
     def _goes(self, root: str, kept: Collection[str]) -> bool:
@@ -145,11 +145,11 @@ class StepModel:
         return bool(others) and not any(n in kept for n in others or ())
 
     def members(self, roots: Collection[str]) -> set[str]:
-        """The names of groups."""
+        """Return the names of groups."""
         return {n for root in roots for n in self.groups[root]}
 
     def evaluate(self, kept: Collection[str], anew: Collection[str] = ()) -> Outcome:
-        """What it comes to when these groups are kept, and the others computed again where they are needed, those of ``anew`` every time."""
+        """Return the outcome of keeping these groups, with the others computed again where needed, and the groups of ``anew`` every time."""
         drop, each = self.dropped(kept), self.members(anew)
         steps = [s for s in self.recomputing.order(drop, each) if self.needed[s.at]]
         extra = sum([3 * self.size(s.again) / BYTES if s.again else self.work[s.at] for s in steps if s.copy], 0.0)
@@ -161,11 +161,11 @@ class StepModel:
         return Outcome(peak, extra, position, lives.kept_over(position, kept), lives.waiting_at(position))
 
     def reads_again(self, step: Step) -> Iterable[str]:
-        """The names that a step reads which computes one value again."""
+        """Return the operands read to compute one value again."""
         return [n for n in self.recomputing.again_inputs(step.again, (), ()) or () if self.size(n)]
 
     def cost_of(self, root: str, kept: Collection[str]) -> float:
-        """The work of computing one group again, from what is kept."""
+        """Return the work of computing one group again, from kept values."""
         seen: set[int] = set()
         total = 0.0
         maker, ops = self.recomputing.maker, self.block.ops
@@ -205,9 +205,9 @@ class _Lives:
         self._late_from: dict[int, int] = {}
         """Buffer -> the first step of the backward pass that reads it."""
         self._copies: dict[int, tuple[str, list[int]]] = {}
-        """Buffer of what was computed again -> its name, and the steps that read it."""
+        """Buffer of a value computed again -> its name, and the steps that read it."""
         self._shared: list[tuple[int, int, int]] = []
-        """Step, operand and result, of as many bytes, which may be in its memory."""
+        """Step, operand and result of equal size, so the result may be in the operand's memory."""
 
     def _place(self, name: str, t: int) -> int:
         self._first.append(t)
@@ -216,7 +216,7 @@ class _Lives:
         return len(self._first) - 1
 
     def run(self, steps: Sequence[Step]) -> None:
-        """Take the steps in turn: what one reads lives until then, what it makes from then on."""
+        """Take the steps in turn: their operands live until then, their results from then on."""
         original, again, last, size, results, place = self._original, self._again, self._last, self._size, self._model.results, self._place
         for t, step in enumerate(steps):
             given = self._read(t, step)
@@ -240,7 +240,7 @@ class _Lives:
                     self._shared.append((t, held, made))
 
     def _read(self, t: int, step: Step) -> dict[str, int]:
-        """The buffers of what a step reads."""
+        """Return the buffers of a step's operands."""
         original, again, copies, last = self._original, self._again, self._copies, self._last
         copy_or_late = step.copy or self._model.recomputing.late[step.at]
         given: dict[str, int] = {}
@@ -259,7 +259,7 @@ class _Lives:
         return given
 
     def end(self, t: int) -> None:
-        """Keep what is fetched until the last step, and let results be in the memory of operands that end with their step."""
+        """Keep fetches until the last step, and let results be in the memory of operands that end with their step."""
         first, last = self._first, self._last
         for name in self._model.fetch:
             if name in self._original:
@@ -271,7 +271,7 @@ class _Lives:
                 taken.add(held)
 
     def peak(self, workspace: Sequence[int]) -> tuple[int, int]:
-        """The step with the most bytes, and these; ``workspace``: what each step needs besides."""
+        """Return the step with the most bytes, and these; ``workspace``: of each step."""
         change = numpy.zeros(len(workspace) + 1, dtype=numpy.int64)
         sizes = numpy.array(self._size, dtype=numpy.int64)
         numpy.add.at(change, self._first, sizes)
@@ -281,7 +281,7 @@ class _Lives:
         return position, int(line[position]) if len(line) else 0
 
     def kept_over(self, position: int, kept: Collection[str]) -> tuple[str, ...]:
-        """The kept groups that are alive at a step without being read there for the first time."""
+        """Return the kept groups alive at a step without being read there for the first time."""
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
             n for n, held in self._original.items()
@@ -289,7 +289,7 @@ class _Lives:
         )  # fmt: skip
 
     def waiting_at(self, position: int) -> tuple[str, ...]:
-        """The groups that were computed again before a step and are read behind it, not at it."""
+        """Return the groups computed again before a step and read behind it, not at it."""
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
             n for held, (n, used) in self._copies.items()
@@ -298,7 +298,7 @@ class _Lives:
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:
-    """A size as a number; a symbol without a value, which only the run tells, counts as 1."""
+    """Return a size as a number; a symbol without a value, known only in the run, counts as 1."""
     if isinstance(size, int):
         return size
     return max(evaluate(size, {**dict.fromkeys(symbols_of(size), 1), **values}), 0)
@@ -324,7 +324,7 @@ def work_of(op: Op, values: Mapping[str, int]) -> float:
         else:
             moved += size
             written += size if out else 0
-    moved += min(held, moved)  # of a table only the rows that are looked up are read
+    moved += min(held, moved)  # only the looked up rows of a table are read
     counted = multiplications(op)
     seconds = moved / BYTES + (0 if counted is None else number(counted, values)) / MULTIPLIES
     return seconds + (written / 4 / DRAWS if operator.random and operator.draws() else 0.0)
