@@ -134,7 +134,7 @@ def test_how_many_are_selected_is_a_size_of_its_own() -> None:
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_borders_are_numpys(mode: str, channels_last: bool) -> None:
     x = layer.data("x", [-1, 3, 4, 5])
-    y = layer.pad(x, [1, 2, 2, 0], mode=mode, channels_last=channels_last)
+    y = layer.pad(x, [1, 2, 2, 0], mode=mode, data_format="NHWC" if channels_last else "NCHW")
     widths = [(0, 0), (2, 0), (1, 2), (0, 0)] if channels_last else [(0, 0), (0, 0), (2, 0), (1, 2)]
     value = numbers(2, 3, 4, 5)
     want = np.pad(value, widths, mode={"replicate": "edge", "circular": "wrap"}.get(mode, mode))  # pyright: ignore[reportArgumentType, reportCallIssue]

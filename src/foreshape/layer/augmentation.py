@@ -173,8 +173,8 @@ def random_brightness(x: Variable, amount: float, limits: Range | None = None) -
 
     Args:
         x: ``[batch, ...]``, float.
-        limits: what the results are clipped to, as ``(0, 1)``.
         amount: the largest change, as a part of the range.
+        limits: what the results are clipped to, as ``(0, 1)``.
     """
     low, high = _around_zero("random_brightness", amount)
     with name_scope("random_brightness"):
@@ -188,8 +188,8 @@ def random_contrast(x: Variable, amount: float | Range, limits: Range | None = N
     Args:
         x: ``[batch, channels, ...]``, float.
         amount: 0.2 is a number from 0.8 to 1.2; ``(0.5, 1.1)`` says both ends.
-        limits: what the results are clipped to, as ``(0, 1)``.
         amount: the largest change of the distance from the mean, as a part of it.
+        limits: what the results are clipped to, as ``(0, 1)``.
     """
     low, high = _factors("random_contrast", "amount", amount)
     if x.spec.lod is not None or x.spec.rank < 3:

@@ -32,10 +32,10 @@ def data(
             packed rows, as ``["words", 64]``: ``batch`` is there the number of sequences.
         dtype: its element type. Also ``data_type=``.
         lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
-        stop_gradient: no gradient of it is computed; False lets `foreshape.append_backward` compute one.
-        kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
         dims, input_size: other names of ``shape``, as the design documents have them; one of the three is given.
         data_type: another name of ``dtype``.
+        stop_gradient: no gradient of it is computed; False lets `foreshape.append_backward` compute one.
+        kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
 
     Raises:
         ShapeError, TypeMismatchError: a dim or an element type that cannot be. SchemaError: a taken name.
@@ -92,10 +92,10 @@ def fc(
         flatten_last: how many of the last dims are features, as the design document counts them; all but the first where it is left out.
             PaddlePaddle's num_flatten_dims counts the first dims, those of the rows.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        name: what the names of the parameters begin with.
         split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
             results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
             Trained otherwise it changes nothing, and a saved program has lost it.
-        name: what the names of the parameters begin with.
 
     Returns:
         ``[*row dims, output_size]``. W is ``[features, output_size]``, b is ``[output_size]``.

@@ -77,13 +77,13 @@ def softmax_with_cross_entropy(
     Args:
         logits: ``[..., classes, ...]``, the classes at ``axis``.
         label: class numbers with 1 at ``axis`` (or without that axis), or with ``soft_label`` a distribution as logits.
+        soft_label: label is a distribution.
         ignore_index: a class number whose loss is 0.
+        axis: of the classes.
+        return_softmax: give the softmax, too.
         label_smoothing: s, from 0 to 1.
         class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
         sample_weight: ``[batch]`` or ``[batch, 1]`` (or of the dims of the loss): what the loss of each example is multiplied by.
-        soft_label: label is a distribution.
-        axis: of the classes.
-        return_softmax: give the softmax, too.
 
     Returns:
         The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).

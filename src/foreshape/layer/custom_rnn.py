@@ -40,8 +40,8 @@ def rnn(
         memories: the memories before the first step, one row for each example (of ragged input: for each sequence).
         static_inputs: the same at every step, with one row for each example, for ragged input for each sequence. What else the
             step reads, such as a weight, it reads as it is.
-        reverse: from the last step to the first.
         time_major: dense inputs have the time first.
+        reverse: from the last step to the first.
 
     Returns:
         ``(outputs, last_memories)``. An output is all steps: ``[batch, time, *row]`` (time first if ``time_major``), or ragged rows with

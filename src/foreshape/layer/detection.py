@@ -50,9 +50,9 @@ def iou_similarity(x: Variable, y: Variable, normalized: bool = True) -> Variabl
     """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``.
 
     Args:
-        normalized: otherwise coordinates number pixels, so that a box is larger by one.
         x: ``[n, 4]``, left, top, right and bottom, floats.
         y: ``[m, 4]``, likewise.
+        normalized: otherwise coordinates number pixels, so that a box is larger by one.
     """
     return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": normalized})
 
@@ -86,13 +86,13 @@ def yolo_box(
         x: ``[batch, anchors * (5 + num_classes), height, width]``; with ``iou_aware``, 6 + num_classes.
         img_size: int32 ``[batch, 2]``, height and width of the images.
         anchors: width and height of each, in pixels of the network's input.
+        num_classes: how many classes there are.
         conf_threshold: what is less sure has a box of zeros and scores of zero.
         downsample_ratio: the pixels of the network's input for each cell.
         clip_bbox: cut the boxes at the edges of the images.
         scale_x_y: by which a middle may lie outside of its cell: scale * sigmoid(x) - (scale - 1) / 2.
         iou_aware: x also has how well each box overlaps.
         iou_aware_factor: a: confidence ** (1 - a) * overlap ** a.
-        num_classes: how many classes there are.
 
     Returns:
         (boxes, scores), ``[batch, boxes, 4]`` and ``[batch, boxes, num_classes]``.
@@ -114,12 +114,12 @@ def yolo_loss(
         x: ``[batch, len(anchor_mask) * (5 + num_classes), height, width]``.
         gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
         gt_label: int32 ``[batch, truths]``.
-        gt_score: as that, how much each counts; one where it is left out.
         anchors: width and height of all anchors, in pixels of the network's input.
         anchor_mask: which of them x predicts.
         num_classes: how many classes there are.
         ignore_threshold: a box that overlaps a truth by more may be sure of itself.
         downsample_ratio: the pixels of the network's input for each cell.
+        gt_score: as that, how much each counts; one where it is left out.
         use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / num_classes, 1 / 40).
         scale_x_y: as of `yolo_box`.
     """
@@ -229,9 +229,9 @@ def distribute_fpn_proposals(
     Args:
         fpn_rois: ``[regions, 4]``, ragged; or dense with boxes_num, ``[batch]``, how many are of each image.
         min_level, max_level: the levels that there are, both included.
-        pixel_offset: coordinates number pixels, so that a box is larger by one.
         refer_level: the level of regions of the size ``refer_scale``.
         refer_scale: the root of an area, in pixels.
+        pixel_offset: coordinates number pixels, so that a box is larger by one.
         boxes_num: int32 ``[batch]``, how many regions each image has.
 
     Returns:

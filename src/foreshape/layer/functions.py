@@ -79,10 +79,10 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
     """x where x > 0, else slope * x, with a learned slope that starts at 0.25.
 
     Args:
+        x: ``[batch, ...]``, floats.
         mode: "all": one slope; "channel": one per channel; "element": one per element of a row.
         weight: a name, an initializer or a `ParamAttr`.
         data_format: where the channels are: "NCHW" at axis 1, "NHWC" at the last.
-        x: ``[batch, ...]``, floats.
         name: what the name of the slopes begins with.
 
     Raises:

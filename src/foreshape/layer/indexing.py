@@ -21,9 +21,9 @@ def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Va
     """Return ``x`` after ``x[index] = value``; ``x`` itself stays as it is.
 
     Args:
+        x: of any shape.
         index: integers, slices and an Ellipsis, as of numpy.
         value: a number, or a tensor of the element type of ``x`` that is repeated to ``x[index]`` as numpy does.
-        x: of any shape.
 
     Raises:
         ShapeError: an index that is not in ``x``, or a value that cannot be repeated to what is set.
@@ -282,12 +282,12 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
     """``x`` with ``value`` at the places along ``axis`` that ``index`` names, for each of its places.
 
     Args:
-        value: as ``index``; or one number.
-        reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
-        include_self: whether what was there counts, for all but "assign".
         x: of any shape.
         index: int32 or int64, of as many dims as x.
+        value: as ``index``; or one number.
         axis: which axis; negative ones count from the end.
+        reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
+        include_self: whether what was there counts, for all but "assign".
     """
     given = value if isinstance(value, Variable) else apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
     attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}

@@ -71,11 +71,11 @@ def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bo
     """The solutions ``[..., n, k]`` of x s = y, where only the upper triangle of ``x`` (the lower one without ``upper``) is read.
 
     Args:
-        transpose: solve x^T s = y.
-        unitriangular: take the diagonal to be ones.
         x: ``[..., n, n]``, floats.
         y: ``[..., n, k]``, of the element type of x.
         upper: read the upper triangle.
+        transpose: solve x^T s = y.
+        unitriangular: take the diagonal to be ones.
     """
     return apply("triangular_solve", {"X": x, "Y": y}, upper=upper, transpose=transpose, unitriangular=unitriangular)
 

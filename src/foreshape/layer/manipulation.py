@@ -49,8 +49,8 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
     """The elements of ``x`` in row-major order, in other dims.
 
     Args:
-        shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is what is left) and one-number variables, or one variable.
         x: of any shape.
+        shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is what is left) and one-number variables, or one variable.
 
     Raises:
         ShapeError: the number of elements is another.
@@ -206,16 +206,16 @@ def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | N
     return apply("roll", {"X": x}, shifts=_list(shifts), axis=_list(axis))
 
 
-def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, channels_last: bool = False) -> Variable:
+def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, data_format: str = "NCHW") -> Variable:
     """``x`` with a border.
 
     Args:
+        x: of any shape.
         padding: [before, after] of each axis, first axis first, for any ``x``; or of an ``x`` of 3 to 5 dims, [batch, channels, ...space],
             [left, right], [left, right, top, bottom] or [left, right, top, bottom, front, back].
         mode: "constant", "reflect", "replicate" or "circular"; the last three are for the space only.
         pad_value: what a constant border is.
-        channels_last: the channels are the last dim.
-        x: of any shape.
+        data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
 
     Raises:
         SchemaError: another number of numbers in padding.
@@ -226,11 +226,12 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
     if not 3 <= rank <= 5 or len(padding) != 2 * (rank - 2):
         raise SchemaError(f"pad({x.name}): padding of {x.spec.text()} is {2 * rank} numbers, two for each axis"
                           + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(padding)}")  # fmt: skip
-    first = 1 if channels_last else 2
+    last = data_format.endswith("C")
+    first = 1 if last else 2
     new = list(range(first, first + 5 - rank))
     whole = unsqueeze(x, new) if new else x
-    out = apply("pad3d", {"X": whole}, paddings=[*padding, *[0] * (6 - len(padding))], mode=mode, value=pad_value,
-                 data_format="NDHWC" if channels_last else "NCDHW")  # fmt: skip
+    numbers = [*padding, *[0] * (6 - len(padding))]
+    out = apply("pad3d", {"X": whole}, paddings=numbers, mode=mode, value=pad_value, data_format="NDHWC" if last else "NCDHW")
     return squeeze(out, new) if new else out
 
 
@@ -361,12 +362,12 @@ def interpolate(
     Args:
         x: ``[batch, channels, height, width]``; of rows and volumes as at ``mode``.
         output_size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
+        scale: in place of output_size: what the sizes are multiplied by, one number or one for each.
         mode: of images "nearest", "bilinear" or "bicubic"; of rows ``[batch, channels, width]`` "linear"; of volumes ``[batch, channels, depth,
             height, width]`` "nearest" or "trilinear".
         align_corners: the corner pixels of the old and the new image lie on each other.
         align_mode: of linear, bilinear and trilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
         data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
-        scale: in place of output_size: what the sizes are multiplied by, one number or one for each.
 
     Raises:
         SchemaError: not one of output_size and scale, or another mode.

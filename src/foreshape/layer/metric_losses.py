@@ -55,8 +55,8 @@ def info_nce_loss(
     Args:
         query, key: ``[batch, features]``; row i of both belong together.
         temperature: T, above 0.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
         symmetric: take the mean with keys and queries exchanged.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
 
     Raises:
         ShapeError: other dims. SchemaError: a temperature that is not above 0.
@@ -107,10 +107,10 @@ def triplet_margin_loss(
 
     Args:
         anchor, positive, negative: ``[batch, features]``: two that belong together, and one that does not.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each triplet is multiplied by.
         margin: how much further the negative should be.
         epsilon: keeps the gradient of a distance of 0 finite.
         swap: let the lesser distance of the negative count.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each triplet is multiplied by.
     """
     _rows("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     far = _distance(anchor, negative, epsilon)

@@ -110,9 +110,9 @@ def group_norm(
         groups: divides the channels.
         epsilon: what is added to a variance before its root.
         activation: what follows, as of `activate`.
+        weight, bias: a name, an initializer or a `ParamAttr`, of the scale and of the shift; ``False`` leaves one out.
         data_format: where the channels are.
         name: what the names of the parameters begin with.
-        weight, bias: a name, an initializer or a `ParamAttr`, of the scale and of the shift; ``False`` leaves one out.
     """
     channels = known_channels("group_norm", x, data_format)
     attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_format}

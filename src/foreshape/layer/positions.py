@@ -91,8 +91,8 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
     Args:
         x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.
         heads: of ragged rows, how many equal parts the columns have.
-        interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
         base: of the formula.
+        interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
 
     Returns:
         As x.

@@ -14,11 +14,11 @@ def print(x: Variable, message: str = "", first_n: int = -1, summarize: int = 20
     Use what is returned in place of ``x``, or fetch it: what nobody needs does run, but its gradient does not.
 
     Args:
+        x: what is shown.
         message: written first.
         first_n: in how many runs of a compiled step it is written; in all of them where that is not above 0.
         summarize: how many elements are written; all where that is negative.
         phase: ``forward``, ``backward`` (the gradient of ``x`` is written) or ``both``.
-        x: what is shown.
     """
     return current_block().apply("print", {"In": x}, {"message": message, "first_n": first_n, "summarize": summarize, "print_phase": phase.upper()})
 

@@ -23,11 +23,11 @@ def prior_box(
         min_sizes, max_sizes: in pixels; of each pair one prior of sqrt(min * max).
         aspect_ratios: width to height; with ``flip`` their inverses, too.
         variances: four numbers, the same for all priors.
+        flip: take the inverses of aspect_ratios, too.
         clip: cut the boxes at the edges of the image.
         steps: the pixels from cell to cell, across and down; 0: as many as the image has for each.
         offset: where in a cell the middle of its priors is.
         min_max_aspect_ratios_order: the prior of max_sizes comes second, not last.
-        flip: take the inverses of aspect_ratios, too.
     """
     attrs = {
         "min_sizes": list(min_sizes), "max_sizes": list(max_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "flip": flip,

@@ -37,14 +37,14 @@ def lstm(
         initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros where left out.
         length: of dense input, how many steps each sequence has: ``[batch]`` integers.
         dropout: the probability that an element between two layers is zero, in training. ``seed``: not 0 draws the same in every run.
+        time_major: dense input has the time first.
         is_test: no dropout.
+        seed: not 0 draws the same in every run.
         input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list where there are several; one
             without a name does for all. ``bias=False`` leaves it out. Weights are ``[4 hidden_size, features]`` and
             ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) where nothing is said.
         hidden_bias: a second bias, added as the first is; none where left out.
         name: what the names of the parameters begin with.
-        time_major: dense input has the time first.
-        seed: not 0 draws the same in every run.
 
     Returns:
         (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice that where bidirectional)

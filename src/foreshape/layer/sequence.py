@@ -71,9 +71,9 @@ def sequence_conv(
         num_filters: the width that comes out.
         kernel_size: how many rows are multiplied together.
         padding_start: where they begin, from the row itself; ``-(kernel_size // 2)``, the row in their middle, where it is left out.
+        activation: what follows, as of `activate`.
         trainable_padding: instead of zeros there are rows of a parameter outside, zeros at first.
         weight, bias, padding_weight: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        activation: what follows, as of `activate`.
         name: what the names of the parameters begin with.
 
     Returns:

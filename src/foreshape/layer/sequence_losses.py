@@ -176,8 +176,8 @@ def chunk_eval(
         x, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``. A number is type * (tags of the
             scheme) + tag; the largest, num_chunk_types * (tags of the scheme), is outside of all chunks.
         chunk_scheme: the tags of a type: "IOB" (B, I), "IOE" (I, E), "IOBES" (B, I, E, S) or "plain" (one).
-        excluded_chunk_types: types that are not counted.
         num_chunk_types: how many types of chunks there are.
+        excluded_chunk_types: types that are not counted.
         length: the lengths of padded sequences, int64 ``[sequences]``.
 
     Returns:

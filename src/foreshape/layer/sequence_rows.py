@@ -122,8 +122,8 @@ def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: 
     Args:
         x: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide
             as sequence i of ``col`` is long.
-        topks: how many numbers each average is of, rising; where a row has fewer, the sum of all is still divided by it.
         row, col: ragged rows, as long as the matrices are high and wide; their numbers are not read.
+        topks: how many numbers each average is of, rising; where a row has fewer, the sum of all is still divided by it.
         channel_num: how many matrices a sequence holds.
 
     Returns:
@@ -136,9 +136,9 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
     """The rows of ``x`` grouped into other sequences.
 
     Args:
+        x: rows, dense or ragged.
         y: ragged, with as many rows as ``x``: its sequences are taken; or integers ``[sequences + 1]``, the offsets.
         target_lod: the offsets, which rise from 0 to the number of rows.
-        x: rows, dense or ragged.
     """
     return apply("lod_reset", {"X": x, "Y": y}, target_lod=[] if target_lod is None or y is not None else list(target_lod))
 

@@ -69,8 +69,8 @@ def conv2d(
         kernel_size, stride, dilation: one number, or height and width.
         padding: one number, height and width, all four (top, bottom, left, right), "SAME" or "VALID".
         groups: the channels are divided into so many groups, each with filters of its own.
-        weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         activation: what follows, as of `activate`.
+        weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         data_format: "NCHW", or "NHWC" where the channels are last.
         name: what the names of the parameters begin with.
 

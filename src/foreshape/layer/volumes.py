@@ -26,12 +26,12 @@ def conv1d(
 
     Args:
         x: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
+        num_filters, groups, activation: as of `conv2d`.
         kernel_size, stride, dilation: one number.
         padding: one number, two (before, after), "SAME" or "VALID".
         weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
-        The errors are those of `conv2d`.
-        num_filters, groups, activation: as of `conv2d`.
         data_format: "NCL", or "NLC" where the channels are last.
+        The errors are those of `conv2d`.
 
     Returns:
         ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, kernel_size]``: the op itself is a conv2d of images one pixel
@@ -66,12 +66,12 @@ def conv3d(
 
     Args:
         x: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
+        num_filters, groups, activation: as of `conv2d`.
         kernel_size, stride, dilation: one number, or depth, height and width.
         padding: one number, three, six (before and after each axis), "SAME" or "VALID".
         weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
-        The errors are those of `conv2d`.
-        num_filters, groups, activation: as of `conv2d`.
         data_format: "NCDHW", or "NDHWC" where the channels are last.
+        The errors are those of `conv2d`.
 
     Returns:
         ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *kernel_size]``, b is ``[num_filters]``.
@@ -105,8 +105,8 @@ def conv3d_transpose(
         num_filters: the channels of the result.
         kernel_size, stride, padding, dilation: as of `conv3d`.
         groups: divides the channels of the input and of the result.
-        output_size, output_padding: as of `conv2d_transpose`, with three numbers.
         activation, weight, bias, name: as of `conv2d`.
+        output_size, output_padding: as of `conv2d_transpose`, with three numbers.
         data_format: "NCHW", or "NHWC" where the channels are last.
     """
     channels = known_channels("conv3d_transpose", x, data_format, 5)
