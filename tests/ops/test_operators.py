@@ -45,7 +45,7 @@ def made_of_others(case: Case) -> tuple[Any, ...]:
     import torch
 
     names = [n for of in case.outputs.values() for n in of]
-    found = dict(zip(names, map(torch.from_numpy, run(case.program, case.feed, names)), strict=True))
+    found = dict(zip(names, (torch.from_numpy(np.asarray(v)) for v in run(case.program, case.feed, names)), strict=True))
     made = [[found[n] for n in case.outputs.get(r.name, ())] for r in case.cls.schema.results]
     return tuple(m if r.many else m[0] if m else None for m, r in zip(made, case.cls.schema.results, strict=True))
 

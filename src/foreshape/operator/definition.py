@@ -63,7 +63,7 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
     if cls.sharding_rule is not root.sharding_rule:
         _check_parameters(cls.sharding_rule, names, f"{where}: sharding_rule")
-    if cls.workspace is not root.workspace:
+    if cls.workspace is not root.workspace and not expands:
         _check_parameters(cls.workspace, names, f"{where}: workspace")
     if cls.retained_bytes is not root.retained_bytes:
         _check_parameters(cls.retained_bytes, names, f"{where}: retained_bytes")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import product
 from foreshape.errors import SchemaError
-from foreshape.kernels.products import affine
 from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
     AttrType,
-    F,
     Operator,
     attribute,
     f32,
@@ -23,13 +21,11 @@ from foreshape.operator import (
     result,
     sample,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import require_broadcast_to
-from foreshape.ops.fused.dense import check_alike, check_norm, normalised
-from foreshape.ops.fused.transformer import attended
+from foreshape.ops.fused.dense import check_alike, check_norm
+from foreshape.ops.fused.parts import attention, heads_of, layer_norm, with_bias
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 IMPLEMENTATIONS = ("downgrade_in_infer", "upscale_in_train")
 NOT_MADE = "of training: not made here"
@@ -41,9 +37,9 @@ def check_test(is_test: bool, *rates: float) -> None:
     require(is_test or not any(rates), said)
 
 
-def kept(x: Tensor, rate: float, implementation: str, is_test: bool) -> Tensor:
-    """What dropout makes of ``x`` in a test, in place."""
-    return x.mul_(1.0 - rate) if is_test and rate and implementation == "downgrade_in_infer" else x
+def kept(of: Composition, x: Any, rate: float, implementation: str, is_test: bool) -> Any:
+    """Return ``x`` after dropout in a test."""
+    return of("scale", {"scale": 1.0 - rate}, X=x) if is_test and rate and implementation != "upscale_in_train" else x
 
 
 def rate(default: float = 0.5) -> Any:
@@ -79,9 +75,8 @@ class FusedDropoutAdd(Operator):
         check_alike(x, y, "y")
         return x.like(), None
 
-    def kernel(self, x: Tensor, y: Tensor, seed_tensor: Tensor | None, PTensor: Tensor | None) -> Any:
-        scale = 1.0 if self.mode == "upscale_in_train" or not self.is_test else 1.0 - self.p
-        return y.add(x, alpha=scale), None
+    def expand(self, of: Composition, x: Any, y: Any, seed_tensor: Any, PTensor: Any) -> Any:
+        return of("elementwise_add", X=kept(of, x, self.p, self.mode, self.is_test), Y=y), None
 
     samples = [
         sample(x=f32(2, 3, 5), y=f32(2, 3, 5), is_test=True),
@@ -123,13 +118,9 @@ class FusedBiasDropoutResidualLayerNorm(Operator):
         check_norm(X, 2, "X", Bias=Bias, LnScale=LnScale, LnBias=LnBias)
         return X.like(), None, None, None, None
 
-    def workspace(self, X: Spec, Residual: Spec, Bias: Spec | None, LnScale: Spec | None, LnBias: Spec | None, *, strided: frozenset[str]) -> Size:
-        return (3 if strided else 2) * X.nbytes + 16 * product(X.known_dims[:2])
-
-    def kernel(self, X: Tensor, Residual: Tensor, Bias: Tensor | None, LnScale: Tensor | None, LnBias: Tensor | None) -> Any:
-        out = X.clone() if Bias is None else X + Bias.reshape(-1)
-        kept(out, self.dropout_rate, self.dropout_implementation, self.is_test).add_(Residual)
-        return normalised(out, 2, LnScale, LnBias, self.ln_epsilon), None, None, None, None
+    def expand(self, of: Composition, X: Any, Residual: Any, Bias: Any, LnScale: Any, LnBias: Any) -> Any:
+        out = kept(of, with_bias(of, X, Bias), self.dropout_rate, self.dropout_implementation, self.is_test)
+        return layer_norm(of, of("elementwise_add", X=out, Y=Residual), 2, LnScale, LnBias, self.ln_epsilon), None, None, None, None
 
     samples = [
         sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(5), LnScale=f32(5), LnBias=f32(5), is_test=True),
@@ -237,32 +228,22 @@ class FusedAttention(Operator):
         x, weight = specs[0], specs[3]
         return product(x.known_dims) * product(weight.known_dims[1:])
 
-    def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
-        x, weight = specs[0], specs[3]
-        batch, steps, width = x.known_dims
-        item = x.known_dtype.itemsize
-        heads = self.num_heads if self.transpose_qkv_wb else weight.known_dims[1]
-        columns = weight.elements // width if isinstance(width, int) and width else weight.elements
-        return 3 * x.nbytes + 3 * batch * steps * columns * item + 3 * batch * heads * steps * steps * item + (2 * weight.nbytes if strided else 0)
-
-    def kernel(self, *tensors: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+    def expand(self, of: Composition, *operands: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
         x, weight = given["X"], given["QKVW"]
-        batch, steps, _ = x.shape
-        inner = normalised(x, 2, given["LnScale"], given["LnBias"], self.epsilon) if self.pre_layer_norm else x
-        heads = self.num_heads if self.transpose_qkv_wb else weight.shape[1]
-        matrix = weight.t() if self.transpose_qkv_wb else weight.flatten(0, 2)
-        bias = given["QKVBias"]
-        parts = affine(inner, matrix, None if bias is None else bias.reshape(-1)).view(batch, steps, 3, heads, matrix.shape[0] // 3 // heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        out = attended(query, key, value, given["SrcMask"], query.shape[-1] ** -0.5)
-        kept(out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
-        out = affine(out.transpose(1, 2).flatten(2), given["OutLinearW"].t(), given["OutLinearBias"])
-        kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+        inner = layer_norm(of, x, 2, given["LnScale"], given["LnBias"], self.epsilon) if self.pre_layer_norm else x
+        heads = self.num_heads if self.transpose_qkv_wb else weight.spec.known_dims[1]
+        matrix = weight if self.transpose_qkv_wb else of("flatten2", {"axis": 3}, X=weight)[0]
+        made = with_bias(of, of("matmul_v2", {"trans_y": not self.transpose_qkv_wb}, X=inner, Y=matrix), given["QKVBias"])
+        query, key, value = heads_of(of, made, heads)
+        out = attention(of, query, key, value, given["SrcMask"], query.spec.known_dims[-1] ** -0.5)
+        out = kept(of, out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
+        out = with_bias(of, of("matmul_v2", X=out, Y=given["OutLinearW"]), given["OutLinearBias"])
+        out = kept(of, out, self.dropout_rate, self.dropout_implementation, self.is_test)
         if self.add_residual:
-            out.add_(x)
+            out = of("elementwise_add", X=out, Y=x)
         if not self.pre_layer_norm:
-            out = normalised(out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln_epsilon)
+            out = layer_norm(of, out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln_epsilon)
         return (out, *[None] * (len(self.schema.results) - 1))
 
     samples = [
@@ -348,23 +329,18 @@ class FusedFeedforward(Operator):
     def work(self, *specs: Any) -> Any:
         return 2 * product(specs[0].known_dims) * specs[3].known_dims[1]
 
-    def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
-        x, first = specs[0], specs[3]
-        hidden = product(x.known_dims[:2]) * first.known_dims[1] * x.known_dtype.itemsize
-        return 3 * x.nbytes + 2 * hidden + (2 * first.nbytes if strided else 0)
-
-    def kernel(self, *tensors: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+    def expand(self, of: Composition, *operands: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
         x = given["X"]
-        inner = normalised(x, 2, given["Ln1Scale"], given["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
-        bias1, bias2 = (None if b is None else b.reshape(-1) for b in (given["Linear1Bias"], given["Linear2Bias"]))
-        hidden = affine(inner, given["Linear1Weight"].t(), bias1)
-        hidden = kept(getattr(F, self.act_method)(hidden), self.dropout1_rate, self.dropout1_implementation, self.is_test)
-        out = kept(affine(hidden, given["Linear2Weight"].t(), bias2), self.dropout2_rate, self.dropout2_implementation, self.is_test)
+        inner = layer_norm(of, x, 2, given["Ln1Scale"], given["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
+        hidden = of(self.act_method, X=with_bias(of, of("matmul_v2", X=inner, Y=given["Linear1Weight"]), given["Linear1Bias"]))
+        hidden = kept(of, hidden, self.dropout1_rate, self.dropout1_implementation, self.is_test)
+        out = with_bias(of, of("matmul_v2", X=hidden, Y=given["Linear2Weight"]), given["Linear2Bias"])
+        out = kept(of, out, self.dropout2_rate, self.dropout2_implementation, self.is_test)
         if self.add_residual:
-            out.add_(x)
+            out = of("elementwise_add", X=out, Y=x)
         if not self.pre_layer_norm:
-            out = normalised(out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln2_epsilon)
+            out = layer_norm(of, out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln2_epsilon)
         return (out, *[None] * (len(self.schema.results) - 1))
 
     samples = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -10,7 +10,6 @@ from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
     AttrType,
-    F,
     Operator,
     attribute,
     f32,
@@ -26,9 +25,6 @@ from foreshape.operator import (
 from foreshape.operator.composition import Composition
 from foreshape.ops.fused.parts import activated, layer_norm, with_bias
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str, str, str]) -> tuple[Size, ...]:
@@ -203,9 +199,3 @@ def check_norm(x: Spec, begin: int, slot: str, **given: Spec | None) -> None:
     for name, spec in given.items():
         if spec is not None:
             require_equal(spec.elements, elements, f"{name} must have one number for each element of an example", **{name: None, slot: None})
-
-
-def normalised(x: Tensor, begin: int, scale: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
-    """The layer norm of the dims from ``begin`` on."""
-    example = x.shape[begin:]
-    return F.layer_norm(x, example, None if scale is None else scale.reshape(example), None if bias is None else bias.reshape(example), epsilon)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import product
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.kernels.products import affine
+from foreshape.kernels.products import affine, matmul
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -27,9 +27,8 @@ from foreshape.operator import (
     sample,
 )
 from foreshape.operator.require import require_at_most, require_broadcast_to
-from foreshape.ops.fused.blocks import check_test, kept, mode, rate
-from foreshape.ops.fused.dense import check_norm, normalised
-from foreshape.ops.fused.transformer import attended
+from foreshape.ops.fused.blocks import check_test, mode, rate
+from foreshape.ops.fused.dense import check_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,20 +152,21 @@ class FusedMultiTransformer(Operator):
     def kernel(self, *tensors: Any) -> Any:
         given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
         x, layers = given["X"], len(given["QKVW"])
+        after_dropout = self._after_dropout()
         step = None if given["TimeStep"] is None else int(given["TimeStep"].reshape(-1)[0])
         for at in range(layers):
             here: dict[str, Any] = {slot: value[at] if isinstance(value, list | tuple) and value else None for slot, value in given.items()}
-            inner = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon) if self.pre_layer_norm else x
+            inner = normalised(x, here["LnScale"], here["LnBias"], self.epsilon) if self.pre_layer_norm else x
             x = x + self._attended(inner, here, given["SrcMask"], step)
             if not self.pre_layer_norm:
-                x = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon)
-            inner = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
+                x = normalised(x, here["LnScale"], here["LnBias"], self.epsilon)
+            inner = normalised(x, here["FFNLnScale"], here["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
             hidden = getattr(F, self.act_method)(affine(inner, here["FFN1Weight"].t(), _flat(here["FFN1Bias"])))
-            hidden = kept(hidden, self.dropout_rate, self.dropout_implementation, self.is_test)
+            hidden *= after_dropout
             out = affine(hidden, here["FFN2Weight"].t(), _flat(here["FFN2Bias"]))
-            x = x + kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+            x = x + out * after_dropout
             if not self.pre_layer_norm:
-                x = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon)
+                x = normalised(x, here["FFNLnScale"], here["FFNLnBias"], self.epsilon)
         return list(given["CacheKV"]), x
 
     def _attended(self, x: Tensor, here: dict[str, Any], mask: Tensor | None, step: int | None) -> Tensor:
@@ -184,9 +184,14 @@ class FusedMultiTransformer(Operator):
             key, value = cache[0, :, :, : begin + steps], cache[1, :, :, : begin + steps]
         if mask is not None and mask.shape[3] not in (1, key.shape[2]):
             raise ExecutionError(f"SrcMask must have a column for each of the {key.shape[2]} steps so far, or one; seen {mask.shape[3]}")
-        out = attended(query, key, value, mask, max(query.shape[-1], 1) ** -0.5).transpose(1, 2).flatten(2)
-        out = affine(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"]))
-        return kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+        scores = matmul(query, key.transpose(-1, -2)).mul_(max(query.shape[-1], 1) ** -0.5)
+        if mask is not None:
+            scores.add_(mask)
+        out = matmul(scores.softmax(-1), value).transpose(1, 2).flatten(2)
+        return affine(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"])) * self._after_dropout()
+
+    def _after_dropout(self) -> float:
+        return 1.0 - self.dropout_rate if self.is_test and self.dropout_implementation == "downgrade_in_infer" else 1.0
 
     samples = [
         sample(X=f32(2, 3, 8), LnScale=[f32(8), f32(8)], LnBias=[f32(8), f32(8)], QKVW=[f32(3, 2, 5, 8), f32(3, 2, 5, 8)],
@@ -217,3 +222,8 @@ class FusedMultiTransformer(Operator):
 
 def _flat(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.reshape(-1)
+
+
+def normalised(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """Return the layer norm of the last dim."""
+    return F.layer_norm(x, x.shape[2:], scale.reshape(-1), bias.reshape(-1), epsilon)

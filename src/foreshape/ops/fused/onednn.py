@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -10,7 +10,6 @@ from foreshape.operator import (
     FLOATING,
     NOT_WRITTEN,
     AttrType,
-    F,
     Operator,
     attribute,
     axis_of,
@@ -21,21 +20,21 @@ from foreshape.operator import (
     require,
     result,
     sample,
-    torch,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import require_broadcast_to
-from foreshape.operator.temporaries import copies
-from foreshape.operator.traits import ShardingRule
 from foreshape.ops.math.elementwise import Elementwise
-from foreshape.ops.math.matmul import BatchedProduct, MatmulV2
+from foreshape.ops.math.matmul import MatmulV2
 from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
-from foreshape.ops.tensor.reshaping import in_shape, reshaped, transposed, unsqueezed, with_ones
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.ops.tensor.reshaping import reshaped, transposed, unsqueezed
+from foreshape.spec import FP64, Spec
 
 QUANTIZED = "of quantized inference: must be"
+
+
+def scaled(of: Composition, x: Any, factor: float) -> Any:
+    """Return ``factor * x``."""
+    return x if factor == 1.0 else of("scale", {"scale": factor}, X=x)
 
 
 def _activation() -> Any:
@@ -62,12 +61,10 @@ class FusedSoftplus(Operator):
         require(self.beta != 0.0, "beta must not be 0", X=None)
         return X.like()
 
-    def workspace(self, X: Spec) -> Size:
-        return 2 * X.nbytes
-
-    def kernel(self, X: Tensor) -> Tensor:
-        out = F.softplus(X, self.beta, 88.0 if X.dtype is not torch.float64 else 700.0)  # as far as an exponential reaches
-        return by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+    def expand(self, of: Composition, X: Any) -> Any:
+        furthest = 700.0 if X.spec.dtype is FP64 else 88.0  # as far as an exponential reaches
+        out = of("softplus", {"beta": self.beta, "threshold": furthest}, X=X)
+        return by_onednn(of, out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
 
     samples = [
         sample(X=f32(2, 3, 5), beta=2.0),
@@ -88,6 +85,7 @@ class FusedElementwise(Elementwise):
     abstract = True
     per_element = False
     gradient = NOT_WRITTEN
+    _made_of: ClassVar[str]
     X = operand(FLOATING, doc="any shape")
     Y = operand(FLOATING, same_type_as="X", doc="broadcast against X")
     Out = result(doc="the broadcast shape, with the dims of 1")
@@ -105,25 +103,12 @@ class FusedElementwise(Elementwise):
         out = self._broadcast(X, Y)
         return out.with_dims(unsqueezed(out.known_dims, self.fused_unsqueeze2_axes)[0])
 
-    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
-        return None if self.fused_unsqueeze2_axes else super().sharding_rule(X, Y)
-
-    def workspace(self, X: Spec, Y: Spec) -> Size:
-        return 2 * X.nbytes + 2 * Y.nbytes + self.infer_shape(X, Y).nbytes
-
-    def _function(self, x: Tensor, y: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        x, y = self._pair(X, Y)
-        x, y = x if self.scale_x == 1.0 else x / self.scale_x, y if self.scale_y == 1.0 else y / self.scale_y
-        out = self._function(x, y)
-        if self.scale_out != 1.0:
-            out *= self.scale_out
-        out = by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
-        if self.fused_output_scale != 1.0:
-            out *= self.fused_output_scale
-        return with_ones(out, self.fused_unsqueeze2_axes)
+    def expand(self, of: Composition, X: Any, Y: Any) -> Any:
+        x, y = scaled(of, X, 1.0 / self.scale_x), scaled(of, Y, 1.0 / self.scale_y)
+        out = scaled(of, of(self._made_of, {"axis": self.axis}, X=x, Y=y), self.scale_out)
+        out = scaled(of, by_onednn(of, out, self.fuse_activation, self.fuse_alpha, self.fuse_beta), self.fused_output_scale)
+        axes = self.fused_unsqueeze2_axes
+        return of("unsqueeze2", {"axes": axes}, X=out)[0] if axes else out
 
     rejects = [
         reject(X=f32(2, 3), Y=f32(4), says="must be equal or 1"),
@@ -142,9 +127,7 @@ class FusedElementwiseAdd(FusedElementwise):
 
     type = "fused_elementwise_add"
     gradient = NOT_WRITTEN
-
-    def _function(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.add(x, y)
+    _made_of = "elementwise_add"
 
     samples = [
         sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="relu"),
@@ -162,9 +145,7 @@ class FusedElementwiseSub(FusedElementwise):
 
     type = "fused_elementwise_sub"
     gradient = NOT_WRITTEN
-
-    def _function(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.sub(x, y)
+    _made_of = "elementwise_sub"
 
     samples = [
         sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="relu", fuse_alpha=0.5),
@@ -178,9 +159,7 @@ class FusedElementwiseMul(FusedElementwise):
 
     type = "fused_elementwise_mul"
     gradient = NOT_WRITTEN
-
-    def _function(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.mul(x, y)
+    _made_of = "elementwise_mul"
 
     samples = [
         sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="gelu_tanh", fused_output_scale=0.5),
@@ -194,9 +173,7 @@ class FusedElementwiseDiv(FusedElementwise):
 
     type = "fused_elementwise_div"
     gradient = NOT_WRITTEN
-
-    def _function(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.div(x, y)
+    _made_of = "elementwise_div"
 
     samples = [
         sample(X=f32(2, 3, 5), Y=f32(2, 3, 5, low=0.5, high=2.0), fuse_activation="tanh", fused_unsqueeze2_axes=[1]),
@@ -205,11 +182,11 @@ class FusedElementwiseDiv(FusedElementwise):
     rejects = FusedElementwise.rejects[:1]
 
 
-def _product_of(trans_x: bool, trans_y: bool) -> Operator:
+def _product_of(trans_x: bool, trans_y: bool) -> Any:
     return MatmulV2.with_values({"trans_x": trans_x, "trans_y": trans_y})
 
 
-class FusedMatmul(BatchedProduct):
+class FusedMatmul(Operator):
     """Out = fused_output_scale * fuse_activation(matmul_alpha X Y + ResidualData), as oneDNN has it in rewritten inference programs.
 
     X, and Y likewise, is reshaped to ``fused_reshape_X`` (where 0 copies a dim and one -1 is what is left) and its axes put in the order
@@ -220,6 +197,8 @@ class FusedMatmul(BatchedProduct):
     type = "fused_matmul"
     gradient = NOT_WRITTEN
     multiplies = True
+    X = operand(FLOATING, doc="[..., rows, k], or [k]")
+    Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
     ResidualData = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to the product")
     Out = result(layout="row", doc="[..., rows, columns]; of fused_reshape_Out that")
     trans_x = attribute(AttrType.BOOLEAN, False)
@@ -242,16 +221,10 @@ class FusedMatmul(BatchedProduct):
     Scale_out = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
     force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
 
-    def sharding_rule(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None
-
     def _seen(self, spec: Spec, slot: str) -> Spec:
         shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
         require(bool(shape) == bool(order), f"fused_reshape_{slot} and fused_transpose_{slot} must be given together", X=None)
         return transposed(spec.with_dims(reshaped(spec.known_dims, shape)), order) if shape else spec
-
-    def _transposed(self) -> tuple[bool, bool]:
-        return self.trans_x, self.trans_y
 
     def _product_dims(self, X: Spec, Y: Spec) -> Spec:
         out: Spec = _product_of(self.trans_x, self.trans_y).infer_shape(self._seen(X, "X"), self._seen(Y, "Y"))
@@ -272,29 +245,24 @@ class FusedMatmul(BatchedProduct):
         turned = transposed(out, order) if shape else out
         return turned.with_dims(reshaped(turned.known_dims, shape)) if shape else out
 
-    def work(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Size:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return BatchedProduct.work(self, self._seen(X, "X"), self._seen(Y, "Y"))
+    def work(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Size:
+        return _product_of(self.trans_x, self.trans_y).work(self._seen(X, "X"), self._seen(Y, "Y"))
 
-    def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, X: Spec, Y: Spec, ResidualData: Spec | None, *, strided: frozenset[str]
-    ) -> Size:
-        out = self._product_dims(X, Y)
-        inside = self._bytes(self._seen(X, "X"), self._seen(Y, "Y"), out, frozenset({"X", "Y"}))
-        return inside + X.nbytes + Y.nbytes + 2 * out.nbytes + copies(strided, ResidualData=ResidualData)
-
-    def kernel(self, X: Tensor, Y: Tensor, ResidualData: Tensor | None) -> Tensor:
-        x = in_shape(X, self.fused_reshape_X).permute(self.fused_transpose_X) if self.fused_reshape_X else X
-        y = in_shape(Y, self.fused_reshape_Y).permute(self.fused_transpose_Y) if self.fused_reshape_Y else Y
-        out = self._product(x, y)
-        if self.matmul_alpha != 1.0:
-            out *= self.matmul_alpha
-        out = out if out.dim() else out.reshape(1)
+    def expand(self, of: Composition, X: Any, Y: Any, ResidualData: Any) -> Any:
+        x, y = self._turned(of, X, "X"), self._turned(of, Y, "Y")
+        out = scaled(of, of("matmul_v2", {"trans_x": self.trans_x, "trans_y": self.trans_y}, X=x, Y=y), self.matmul_alpha)
+        if not out.spec.dims:
+            out = of("reshape2", {"shape": [1]}, X=out)[0]
         if ResidualData is not None:
-            out += ResidualData
-        out = by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
-        if self.fused_output_scale != 1.0:
-            out *= self.fused_output_scale
-        return in_shape(out.permute(self.fused_transpose_Out), self.fused_reshape_Out).contiguous() if self.fused_reshape_Out else out
+            out = of("elementwise_add", X=out, Y=ResidualData)
+        out = scaled(of, by_onednn(of, out, self.fuse_activation, self.fuse_alpha, self.fuse_beta), self.fused_output_scale)
+        if self.fused_reshape_Out:
+            out = of("transpose2", {"axis": self.fused_transpose_Out}, X=out)[0]
+        return of("reshape2", {"shape": self.fused_reshape_Out}, X=out)[0] if self.fused_reshape_Out else out
+
+    def _turned(self, of: Composition, x: Any, slot: str) -> Any:
+        shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
+        return of("transpose2", {"axis": order}, X=of("reshape2", {"shape": shape}, X=x)[0])[0] if shape else x
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5), fuse_activation="relu"),
@@ -354,12 +322,12 @@ class FusedTranspose(Operator):
         dims = reshaped(out.known_dims, shape) if shape else unsqueezed(out.known_dims, self.fused_unsqueeze2_axes)[0]
         return out.with_dims(dims), None
 
-    def kernel(self, X: Tensor) -> Any:
-        x = X.squeeze([a % X.dim() for a in self.fused_squeeze2_axes]) if self.fused_squeeze2_axes else X
-        out = x.permute(self.axis).clone(memory_format=torch.contiguous_format)
-        if self.scale != 1.0:
-            out *= self.scale
-        return out.view(self.fused_reshape2_shape) if self.fused_reshape2_shape else with_ones(out, self.fused_unsqueeze2_axes), None
+    def expand(self, of: Composition, X: Any) -> Any:
+        x = of("squeeze2", {"axes": self.fused_squeeze2_axes}, X=X)[0] if self.fused_squeeze2_axes else X
+        out = scaled(of, of("transpose2", {"axis": self.axis}, X=x)[0], self.scale)
+        if self.fused_unsqueeze2_axes:
+            return of("unsqueeze2", {"axes": self.fused_unsqueeze2_axes}, X=out)[0], None
+        return of("reshape2", {"shape": self.fused_reshape2_shape}, X=out)[0] if self.fused_reshape2_shape else out, None
 
     samples = [
         sample(X=f32(2, 3, 5), axis=[2, 0, 1]),

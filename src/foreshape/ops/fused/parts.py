@@ -29,9 +29,16 @@ def layer_norm(of: Composition, x: Any, begin: int, scale: Any, bias: Any, epsil
     return of("layer_norm", {"begin_norm_axis": begin, "epsilon": epsilon}, X=x, Scale=flat(of, scale), Bias=flat(of, bias))[0]
 
 
+def heads_of(of: Composition, made: Any, heads: int) -> tuple[Any, Any, Any]:
+    """Return queries, keys and values, each [batch, heads, steps, numbers of a head], of rows [batch, steps, all of them]."""
+    parts = of("reshape2", {"shape": [0, 0, 3, heads, -1]}, X=made)[0]
+    return tuple(of("unbind", {"axis": 0}, X=of("transpose2", {"axis": [2, 0, 3, 1, 4]}, X=parts)[0]))
+
+
 def attention(of: Composition, query: Any, key: Any, value: Any, mask: Any, scale: float) -> Any:
-    """Return softmax(scale * query key' + mask) value; each [batch, heads, steps, numbers of a head]."""
+    """Return softmax(scale * query key' + mask) value of each head, [batch, steps, numbers of all heads]."""
     scores = of("scale", {"scale": scale}, X=of("matmul_v2", {"trans_y": True}, X=query, Y=key))
     if mask is not None:
         scores = of("elementwise_add", {"axis": -1}, X=scores, Y=mask)
-    return of("matmul_v2", X=of("softmax", {"axis": -1}, X=scores), Y=value)
+    out = of("matmul_v2", X=of("softmax", {"axis": -1}, X=scores), Y=value)
+    return of("reshape2", {"shape": [0, 0, -1]}, X=of("transpose2", {"axis": [0, 2, 1, 3]}, X=out)[0])[0]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_WRITTEN, AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_at_most, require_rank
+from foreshape.ops.fused.parts import with_bias
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows, sequences
 from foreshape.ops.sequence.sequence_conv import MAX_CONTEXT, SequenceConv
@@ -52,11 +54,9 @@ class FusionSeqconvEltaddRelu(Operator):
     def work(self, X: Spec, Filter: Spec, Bias: Spec) -> Size:
         return X.known_dims[0] * Filter.elements
 
-    def workspace(self, X: Spec, Filter: Spec, Bias: Spec) -> Size:
-        return self._product().workspace(X, None, Filter)
-
-    def kernel(self, X: Tensor, Filter: Tensor, Bias: Tensor, *, offsets: list[Offsets]) -> Any:
-        return self._product().kernel(X, None, Filter, offsets=offsets).add_(Bias.reshape(-1)).relu_(), None
+    def expand(self, of: Composition, X: Any, Filter: Any, Bias: Any) -> Any:
+        attrs = {name: getattr(self, name) for name in ("contextLength", "contextStart", "contextStride")}
+        return of("relu", X=with_bias(of, of("sequence_conv", attrs, X=X, Filter=Filter), Bias)), None
 
     samples = [
         sample(X=f32(7, 3).ragged([4, 0, 3]), Filter=f32(9, 4), Bias=f32(4), contextLength=3, contextStart=-1),
@@ -202,19 +202,14 @@ class FusionSeqexpandConcatFc(Operator):
     def work(self, X: tuple[Spec, ...], FCWeight: Spec, FCBias: Spec | None) -> Size:
         return X[0].known_dims[0] * FCWeight.elements
 
-    def workspace(self, X: tuple[Spec, ...], FCWeight: Spec, FCBias: Spec | None) -> Size:
-        out = X[0].with_dims((X[0].known_dims[0], FCWeight.known_dims[1]))
-        return 2 * out.nbytes + 2 * sum((x.known_dims[0] * FCWeight.known_dims[1] * out.known_dtype.itemsize for x in X[1:]), 0) + 2 * FCWeight.nbytes
-
-    def kernel(self, X: list[Tensor], FCWeight: Tensor, FCBias: Tensor | None, *, offsets: list[Any]) -> Any:
-        first, *others = X
-        width = first.shape[1]
-        out = first @ FCWeight[:width]
-        whole = torch.cat(others, 1) @ FCWeight[width:]
-        if FCBias is not None:
-            whole += FCBias.reshape(-1)
-        out += whole.index_select(0, offsets[0][0].segments)
-        return out if self.fc_activation == "identity" else getattr(torch, self.fc_activation + "_")(out), None
+    def expand(self, of: Composition, X: Any, FCWeight: Any, FCBias: Any) -> Any:
+        first, others = X[0], X[1:]
+        width = first.spec.known_dims[1]
+        parts = [of("slice", {"axes": [0], "starts": [a], "ends": [b]}, Input=FCWeight) for a, b in ((0, width), (width, 2**31 - 1))]
+        whole = of("mul", X=of("concat", {"axis": 1}, X=others) if len(others) > 1 else others[0], Y=parts[1])
+        rows = of("sequence_expand_as", X=with_bias(of, whole, FCBias), Y=first)  # what stands beside a whole sequence is multiplied once
+        out = of("elementwise_add", X=of("mul", X=first, Y=parts[0]), Y=rows)
+        return out if self.fc_activation == "identity" else of(self.fc_activation, X=out), None
 
     samples = [
         sample(X=[f32(7, 3).ragged([4, 3]), f32(2, 2).ragged([1, 1])], FCWeight=f32(5, 4), FCBias=f32(1, 4), fc_activation="relu"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.products import matmul
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -27,11 +26,8 @@ from foreshape.operator import (
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
 from foreshape.ops.fused.dense import check_norm
-from foreshape.ops.fused.parts import attention, layer_norm, with_bias
+from foreshape.ops.fused.parts import attention, heads_of, layer_norm, with_bias
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class MultiheadMatmul(Operator):
@@ -70,12 +66,8 @@ class MultiheadMatmul(Operator):
 
     def expand(self, of: Composition, Input: Any, W: Any, Bias: Any, BiasQK: Any) -> Any:
         weight = of("reshape2", {"shape": [0, -1]}, X=W)[0]
-        width = product(W.spec.known_dims[2:]) // self.head_number
         made = with_bias(of, of("matmul_v2", X=Input, Y=weight), Bias)
-        made = of("reshape2", {"shape": [0, 0, 3, self.head_number, width]}, X=made)[0]
-        query, key, value = of("unbind", {"axis": 0}, X=of("transpose2", {"axis": [2, 0, 3, 1, 4]}, X=made)[0])
-        out = of("transpose2", {"axis": [0, 2, 1, 3]}, X=attention(of, query, key, value, BiasQK, self.alpha))[0]
-        return of("reshape2", {"shape": [0, 0, -1]}, X=out)[0]
+        return attention(of, *heads_of(of, made, self.head_number), BiasQK, self.alpha)
 
     samples = [
         sample(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 2, 3, 3), head_number=2, alpha=0.5),
@@ -90,14 +82,6 @@ class MultiheadMatmul(Operator):
         reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 3, 3, 3), head_number=2, says="BiasQK must broadcast"),
         reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), transpose_K=False, says="one of", error=SchemaError),
     ]
-
-
-def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale * query key' + mask) value; each [batch, heads, steps, numbers of a head]."""
-    scores = matmul(query, key.transpose(-1, -2)).mul_(scale)
-    if mask is not None:
-        scores.add_(mask)
-    return matmul(scores.softmax(-1), value)
 
 
 class FusedEmbeddingEltwiseLayernorm(Operator):

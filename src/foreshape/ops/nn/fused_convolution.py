@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, F, attribute, f32, operand, reject, require, require_equal, result, sample, torch
-from foreshape.operator.temporaries import copies
+from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require, require_equal, result, sample
+from foreshape.operator.composition import Composition
+from foreshape.operator.registry import get
 from foreshape.ops.nn.convolution import Convolution
 from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
-from foreshape.ops.rules.window import VOLUME_FORMATS
+from foreshape.ops.rules.window import VOLUME_FORMATS, is_channels_last
 from foreshape.spec import Spec
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 ACTIVATIONS = ("", "identity", "relu", "relu6", "sigmoid", "tanh", "swish", "leaky_relu", "hard_swish", "hard_sigmoid")
-
-
-def activated(x: Tensor, name: str, alpha: float) -> Tensor:
-    """``x`` with an activation, in its own memory where that can be."""
-    if name in ("", "identity"):
-        return x
-    if name == "leaky_relu":
-        return F.leaky_relu_(x, alpha)
-    if name == "relu6":
-        return x.clamp_(0.0, 6.0)
-    if name == "hard_sigmoid":
-        return x.mul_(alpha or 1.0 / 6.0).add_(0.5).clamp_(0.0, 1.0)
-    return {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_, "swish": _silu_, "hard_swish": _hard_swish_}[name](x)
-
-
-def _silu_(x: Tensor) -> Tensor:
-    return F.silu(x, inplace=True)
-
-
-def _hard_swish_(x: Tensor) -> Tensor:
-    return F.hardswish(x, inplace=True)
 
 
 class FusedConvolution(Convolution):
     """The base: Output = activation(conv2d(Input, Filter) + Bias + ResidualData)."""
 
     abstract = True
+    _made_of: ClassVar[str] = "conv2d"
     ResidualData = operand(FLOATING, optional=True, same_type_as="Input", doc="as Output")
 
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -64,21 +42,17 @@ class FusedConvolution(Convolution):
     def computes(self) -> None:
         return None
 
-    def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None, *, strided: frozenset[str]
-    ) -> Size:
-        return Convolution.workspace(self, Input, Filter, Bias, strided=strided) + copies(strided, ResidualData=ResidualData)
-
-    def _activated(self, x: Tensor) -> Tensor:
+    def _activated(self, of: Composition, x: Any) -> Any:
         raise NotImplementedError
 
-    def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, ResidualData: Tensor | None
-    ) -> Any:
-        out = Convolution.kernel(self, Input, Filter, Bias)
+    def expand(self, of: Composition, Input: Any, Filter: Any, Bias: Any, ResidualData: Any) -> Any:
+        attrs = {name: getattr(self, name) for name in get(self._made_of).schema.attributes}
+        out = of(self._made_of, attrs, Input=Input, Filter=Filter)
+        if Bias is not None:
+            out = of("elementwise_add", {"axis": self._axes + 1 if is_channels_last(self.data_format) else 1}, X=out, Y=Bias)
         if ResidualData is not None:
-            out += ResidualData
-        return self._activated(out)
+            out = of("elementwise_add", X=out, Y=ResidualData)
+        return self._activated(of, out)
 
 
 class ByOnednn(FusedConvolution):
@@ -91,14 +65,8 @@ class ByOnednn(FusedConvolution):
     fuse_residual_connection = attribute(AttrType.BOOLEAN, False, doc="whether ResidualData is given")
     force_fp32_output = attribute(AttrType.BOOLEAN, False)
 
-    def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None, *, strided: frozenset[str]
-    ) -> Size:
-        inside = FusedConvolution.infer_shape(self, Input, Filter, Bias, ResidualData).nbytes if self.fuse_activation else 0
-        return FusedConvolution.workspace(self, Input, Filter, Bias, ResidualData, strided=strided) + inside
-
-    def _activated(self, x: Tensor) -> Tensor:
-        return by_onednn(x, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+    def _activated(self, of: Composition, x: Any) -> Any:
+        return by_onednn(of, x, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
 
 
 class FusedConv2d(ByOnednn):
@@ -135,6 +103,7 @@ class FusedConv3d(ByOnednn):
     type = "fused_conv3d"
     gradient = NOT_WRITTEN
     _axes: ClassVar[int] = 3
+    _made_of: ClassVar[str] = "conv3d"
     strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
     dilations = attribute(AttrType.INTS, [1, 1, 1], low=1)
@@ -163,8 +132,12 @@ class FusedConv2dAddAct(FusedConvolution):
         require(len(self.split_channels) < 2, f"split_channels must be empty: parts of Output are not supported; seen {list(self.split_channels)}", Filter=None)
         return FusedConvolution.infer_shape(self, Input, Filter, Bias, ResidualData), ()
 
-    def _activated(self, x: Tensor) -> Any:
-        return activated(x, self.activation, self.fuse_alpha), []
+    def _activated(self, of: Composition, x: Any) -> Any:
+        attrs: dict[str, dict[str, float]] = {
+            "leaky_relu": {"alpha": self.fuse_alpha},
+            "hard_sigmoid": {"slope": self.fuse_alpha or 1.0 / 6.0},
+        }
+        return x if self.activation in ("", "identity") else of(self.activation, attrs.get(self.activation), X=x), []
 
     samples = [
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5)),

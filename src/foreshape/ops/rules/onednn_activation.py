@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from foreshape.values.torch_proxy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator.composition import Composition
 
 ONEDNN_ACTIVATIONS = (
     "", "abs", "clip", "gelu", "gelu_erf", "gelu_tanh", "hard_sigmoid", "hard_swish", "leaky_relu", "mish", "relu", "relu6", "sigmoid", "sqrt",
@@ -17,22 +14,17 @@ ALPHA = "of relu and leaky_relu: the slope below 0; of clip and relu6: the least
 BETA = "of clip and relu6: the most; of hard_swish and hard_sigmoid: the summand inside"
 
 
-def by_onednn(x: Tensor, name: str, alpha: float, beta: float) -> Tensor:
-    """``x`` with an activation, in its own memory where that can be."""
+def by_onednn(of: Composition, x: Any, name: str, alpha: float, beta: float) -> Any:
+    """Append an activation to ``x``; none where the name is empty."""
     if not name:
         return x
     if name in ("relu", "leaky_relu"):
-        return F.leaky_relu_(x, alpha)
+        return of("leaky_relu", {"alpha": alpha}, X=x) if alpha else of("relu", X=x)
     if name in ("clip", "relu6"):
-        return x.clamp_(alpha, beta)
-    if name == "hard_sigmoid":
-        return x.mul_(alpha).add_(beta).clamp_(0.0, 1.0)
-    if name == "hard_swish":
-        return x.mul_((x * alpha).add_(beta).clamp_(0.0, 1.0))
-    if name == "swish":
-        return x.mul_((x * alpha).sigmoid_())
+        return of("clip", {"min": min(alpha, beta), "max": beta}, X=x)
+    if name in ("hard_sigmoid", "hard_swish"):
+        gate = of("hard_sigmoid", {"slope": alpha, "offset": beta}, X=x)
+        return gate if name == "hard_sigmoid" else of("elementwise_mul", X=x, Y=gate)
     if name.startswith("gelu"):
-        return F.gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
-    if name == "mish":
-        return F.mish(x, inplace=True)
-    return {"abs": torch.abs_, "sigmoid": torch.sigmoid_, "sqrt": torch.sqrt_, "tanh": torch.tanh_}[name](x)
+        return of("gelu", {"approximate": name == "gelu_tanh"}, X=x)
+    return of(name, {"beta": alpha} if name == "swish" else None, X=x)
