@@ -1,1 +1,1 @@
-"""JSON that nobody vouches for: counted before it is parsed (`bounded_json`), and read by a declared schema (`readers`)."""
+"""JSON from unknown sources: counted before it is parsed (`bounded_json`), and read by a declared schema (`readers`)."""

@@ -1,4 +1,4 @@
-"""JSON from a file that nobody vouches for: what it holds is counted before it is parsed, since a tree can take fifty times its bytes."""
+"""JSON from unknown files: its parts are counted before the parse, since a tree can take fifty times its bytes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Final
 from foreshape.errors import FormatError
 
 MAX_CONTAINERS: Final = 400_000
-"""How many objects and arrays there may be."""
+"""The largest number of objects and arrays."""
 MAX_KEYS: Final = 600_000
 MAX_STRINGS: Final = 2_000_000
 MAX_DIGITS: Final = 64
-"""Of one number, in a row: what is longer is no number that anybody means, and takes time that grows with its square."""
+"""The most digits in a row: longer numbers are meaningless, and their time grows with the square."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.|\\\Z)*+"?', re.DOTALL)  # matches at every quote, or each of them would look to the end
 
 
 def parse(data: bytes) -> Any:
-    """The value that JSON in UTF-8 says. No object may have a key twice, and every text can be written as UTF-8.
+    """Parse JSON in UTF-8. No object may repeat a key, and every text can be written as UTF-8.
 
     Raises:
-        FormatError: it is no JSON, or more than the limits of this module.
+        FormatError: it is no JSON, or exceeds the limits of this module.
     """
     if data.count(b'"') > 2 * MAX_STRINGS:
         raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")

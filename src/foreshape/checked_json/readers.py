@@ -1,6 +1,6 @@
-"""Readers of JSON, from which a schema is put together: each value is of the type, range and count that it must be, or the whole is refused.
+"""Readers of JSON for schemas: each value has the required type, range and count, or the whole is refused.
 
-A reader takes what a value is called and the value, and returns what it stands for: ``record(Point, x=real(), y=real())("at", {"x": 1, "y": 2})``.
+A reader takes the name of a value and the value, and returns the result: ``record(Point, x=real(), y=real())("at", {"x": 1, "y": 2})``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from foreshape.errors import FormatError
 MOST_TEXT: Final = 4096
 """The characters of a name or a path."""
 MOST_WORDS: Final = 20_000
-"""Those of an error."""
+"""The longest text of an error."""
 MOST: Final = 2**53
 _DIGITS: Final = frozenset("0123456789abcdef")
 
 T = TypeVar("T")
 Reader = Callable[[str, Any], T]
-"""Takes what the field is called and what was given; gives the value, or raises `FormatError`."""
+"""A function from the name of a field and its JSON to its value; it raises `FormatError`."""
 
 
 def refuse(what: str, wanted: str, seen: Any) -> NoReturn:
-    """Say what a field must be."""
+    """Raise the error of a field with its requirement."""
     raise FormatError.must(what[:200], wanted, repr(str(seen)[:100]))
 
 
 def of_format(given: Any, wanted: object, what: str, otherwise: str = "") -> dict[str, Any]:
-    """The other keys of an object whose ``format`` is the wanted one; ``what`` it is and what to do ``otherwise`` are in the error."""
+    """Return the other keys of an object with the wanted ``format``; the error names it by ``what`` and adds ``otherwise``."""
     found = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     if "format" not in found:
         raise FormatError(f"not {what}: it does not say its format, {wanted!r}")
@@ -43,7 +43,7 @@ def of_format(given: Any, wanted: object, what: str, otherwise: str = "") -> dic
 
 
 def record(make: Callable[..., T], /, *may_lack: str, **fields: Reader[Any]) -> Reader[T]:
-    """An object with exactly these keys, of which it makes something; those that it may lack are left out."""
+    """Return a reader of an object with exactly these keys, passed to ``make``; keys of ``may_lack`` may be missing."""
     return lambda what, given: make(**_members(what, given, fields, may_lack, f"{what}."))
 
 
@@ -62,7 +62,7 @@ def _members(what: str, given: Any, fields: Mapping[str, Reader[Any]], may_lack:
 
 
 def mapping(element: Reader[T], most: int = 10_000, name: Reader[str] | None = None) -> Reader[dict[str, T]]:
-    """An object of any names, as ``name`` reads them; none of them empty where that is not said."""
+    """Return a reader of an object with any names, read by ``name``; by default none of them empty."""
     named = name or text()
 
     def read(what: str, given: Any) -> dict[str, T]:
@@ -103,7 +103,7 @@ def tupled(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[tup
 
 
 def optional(element: Reader[T]) -> Reader[T | None]:
-    """Null, or what ``element`` is."""
+    """Return a reader of null, or of ``element``."""
     return lambda what, given: None if given is None else element(what, given)
 
 
@@ -157,7 +157,7 @@ def number(what: str, given: Any) -> float:
 
 
 def real(below: float = math.inf, above_zero: bool = False) -> Reader[float]:
-    """A number that is finite and at least 0, or above it, and below a bound."""
+    """Return a reader of a finite number of at least 0, or above it, and below a bound."""
     wanted = f"a finite number {'above' if above_zero else 'of at least'} 0" + (f" and below {below:g}" if below < math.inf else "")
 
     def read(what: str, given: Any) -> float:

@@ -16,7 +16,7 @@ _NEW_OBJECTS = 50_000
 
 
 def main() -> None:
-    """The entry point of the ``foreshape`` command. What it needs is imported within: whoever stops it then too is told so in a word."""
+    """Run the ``foreshape`` command. Its imports are within, so an interrupt meanwhile ends in a word, too."""
     gc.set_threshold(_NEW_OBJECTS)
     try:
         from foreshape.cli.commands import run_command
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """``app``, the commands as Typer has them, which is made when it is asked for."""
+    """Return ``app``, Typer's commands, made at the first request."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from foreshape.cli.commands import app

@@ -19,17 +19,17 @@ from foreshape.program import Variable
 from foreshape.wire import replacing
 
 _UNSAFE: Final = frozenset('/\\<>:"|?*')
-"""What some file system takes for something else."""
+"""Characters with another meaning in some file system."""
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
 _LONGEST: Final = 200
-"""Bytes of a name, to which endings are added; file systems take 255."""
+"""Bytes of a name before its ending; file systems take 255."""
 
 
 def read_feeds(files: Mapping[str, str], lengths: Mapping[str, str]) -> dict[str, Any]:
-    """Input -> value.
+    """Return input -> value.
 
     Raises:
-        FormatError: a file that cannot be read, or is no .npy file. FeedError: sequence lengths that are none.
+        FormatError: a file cannot be read, or is no .npy file. FeedError: invalid sequence lengths.
     """
     surplus = sorted(lengths.keys() - files.keys())
     if surplus:
@@ -52,14 +52,15 @@ def _levels(name: str, text: str) -> list[list[int]]:
 
 
 def asked_for(result: Variable) -> str:
-    """The name of what the user saved as a result: a saved model has a copy of it, made by a ``scale`` of 1 with a name of its own."""
+    """Return the user's name of a result: a saved model has a copy of it, made by a ``scale`` of 1, with a name of its own."""
     op = result.op
     return (op.input("X") if op is not None and is_copy(result) else None) or result.name
 
 
 def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """Write each result: a file per array, named after the variable, ragged ones with NAME.lengths.json, sparse ones with
-    NAME.rows.npy. Gives each path and what is in it."""
+    NAME.rows.npy. Yields each path and its contents.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -79,8 +80,10 @@ def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) ->
 
 
 def _file_name(name: str, taken: set[str]) -> str:
-    """A file name for a variable: a name from a file must not lead out of the folder. Letters of every script stay; of names that some file
-    systems take for one, all but the first are numbered."""
+    """Return a file name for a variable that stays within the folder, as names come from files.
+
+    Letters of every script stay; names equal on some file system are numbered from the second on.
+    """
     base = "".join(c if _can_be(c) else "_" for c in name)
     base = os.fsencode(base)[:_LONGEST].decode(sys.getfilesystemencoding(), "ignore").lstrip(". -").rstrip(". ") or "result"
     if _RESERVED.match(base):
@@ -94,7 +97,7 @@ def _file_name(name: str, taken: set[str]) -> str:
 
 
 def _can_be(letter: str) -> bool:
-    """Whether a letter can be in the name of a file, here and elsewhere, and on a terminal."""
+    """Tell whether a letter is possible in the name of a file, here and elsewhere, and on a terminal."""
     if letter in _UNSAFE or not letter.isprintable():
         return False
     try:
@@ -105,7 +108,7 @@ def _can_be(letter: str) -> bool:
 
 
 def _alike(name: str) -> str:
-    """What is the same for names that a file system may take for one: in capitals or not, letters with marks in one piece or two."""
+    """Return the common form of names equal on some file system: in any case, letters with marks in one piece or two."""
     return unicodedata.normalize("NFC", name.casefold())
 
 

@@ -1,4 +1,4 @@
-"""`foreshape check`: what is wrong with a network, what it takes, and what is in it."""
+"""`foreshape check`: the mistakes of a network, its accepted sizes, and its contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST = 20
 
 
 class _Findings:
-    """What is found in a program, as it is in the file."""
+    """The findings in a program, as in the file."""
 
     def __init__(self, program: Program) -> None:
         self.counts = Counter(op.type for op in program.all_ops())
@@ -33,13 +33,13 @@ class _Findings:
         self.uncertain = sum(not v.known for v in program.all_variables())
 
     def look_at_order(self, program: Program) -> None:
-        """Of a program without errors: the blocks that its ops run are there."""
+        """Look for reads before writes and for dead ops in a program without errors: the blocks of its ops exist."""
         self.early, self.dead = read_before_written(program), dead_ops(program)
 
 
 @collector_waits
 def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
-    """Print what is to be said of a program, with other shapes of its inputs where they are given. Whether there is no error."""
+    """Print the findings in a program, with other shapes of its inputs if given. Return True without an error."""
     unknown, errors = program.diagnose()
     found = _Findings(program)
     if not errors:

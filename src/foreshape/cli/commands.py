@@ -41,7 +41,7 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated 
 
 
 def run_command() -> None:
-    """Do what ``sys.argv`` says, and end the process."""
+    """Run the command of ``sys.argv``, and end the process."""
     with whole_command():
         fitted(typer.main.get_command(app))()
 
@@ -55,7 +55,7 @@ def _version(wanted: bool) -> None:
 
 
 def _opened(file: Path, sizes: dict[str, list[int | str]], operators: list[Path] | None) -> Program:
-    """A saved program, with the user's operators and the sizes that are given."""
+    """Open a saved program, with the user's operators and the given sizes."""
     from foreshape.cli.options import with_sizes
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
@@ -336,7 +336,7 @@ def train(
 
     code = run_script(script, list(args or ()))
     if code == 0:
-        with printing():  # what the script has printed goes out now, where it can still be told that it cannot
+        with printing():  # the script's output goes out now, while a failure can still be reported
             return
     drop_unprintable()
     raise typer.Exit(code)

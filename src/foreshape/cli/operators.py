@@ -1,4 +1,4 @@
-"""`foreshape ops`: the operators by family, in which file each is, and what it can do."""
+"""`foreshape ops`: the operators by family, their files, and their features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGE = "foreshape.ops."
 
 
 def facts(word: str | None) -> list[dict[str, Any]]:
-    """What is to be said of each operator whose type, family, file or line of help has the word in it; gradient operators are left out."""
+    """Return the facts of each operator with the word in its type, family, file or line of help; without gradient operators."""
     found = [_facts(cls) for _, cls in sorted(all_operators().items()) if cls.forward_class is None and cls.__module__.startswith(_PACKAGE)]
     found.sort(key=lambda f: (f["family"], f["file"], f["operator"]))
     wanted = (word or "").lower()
@@ -39,7 +39,7 @@ def _facts(cls: type[Operator]) -> dict[str, Any]:
 
 
 def print_operators(word: str | None, json: bool) -> None:
-    """A table of the operators that have ``word`` in what is said of them, or all; as JSON where that is asked for."""
+    """Print a table of the operators with ``word`` in their facts, or all; or JSON."""
     found = facts(word)
     if json:
         print_json(found)

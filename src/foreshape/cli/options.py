@@ -30,7 +30,7 @@ def pairs_of(given: Sequence[str] | None, option: str, example: str) -> dict[str
 
 
 def another_file(path: Path, model: Path, option: str) -> Path:
-    """Where a page goes. Raises `typer.BadParameter` where that is the model itself, which would be lost."""
+    """Return the path for a page. Raises `typer.BadParameter` for the model itself: it would be lost."""
     try:
         same = os.path.samefile(path, model)
     except (OSError, ValueError):  # one of them is not there
@@ -59,16 +59,16 @@ def sizes_of(given: Sequence[str] | None) -> dict[str, list[int | str]]:
 
 
 def with_shapes(program: Program, given: Mapping[str, Sequence[int | str]]) -> tuple[Program, dict[str, int]]:
-    """Give inputs their shapes.
+    """Set the shapes of inputs.
 
     Args:
-        given: name of an input -> its sizes; or name of an open size -> what it is, alone in its list.
+        given: name of an input -> its sizes; or name of an open size -> its number, alone in its list.
 
     Returns:
-        The program with these shapes, and the open sizes that are numbers now.
+        The program with these shapes, and the open sizes with numbers now.
 
     Raises:
-        SchemaError, ShapeError: as of `Program.with_feed_shapes`. typer.BadParameter: an open size below 0.
+        SchemaError, ShapeError: as `Program.with_feed_shapes`. typer.BadParameter: an open size below 0.
     """
     ranks = {v.name: len(v.spec.dims or ()) for v in inputs_of(program.global_block)}
     shapes: dict[str, Sequence[int | str]] = {}
@@ -85,7 +85,7 @@ def with_shapes(program: Program, given: Mapping[str, Sequence[int | str]]) -> t
 
 
 def with_sizes(program: Program, given: Mapping[str, Sequence[int | str]]) -> Program:
-    """Give inputs their shapes, and open sizes of inputs their numbers; as `with_shapes`. Raises `SchemaError` for a name that is neither."""
+    """Set the shapes of inputs, and the numbers of their open sizes, as `with_shapes`. Raises `SchemaError` for an unknown name."""
     program, values = with_shapes(program, given)
     inputs = {v.name: v.spec.dims or () for v in inputs_of(program.global_block)}
     for name in values:

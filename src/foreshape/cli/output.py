@@ -1,4 +1,4 @@
-"""What the commands print: never a traceback, and nothing from a file that could drive a terminal."""
+"""The output of the commands: never a traceback, and no control sequence from a file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _HELP_WIDTH = 56
 _LEAST_WIDTH, _USUAL_WIDTH = 20, 80
-"""Of a terminal that can be written to, and of one that does not say how wide it is."""
+"""The smallest width of a terminal, and the width if it does not say."""
 _PIPE_WIDTH = 2000
-"""Columns of a table that no terminal shows: wide enough that nothing is folded."""
+"""Columns of a table outside of terminals: wide enough without folding."""
 
 
 def console() -> Console:
@@ -37,13 +37,13 @@ def console() -> Console:
 
     class Standard(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # which `printing` knows; rich ends the process with 1
+            raise BrokenPipeError  # known to `printing`; rich ends the process with 1
 
     return Standard(markup=False, highlight=False, emoji=False, width=columns_of(sys.stdout) or _PIPE_WIDTH)
 
 
 def columns_of(stream: TextIO | None) -> int | None:
-    """How wide the lines of a stream may be: what COLUMNS says, where that is a width, or the terminal; None where neither does."""
+    """Return the line width of a stream: by COLUMNS, if a width, or by the terminal; None without either."""
     said = os.environ.get("COLUMNS", "")
     if said.isascii() and said.isdecimal() and len(said) < 6 and int(said) >= _LEAST_WIDTH:
         return int(said)
@@ -56,13 +56,12 @@ def columns_of(stream: TextIO | None) -> int | None:
 
 
 def print_plain(text: str) -> None:
-    """One line or more, with what is not printable escaped; in a terminal, and where COLUMNS is set, broken between words."""
+    """Print one line or more, with unprintable characters escaped; in a terminal, and with COLUMNS set, broken between words."""
     typer.echo(broken(escape(text), sys.stdout))
 
 
 def broken(text: str, stream: TextIO | None) -> str:
-    """Lines that a terminal would break anywhere, broken between words; what is read by another program is left as it is, unless COLUMNS
-    says how wide it is to be."""
+    """Break lines between words for a terminal; output for another program stays as it is, unless COLUMNS sets a width."""
     width = columns_of(stream)
     if width is None:
         return text
@@ -83,13 +82,13 @@ def print_json(value: Any) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """``ShapeError: mul: ...``, and the notes that it got on its way."""
+    """Return ``ShapeError: mul: ...``, and the notes added on its way."""
     said = str(error)
     return "\n".join([f"{type(error).__name__}: {said}" if said else type(error).__name__, *getattr(error, "__notes__", ())])
 
 
 def stop(message: str, code: int = 1) -> NoReturn:
-    """Tell what is wrong on standard error, and end with this exit code."""
+    """Print an error on standard error, and end with this exit code."""
     typer.echo(broken(escape(message), sys.stderr), err=True)
     raise typer.Exit(code)
 
@@ -114,7 +113,7 @@ def plain_errors() -> Generator[None]:
 
 @contextlib.contextmanager
 def _plain_warnings() -> Generator[None]:
-    """What this package warns of as one line, without a place in the command's own source; other warnings as ever."""
+    """Show this package's warnings as one line, without a place in the command's own source; other warnings as ever."""
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None) -> None:
@@ -131,13 +130,13 @@ def _plain_warnings() -> Generator[None]:
 
 
 def interrupted(error: KeyboardInterrupt) -> str:
-    """That the user has ended it: a training says in two lines where it was and what was kept."""
+    """Return the words for an interrupt by the user: of a training, two lines with its position and files."""
     return "\n".join(getattr(error, "__notes__", ())) or "interrupted"
 
 
 @contextlib.contextmanager
 def printing() -> Generator[None]:
-    """Whoever reads the output may stop reading, as ``head`` does: that is no error. What cannot be written is one."""
+    """Accept readers that stop reading the output, as ``head`` does. Output that cannot be written is an error."""
     try:
         yield
         _flush()
@@ -152,7 +151,7 @@ def printing() -> Generator[None]:
 
 
 def nobody_reads() -> bool:
-    """Whether standard output is a pipe whose other end was closed."""
+    """Tell whether standard output is a pipe with its other end closed."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), select.POLLOUT)
@@ -162,7 +161,7 @@ def nobody_reads() -> bool:
 
 
 def drop_unprintable() -> None:
-    """What is left of an output that cannot be written, be it a pipe that nobody reads, is not tried again at the end of the process."""
+    """Drop the rest of an unwritable output, such as a pipe without a reader, so that the end of the process does not try it again."""
     try:
         _flush()
     except OSError:
@@ -175,12 +174,12 @@ def _flush() -> None:
 
 
 def _print_no_more() -> None:
-    """What is still to be written at the end of the process goes nowhere: it would fail again."""
+    """Discard output at the end of the process: it would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fitted(command: Any) -> Any:
-    """The command, whose help is as wide as a narrow terminal: the parser makes it 50 columns wide at least, and most of them for the options' names."""
+    """Return the command with its help for narrow terminals: the parser makes it at least 50 columns wide, most of them for the options' names."""
     columns = shutil.get_terminal_size().columns
     if columns >= _HELP_WIDTH:
         return command
@@ -198,8 +197,10 @@ def fitted(command: Any) -> Any:
 
 @contextlib.contextmanager
 def whole_command() -> Generator[None]:
-    """What comes of a command outside of its own code: help and the version are printed by the parser of the options, which ends
-    with 1 where nobody reads them, and with a traceback where they cannot be written. Letters that the output has no code for are escaped."""
+    """Handle the output of the option parser, outside of commands: help and the version.
+
+    The parser ends with 1 for a missing reader, and with a traceback for unwritable output. Letters outside of the output's encoding are escaped.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
@@ -207,7 +208,7 @@ def whole_command() -> Generator[None]:
         yield
     except SystemExit as leaving:
         before = leaving.__context__
-        if before is not None and isinstance(before.__cause__, KeyboardInterrupt):  # outside of what knows words for it
+        if before is not None and isinstance(before.__cause__, KeyboardInterrupt):  # outside of the code with words for it
             sys.stderr.write("interrupted\n")
         if isinstance(before, OSError) and before.errno == errno.EPIPE:
             _print_no_more()

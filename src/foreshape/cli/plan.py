@@ -29,7 +29,7 @@ def print_plan(
     html: Path | None,
     json: bool,
 ) -> bool:
-    """Print the plan, and write what was asked for. Whether it is within the limit."""
+    """Print the plan, and write the files asked for. Return True within the limit."""
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise typer.BadParameter(f"{str(plot)!r} must end in {', '.join(_PICTURES)}", param_hint="--plot")
     limit = None if within is None else bytes_of(within)
@@ -56,7 +56,7 @@ def print_plan(
 
 
 def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, int]:
-    """All values; where a limit is given, the one that is missing is the largest with which the plan is within it."""
+    """Return all values; with a limit, a missing one is the largest with a plan within it."""
     missing = sorted(plan.symbols - values.keys())
     if not missing:
         return values
@@ -75,7 +75,7 @@ def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dic
 
 
 def ways_to_set(rows: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The options that give symbols values: those that count examples, and others."""
+    """Return the options for values of symbols: for numbers of examples, and others."""
     ways = ["--batch=..." + ("" if len(rows) == 1 else f" (which sets {', '.join(map(name_text, rows))})")] if rows else []
     return ways + [f"--set {name_text(n)}=..." for n in others]
 

@@ -1,4 +1,4 @@
-"""``foreshape run --profile``: which layers of a network take how long."""
+"""``foreshape run --profile``: the time of each layer of a network."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from foreshape.program import Program
 from foreshape.text.literal import escape, name_text
 
 _PATIENCE = 60.0
-"""Seconds that ranks wait for one another to measure what is between them."""
+"""Seconds for ranks to wait for one another in a measurement of their link."""
 
 
 def print_ranks_plan(
@@ -32,7 +32,7 @@ def print_ranks_plan(
     threads: int, plot: Path | None, json: bool, fetch: Sequence[str] = (),
     measured: Path | None = None,
 ) -> bool:  # fmt: skip
-    """Print what each of many ranks holds, sends and waits for. Whether it is within the limit."""
+    """Print the memory, messages and waiting of each of many ranks. Return True within the limit."""
     given = {**({"batch": batch} if batch is not None else {}), **sizes}
     network = Network.of(bandwidth, latency)
     with _symbols_as_options():
@@ -52,7 +52,7 @@ def print_ranks_plan(
 
 @contextmanager
 def _symbols_as_options() -> Generator[None]:
-    """Symbols that have no value are named as the options that give them one."""
+    """Name symbols without a value by their options."""
     try:
         yield
     except MemoryPlanError as error:
@@ -213,7 +213,7 @@ def print_simulation(
 
 
 def said(points: Sequence[Point]) -> list[str]:
-    """What holds the ranks up, in sentences: from which number on."""
+    """Describe the limits of the ranks, in sentences: from which number on."""
     out: list[str] = []
     last = ""
     for p in points:
@@ -224,7 +224,7 @@ def said(points: Sequence[Point]) -> list[str]:
 
 
 def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None:
-    """Measure this machine, and save what was found."""
+    """Measure this machine, and save the result."""
     from foreshape.cost.measure import calibrate
     from foreshape.engine import Executor, Scope
 
@@ -255,7 +255,7 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
 
 
 def calibrate_link(out: Path | None, json: bool) -> None:
-    """Measure what is between the ranks that torchrun started; the first of them says it."""
+    """Measure the link between torchrun's ranks; the first of them reports it."""
     from foreshape.cost.link import measure_link
     from foreshape.ranks import join
 

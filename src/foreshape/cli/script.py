@@ -1,4 +1,4 @@
-"""Runs a user's script, and tells in plain words what went wrong in it."""
+"""The execution of a user's script, with its errors in plain words."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _MOST_CAUSES = 4
 
 
 def run_script(script: Path, args: list[str]) -> int:
-    """Run a script as ``python SCRIPT ARGS`` would, its folder first on ``sys.path``. Returns the exit code: 0 also where nobody reads on what
-    it prints, which ends it."""
+    """Run a script as ``python SCRIPT ARGS`` would, its folder first on ``sys.path``. Returns the exit code, 0 also if nobody reads its output."""
     path = os.fspath(script)
     if not os.path.isfile(path):
         return _tell(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: not a regular file", 2)
@@ -31,7 +30,7 @@ def run_script(script: Path, args: list[str]) -> int:
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # a console that has found that nobody reads it
+        if isinstance(leaving.__context__, BrokenPipeError):  # a console without a reader
             return 0
         code = leaving.code
         return code if isinstance(code, int) else _tell(str(code)) if code is not None else 0
@@ -52,7 +51,7 @@ def _tell(message: str, code: int = 1) -> int:
 
 
 def _interrupted(error: KeyboardInterrupt, script: str) -> str:
-    """What a training says of itself; of an interrupt elsewhere, the line of the script, and what a training before it has left."""
+    """Return a training's own words; for an interrupt elsewhere, the script's line, and the files of a training before."""
     if getattr(error, "__notes__", ()):
         return interrupted(error)
     lines = _lines(error, os.path.dirname(os.path.abspath(script)) + os.sep)[-1:]
@@ -61,13 +60,13 @@ def _interrupted(error: KeyboardInterrupt, script: str) -> str:
 
 
 def words_of(error: Exception, script: str) -> str:
-    """The error, the lines of the user's own files that led to it, the innermost last, and what caused it."""
+    """Return the error, the lines of the user's own files behind it, the innermost last, and its causes."""
     if isinstance(error, SyntaxError):
         where = f"{os.path.relpath(error.filename)}:{error.lineno}" if error.filename else os.path.relpath(script)
         return f"{where}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else "")
     told = [_told(error, os.path.dirname(os.path.abspath(script)) + os.sep)]
     seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, ForeshapeError) and len(told) < _MOST_CAUSES:  # this package's errors say what came before
+    while seen is not None and not isinstance(seen, ForeshapeError) and len(told) < _MOST_CAUSES:  # this package's errors include their causes
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
         if seen is not None:
             told.append("caused by " + _told(seen, os.path.dirname(os.path.abspath(script)) + os.sep))
@@ -75,7 +74,7 @@ def words_of(error: Exception, script: str) -> str:
 
 
 def _told(error: BaseException, folder: str) -> str:
-    """One error with its lines; of a group, those in it too."""
+    """Return one error with its lines; of a group, also its members."""
     text = error_text(error)
     lines = _lines(error, folder)[-5:]
     if isinstance(error, ForeshapeError):
@@ -86,11 +85,11 @@ def _told(error: BaseException, folder: str) -> str:
 
 
 def _lines(error: BaseException, folder: str) -> list[str]:
-    """The lines of the user's own files that led to an error, the innermost last."""
+    """Return the lines of the user's own files behind an error, the innermost last."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename, folder)]
     return [f"    {os.path.basename(f.filename)}:{f.lineno}    {linecache.getline(f.filename, f.lineno or 0).strip()}" for f in frames]
 
 
 def _is_users(file: str, folder: str) -> bool:
-    """Whether a frame is of a file beside the script, or below; not of Python itself, nor of what is installed there."""
+    """Tell whether a frame is from a file beside the script, or below; not Python's own, nor installed there."""
     return not file.startswith("<") and os.path.abspath(file).startswith(folder) and "site-packages" not in file and not file.startswith(_PACKAGE)

@@ -29,7 +29,7 @@ def total(variables: Iterable[Variable]) -> Size:
 
 
 def total_elements(variables: Iterable[Variable]) -> Size:
-    """How many numbers are in all variables of known dims together."""
+    """Return the number of elements in all variables of known dims together."""
     return _sum([spec.elements for spec in (v.spec for v in variables) if spec.dims is not None])
 
 
@@ -73,7 +73,7 @@ def _results(op: Op) -> Iterator[tuple[str, Variable | None]]:
 
 
 class _Sums:
-    """What the end of the table says."""
+    """The sums at the end of the table."""
 
     def __init__(self, program: Program) -> None:
         variables = list(program.all_variables())
@@ -85,13 +85,13 @@ class _Sums:
 
     @cached_property
     def results(self) -> list[Variable]:
-        """What ops make."""
+        """Return the results of ops."""
         among = {id(v) for v in (*self.parameters, *self.state, *self.inputs)}
         return [v for v in self._variables if v.op is not None and id(v) not in among and v.kind in TENSOR_KINDS]
 
     @property
     def unsized(self) -> int:
-        """How many of them have no known size."""
+        """Return the number of results of unknown size."""
         return sum(size_of(v) is None for v in self.results)
 
 
@@ -99,7 +99,7 @@ class _Sums:
 
 
 def variable_facts(variable: Variable) -> dict[str, Any]:
-    """One variable for JSON: dims that are not numbers are texts."""
+    """Return one variable for JSON: symbolic dims are texts."""
     spec, size = variable.spec, size_of(variable)
     return {
         "name": variable.name,
@@ -125,7 +125,7 @@ def guard_facts(program: Program) -> list[dict[str, str | None]]:
 
 
 def feed_facts(program: Program) -> dict[str, Any]:
-    """What the inputs take, for JSON."""
+    """Return the accepted sizes of the inputs, for JSON."""
     feeds = program.feeds
     return {
         "inputs": [{"name": n, "dims": f.axes, "conditions": f.conditions, "words": f.words, "smallest": f.smallest} for n, f in feeds.items()],
@@ -228,7 +228,7 @@ def kept_of(program: Program) -> tuple[list[Variable], Size]:
 
 
 def print_feeds(program: Program) -> None:
-    """Which sizes the inputs take, a line for each input and each condition between inputs; and the smallest sizes."""
+    """Print the accepted sizes, a line for each input and each condition between inputs; and the smallest sizes."""
     feeds = program.feeds
     for line in feeds.lines():
         print_plain(line)

@@ -1,4 +1,4 @@
-"""Tables that can be read on any terminal: where their columns would be too narrow, each row is a few lines instead."""
+"""Tables for any terminal: if their columns would be too narrow, each row is a few lines instead."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _READABLE: Final = 16
 
 
 class Rows(Table):
-    """A table with a title. In a terminal that cannot hold it, a row is its first cells in one line, and below it every other cell after
-    the name of its column."""
+    """A table with a title. In a narrow terminal a row is its first cells in one line, and below it every other cell after
+    the name of its column.
+    """
 
     def __init__(self, title: str, *columns: str) -> None:
         super().__init__(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -48,7 +49,7 @@ class Rows(Table):
         yield Text()
 
     def _least(self) -> int:
-        """The width below which words that could be read would be cut, or what is several words stand in a column of one each."""
+        """Return the smallest width without cut words or columns of one word each."""
         width = 2
         for at, name in enumerate(self.names):
             texts = [name, *(cells[at] for cells in self.texts)]

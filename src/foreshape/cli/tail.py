@@ -1,4 +1,4 @@
-"""``foreshape show FILE --tail``: the last layers, with the words that select them."""
+"""``foreshape show FILE --tail``: the last layers, with words to select them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tail_facts(program: Program) -> list[dict[str, Any]]:
 
 
 def print_tail(program: Program) -> None:
-    """A line for each of the last layers: the words that select it, its ops, and what it gives."""
+    """Print a line for each of the last layers: the words to select it, its ops, and its results."""
     layers = with_words(layers_of(program))
     table = new_table(f"the last {min(_SHOWN, len(layers))} of {len(layers)} layers", "words", "ops", "result", "type and shape")
     for layer, words in layers[-_SHOWN:]:

@@ -1,4 +1,4 @@
-"""Operators of the user's own, from a module that is named on the command line."""
+"""The user's own operators, from a module named on the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _import(shown: str, path: str) -> None:
     if name in sys.builtin_module_names or (taken is not None and os.path.abspath(getattr(taken, "__file__", None) or "") != path):
         stop(f"{shown}: there is another module of the name {name}, which is needed here: call the file otherwise")
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # of a file that ends in .py
+    assert spec is not None and spec.loader is not None  # of a file with the ending .py
     module = importlib.util.module_from_spec(spec)
     known, before = all_operators(), list(sys.path)
     sys.path.insert(0, os.path.dirname(path))

@@ -16,7 +16,7 @@ def run_worker(listen: str | None, connect: str | None, job: Path | None, folder
         raise typer.BadParameter("give one of --listen, --connect and --job")
     if not wait > 0 or not patience > 0:
         raise typer.BadParameter("--wait and --patience are seconds, more than 0")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what torch says of a lost connection is said in words here
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's words on a lost connection are replaced here
     from foreshape.workers.worker import Settings, work
 
     def say(text: str) -> None:

@@ -1,1 +1,1 @@
-"""Views of a program: summary, drawing, notebook cards, explanations of sizes, and the sizes that its inputs take."""
+"""Views of a program: summary, drawing, notebook cards, explanations of sizes, and the accepted sizes of inputs."""

@@ -1,4 +1,4 @@
-"""Where the dims of a variable come from: op by op, down to the inputs, parameters and attributes that made them."""
+"""The origin of a variable's dims: op by op, down to inputs, parameters and attributes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from foreshape.spec import Lod, Spec
 from foreshape.text.literal import escape
 
 MAX_LINES = 100
-"""Of more steps than this, only those where a size begins are told."""
+"""The number of steps above which only the origins of sizes are told."""
 MAX_STEPS = 20_000
-"""The most steps that are followed of one dim."""
+"""The most steps followed for one dim."""
 _ATTRIBUTE_TEXT = 60
 _MAX_SINGLE = 64
-"""The most sizes of an op's inputs that are asked about one by one."""
+"""The most sizes of an op's inputs asked about one by one."""
 
 
 class Place(NamedTuple):
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """How an op makes a size: as a formula over sizes of its inputs, or (no places) out of its attributes alone."""
+    """The op and the formula of a size, over sizes of its inputs, or (no places) out of its attributes alone."""
 
     formula: str
     places: list[Place]
@@ -50,10 +50,10 @@ class Step(NamedTuple):
 
 @border("it cannot be explained", SchemaError)
 def explain(variable: Variable) -> str:
-    """Where each dim of ``variable`` comes from, as text with one step per line.
+    """Explain the origin of each dim of ``variable``, as text with one step per line.
 
-    Each step reads ``y[0] = x[0]`` or ``y[2] = (x[2] - 1) // 2 + 1``: a dim of a result, and the formula over dims of the op's
-    inputs that its shape rule gives; then the op and the user's line. The last steps are inputs, parameters and attributes.
+    Each step reads ``y[0] = x[0]`` or ``y[2] = (x[2] - 1) // 2 + 1``: a dim of a result, and its formula over dims of the op's
+    inputs by the shape rule; then the op and the user's line. The last steps are inputs, parameters and attributes.
     """
     spec = variable.spec
     lines = [f"{variable.name}: {spec.text()}" + _note(variable), *_precision(variable)]
@@ -98,7 +98,7 @@ def _explained(place: Place, size: Size, heading: str, named: set[str], alike: A
 
 
 def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[tuple[str, str, str]]:
-    """The steps from a size to where it begins: (what, by what, the user's line)."""
+    """Yield the steps from a size to its origin: (size, formula, the user's line)."""
     queue = deque([start])
     seen = {(start.variable.name, start.part, start.at)}
     count = left_out = 0
@@ -113,7 +113,7 @@ def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[
         if own is not None:
             named |= symbols_of(own)
         sources = alike.sources(place) if count > MAX_LINES else None
-        if sources:  # which is all that matters of what is not told
+        if sources:  # and this is enough for the untold part
             left_out += 1
             _follow(sources, queue, seen)
             continue
@@ -145,13 +145,13 @@ def _follow(sources: Iterable[Place], queue: deque[Place], seen: set[tuple[str, 
 
 
 class Alike:
-    """From which sizes ops make theirs, by what their rules see of them: the layers of a deep network are alike, and are asked about once."""
+    """The sources of ops' sizes by their inputs: the layers of a deep network are alike, and are asked about once."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, list[tuple[str, int, str, int]]] = {}
 
     def note(self, place: Place, step: Step | None) -> None:
-        """Remember what a step is made of."""
+        """Remember the sources of a step."""
         key = self._key(place)
         op = place.variable.op
         if key is None or op is None or step is None or key in self._known:
@@ -163,7 +163,7 @@ class Alike:
         self._known[key] = [(*where[p.variable.name], p.part, p.at) for p in step.places if p.variable.name in where]
 
     def sources(self, place: Place) -> list[Place] | None:
-        """The sizes that one is made of; None where no like op was asked about, or where it is made of none."""
+        """Return the sources of a size; None if no like op was asked about, or it has none."""
         found = self._known.get(key) if (key := self._key(place)) is not None else None
         op = place.variable.op
         if not found or op is None:
@@ -172,7 +172,7 @@ class Alike:
 
     @staticmethod
     def _key(place: Place) -> Hashable:
-        """All that the answer depends on: the op's attributes, what its inputs are and which of them are one, and which size is asked for."""
+        """Return the key of the answer: the op's attributes, its inputs with their identities, and the size asked for."""
         variable, op = place.variable, place.variable.op
         if op is None or variable.persistable or not variable.known or op.attributes.sub_blocks:
             return None
@@ -203,13 +203,14 @@ def _size_at(spec: Spec, place: Place) -> Size | None:
     return sizes[place.at] if sizes is not None and place.at < len(sizes) else None
 
 
-# --- what a rule makes a size of
+# --- formulas of rules
 
 
 def step_of(place: Place, probes: Probes | None = None) -> Step | None:
-    """How the op that makes a variable makes one of its sizes; None where no rule does: inputs, parameters, unknown operators.
+    """Return the formula by which an op makes one of a variable's sizes; None without a rule: inputs, parameters, unknown operators.
 
-    ``probes``: those of that op, for whoever asks about several of its sizes."""
+    ``probes``: of the op, for several of its sizes.
+    """
     variable, op = place.variable, place.variable.op
     operator = op.operator if op is not None else None
     if op is None or operator is None or operator.described_results or not variable.known:
@@ -220,7 +221,7 @@ def step_of(place: Place, probes: Probes | None = None) -> Step | None:
         return None
     probes = probes if probes is not None else Probes(op, operator)
     at = next((at for at, r in enumerate(operator.schema.results) if r.name == slot[0]), None)
-    if at is None:  # the op writes it in a slot that its operator has not
+    if at is None:  # a result in a slot unknown to its operator
         return None
 
     def found(probed: frozenset[str]) -> Size | None:
@@ -250,14 +251,14 @@ def _symbol_name(place: Place) -> str:
 
 
 class Probes:
-    """A symbol of its own for each size of an op's inputs, so that the op's rule can be asked what it makes of which."""
+    """A symbol for each size of an op's inputs, to ask the op's rule for formulas."""
 
     def __init__(self, op: Op, operator: Operator) -> None:
         self.op, self.operator = op, operator
         self.places: dict[str, Place] = {}
         self.sizes: dict[str, Size] = {}
         self.telling: set[str] = set()
-        """Those that may be asked about together: a 1 broadcasts, and the rule does another thing with a symbol in its place."""
+        """The symbols to be asked about together: a 1 broadcasts, and the rule treats a symbol in its place differently."""
         known = op.block.program.guards.known
         self.inputs: list[tuple[bool, list[Variable]]] = []
         self.specs: dict[str, Spec] = {}
@@ -301,7 +302,7 @@ class Probes:
         return Spec(spec.kind, spec.dtype, each("dim", spec.dims), lod, each("value", spec.value))
 
     def ask(self, probed: frozenset[str]) -> Answer | None:
-        """What the rule makes of inputs whose named sizes are symbols; None where it needs numbers there."""
+        """Return the rule's answer for inputs with symbols as their named sizes; None if it needs numbers there."""
         if probed not in self._answers:
             try:
                 self._answers[probed] = ask(self.operator, self.key(probed))
@@ -310,7 +311,7 @@ class Probes:
         return self._answers[probed]
 
     def without_repeats(self, formula: Size) -> Size:
-        """A formula in which what is broadcast to a size that it has already is left out: only the first place of that size stays."""
+        """Return a formula with repeated broadcasts left out: only the first place of a size stays."""
         first: dict[Size, str] = {}
         same: dict[str, Size] = {}
         met = broadcast_symbols(formula)
@@ -321,7 +322,7 @@ class Probes:
         return substitute(formula, same) if same else formula
 
     def is_right(self, formula: Size, own: Size) -> bool:
-        """Whether a formula gives what the size is, when its symbols are what they stand for."""
+        """Tell whether a formula gives the size with the symbols' own values."""
         try:
             value = substitute(formula, self.sizes)
         except ForeshapeError:
@@ -337,7 +338,7 @@ class Probes:
 
 
 def _unified(variable: Variable, named: set[str]) -> list[str]:
-    """For each symbol on the way that an open condition made equal to something else: what, and which condition."""
+    """Describe each symbol on the path made equal to another size by an open condition, with the condition."""
     guards = variable.block.program.guards
     out: list[str] = []
     known: Mapping[str, Size] = guards.known

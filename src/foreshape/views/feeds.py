@@ -1,4 +1,4 @@
-"""The sizes that the inputs of a program take, gathered from its guards for `foreshape.conditions.feeds`."""
+"""The accepted sizes of a program's inputs, gathered from its guards for `foreshape.conditions.feeds`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foreshape.program.variable import Variable
 
 @border("what the inputs take cannot be told", SchemaError)
 def feeds_of(program: Program) -> Feeds:
-    """Return the sizes that the inputs of a program take. Of a program that says what it fetches, ops that no fetched value needs demand nothing."""
+    """Return the accepted sizes of a program's inputs. With fetch ops in the program, ops unused by them demand nothing."""
     version, whole = program.version, ref(program)
     fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
     program = for_step(program, fetched) if fetched else program
@@ -43,7 +43,7 @@ def feeds_of(program: Program) -> Feeds:
 
 
 def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str]) -> dict[str, str]:
-    """Symbol -> how a person calls it. A file that has -1 for a size has no name for it: it is called after what it is for."""
+    """Return symbol -> its word for people. A file's -1 has no name: it is called by its purpose."""
     called: dict[str, list[str]] = {}
     of_images = _image_axes(program)
     for variable in inputs:
@@ -60,7 +60,7 @@ def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str])
 
 
 def _image_axes(program: Program) -> dict[str, str]:
-    """Symbol -> ``height`` or ``width``: what it is to the first op over images that reads a size made of it alone."""
+    """Return symbol -> ``height`` or ``width``: its role in the first op over images with a size made of it alone."""
     out: dict[str, str] = {}
     for op in program.global_block.ops:
         if op.operator is not None and {"strides", "paddings"} <= op.operator.schema.attributes.keys():  # it goes over windows

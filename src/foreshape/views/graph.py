@@ -1,4 +1,4 @@
-"""The drawing of a program: its layers as boxes, with the values that go from one to another as arrows."""
+"""The drawing of a program: its layers as boxes, with the values between them as arrows."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _DRAWN_AS: Final = {
 
 
 def family_of(layer: Layer) -> str:
-    """The sort of a layer, which its first op is of."""
+    """Return the sort of a layer, by its first op."""
     operator = layer.ops[0].operator if layer.ops else None
     return _DRAWN_AS.get(traits.family_of(type(operator)), "other") if operator is not None else "other"
 
 
 class Wiring:
-    """Where each op of a program is in its layers, and which layers read what others make."""
+    """The layers of each op of a program, and the values between layers."""
 
     def __init__(self, program: Program, layers: Sequence[Layer]) -> None:
         self.places: dict[int, list[tuple[Layer, int]]] = {}
-        """Op -> the layers that it is in, outermost first, each with the number of the member. Layers are those that are shown: the first members."""
+        """Op -> its layers, outermost first, each with the number of the member. Layers are the shown ones: the first members."""
         self.arrows: dict[int, set[tuple[int, int]]] = {}
-        """Layer (its id; 0: the program) -> arrows between what is in it, by their ids; `_ENTRY` and `_EXIT` are its ends."""
+        """Layer (its id; 0: the program) -> arrows between its parts, by their ids; `_ENTRY` and `_EXIT` are its ends."""
         self.sections = is_sections(layers)
         self.inputs = inputs_of(program.global_block)
         many = len(self.inputs) > _INPUTS
         self.fed: dict[int, int] = {id(v): _ALL_INPUTS if many else id(v) for v in self.inputs}
-        """Input (its id) -> the box that it is."""
+        """Input (its id) -> its box."""
         self._place(layers, layers, [])
         self._connect(program)
 
@@ -98,11 +98,11 @@ class Wiring:
         at = 0
         while at < min(len(a), len(b)) and a[at] == b[at]:
             at += 1
-        if self.sections and not at:  # what is kept for the gradients goes out of everywhere
+        if self.sections and not at:  # values kept for the gradients leave everywhere
             self._add(0, id(a[0][0]), id(b[0][0]))
             return
         if at == len(a) or at == len(b):
-            return  # within one layer, or between an op and what it runs
+            return  # within one layer, or between an op and its block
         if a[at][0] is not b[at][0]:
             self._add(id(a[at - 1][0]) if at else 0, id(a[at][0]), id(b[at][0]))
         for (outer, _), (inner, _) in pairwise(a[at:]):
@@ -113,10 +113,10 @@ class Wiring:
 
 @border("the program cannot be drawn", SchemaError)
 def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: str | None = None) -> Picture:
-    """The drawing of a program. Of one that trains the network is opened, and its gradients and updates are a box each; or one ``part`` alone.
+    """Draw a program. A training program shows its network, and its gradients and updates as a box each; or one ``part`` alone.
 
     Raises:
-        SchemaError: there would be no level or no box; a part that the program does not have.
+        SchemaError: no level or no box; a part missing in the program.
     """
     if (depth is not None and depth < 1) or boxes < 1:
         raise SchemaError(f"a drawing has at least one level and one box; seen depth={depth}, boxes={boxes}")
@@ -145,7 +145,7 @@ def _down_to(layers: Sequence[Layer], depth: int) -> set[int]:
 
 
 def opened_within(layers: Sequence[Layer], boxes: int) -> set[int]:
-    """The groups to open, so that so many boxes are drawn: level by level, the ones with fewer layers in them first."""
+    """Return the groups to open for so many boxes: level by level, the smallest first."""
     opened: set[int] = set()
     shown, level = len(layers), list(layers)
     for _ in range(_DEEPEST - 1):
@@ -161,7 +161,7 @@ def opened_within(layers: Sequence[Layer], boxes: int) -> set[int]:
 
 
 def scene_of(wiring: Wiring, layers: Sequence[Layer], opened: set[int], group: Layer | None = None) -> Box:
-    """What is in a group, or in the whole program, as boxes with their places."""
+    """Return the contents of a group, or of the whole program, as boxes with their places."""
     root = Box([])
     inputs: list[tuple[int, Box]] = []
     if group is None:
@@ -195,7 +195,7 @@ def _dims(layer: Layer) -> Iterable[str]:
     for op in layer.bodies()[-1].all_ops():
         last = op
     if layer.children and last is not None and last.role & (Role.BACKWARD | Role.OPTIMIZE):
-        return []  # the last of many gradients, or updates, is not what they are for
+        return []  # the last of many gradients, or updates, is not the main result
     found = output_of(layer)
     return [dims_text(found)] if found is not None else []
 
@@ -225,7 +225,7 @@ def _fill(box: Box, wiring: Wiring, layers: Sequence[Layer], opened: set[int], k
 
 
 def _moved(s: Segment, right: float, down: float, box: Box, top: int | None, bottom: int | None) -> Segment:
-    """A piece of an arrow within a box. What comes in, or goes out, does so in the middle of its edge, where the arrow outside ends."""
+    """Return a piece of an arrow within a box. Arrows come in, or go out, in the middle of the edge, at the end of the arrow outside."""
     out = s._replace(x=s.x + right, y=s.y + down, bend=s.bend + down, to_x=s.to_x + right, land=s.land + down, to_y=s.to_y + down)
     if s.source == top and top is not None:
         out = out._replace(x=_middle(box), y=0.0)

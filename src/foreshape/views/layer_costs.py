@@ -1,4 +1,4 @@
-"""How much the layers of a program hold, make and compute, for given sizes of its inputs."""
+"""The parameters, results and work of a program's layers, for given sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from foreshape.program.work import multiplications
 
 
 class Measure(NamedTuple):
-    """What some ops hold, make and compute.
+    """The parameters, results and work of some ops.
 
     Attributes:
-        parameters: the numbers in the parameters that they are the first to read.
-        parameter_bytes: the bytes of those.
-        result_bytes: the bytes of what they make, each value once.
+        parameters: the numbers in the parameters first read by them.
+        parameter_bytes: the bytes of these parameters.
+        result_bytes: the bytes of their results, each value once.
         work: multiply-adds, of the ops that count them.
     """
 
@@ -38,10 +38,9 @@ class Measure(NamedTuple):
 
 
 class Sizes:
-    """Numbers for the symbols of a program's inputs: those that are given, else ``batch`` (1 where it is left out), else the smallest that the
-    network takes.
+    """Numbers for the symbols of a program's inputs: the given ones, else ``batch`` (by default 1), else the smallest accepted.
 
-    Sizes that only a run tells count as 1.
+    Sizes set by the run count as 1.
     """
 
     def __init__(self, program: Program, batch: int | None = None, given: Mapping[str, int] | None = None) -> None:
@@ -62,7 +61,7 @@ class Sizes:
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
                 raise SchemaError(f"a size is a whole number of at least 0; seen {name}={value!r}")
         self.given: dict[str, int] = {**(dict.fromkeys(rows, batch) if batch is not None else {}), **(given or {})}
-        """Those that somebody chose: they are shown in place of their symbols."""
+        """The chosen sizes: they are shown in place of their symbols."""
         wanted = {**dict.fromkeys(rows, 1), **self.given}
         self.values.update(wanted)
         if self.values.keys() - wanted.keys():
@@ -70,7 +69,7 @@ class Sizes:
         self._known: dict[Size, int] = {}
 
     def _find_others(self, program: Program, inputs: Iterable[Variable], wanted: Mapping[str, int]) -> None:
-        """Sizes that nobody gave are the smallest with which the network can run; as they are, where none were found."""
+        """Set other sizes to the smallest with which the network can run; if none are found, as they are."""
         smallest = program.feeds.smallest
         for variable in inputs if smallest is not None else ():
             for dim, size in zip(variable.spec.dims or (), (smallest or {}).get(variable.name, ()), strict=False):
@@ -98,7 +97,7 @@ class Sizes:
 
 
 class Meter:
-    """Measures ops of one program. A parameter and a result are counted with the first op that has it."""
+    """A measurement of one program's ops. A parameter and a result count with their first op."""
 
     def __init__(self, program: Program, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -106,7 +105,7 @@ class Meter:
         self._parameters = {id(v) for v in self.parameters}
         self._first: dict[int, Op] = {}
         self.uncounted = 0
-        """How many values have a size that is not known, and are in no sum."""
+        """The number of values of unknown sizes, left out of all sums."""
         for op in program.all_ops():
             for variable in op.input_variables():
                 self._first.setdefault(id(variable), op)

@@ -1,7 +1,7 @@
-"""What repeats in a row of layers is folded into one with a number of times, and long rows into parts, so that each level is short.
+"""The folding of repeated layers in a row into one with their number, and of long rows into parts, for short levels.
 
-A long row is first divided where a single value goes from what is before to what is after: what lies between two such places, as what a
-residual connection goes around, is a block. What computes with no parameter, such as a mask that every layer reads, does not count there.
+A long row is first divided at the places crossed by a single value: the layers between two such places, as within a
+residual connection, are a block. Results without parameters, such as a mask for every layer, do not count there.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _MOST_CROSSING: Final = 4
 _LONGEST_PERIOD: Final = 64
 _NUMBER: Final = re.compile(r"\d+")
 _ASIDE: Final = frozenset({"seed", "fix_seed"})
-"""Settings that make no other layer of one."""
+"""Settings that do not distinguish layers."""
 
 
 def folded_layers(program: Program) -> list[Layer]:
-    """The layers of a program with what repeats folded: twelve encoder layers are one layer, ``times`` 12."""
+    """Return the layers of a program with repetitions folded: twelve encoder layers are one layer, ``times`` 12."""
     folding = _Folding(program)
     return folding.beside_each_other([folding.level(layers_of(program), _SHORT)])[0]
 
 
 def folded_sections(program: Program) -> list[Layer]:
-    """Of a training program three groups: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
+    """Return three groups of a training program: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
     folding = _Folding(program)
     found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
     folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
@@ -46,12 +46,12 @@ def folded_sections(program: Program) -> list[Layer]:
 
 
 def is_sections(layers: Sequence[Layer]) -> bool:
-    """Whether these are what `folded_sections` gives of a training program."""
+    """Tell whether these are the sections of a training program (`folded_sections`)."""
     return len(layers) > 1 and layers[0].name == "forward" and all(not layer.ops and layer.name in SECTIONS for layer in layers)
 
 
 class _Folding:
-    """Numbers for what layers are, so that equal ones are found quickly."""
+    """Numbers for layers by their contents, to find equal ones quickly."""
 
     def __init__(self, program: Program) -> None:
         self.learned = _learned(program)
@@ -67,7 +67,7 @@ class _Folding:
         self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
-        """Which learned values a layer reads, and which it makes."""
+        """Return the learned values read by a layer, and its learned results."""
         found = self.touched.get(id(layer))
         if found is None:
             within = layer.members or layer.children
@@ -76,7 +76,7 @@ class _Folding:
                 parts += [(self.learned.intersection(op.input_names()), self.learned.intersection(op.output_names())) for op in layer.ops]
             found = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
             self.touched[id(layer)] = found
-            self.held.append(layer)  # so that no other layer gets its id
+            self.held.append(layer)  # so no other layer gets its id
         return found
 
     def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
@@ -85,7 +85,7 @@ class _Folding:
         for at, layer in enumerate(layers):
             if layer.children:
                 layer.children = self.level(layer.children)
-                if len(layer.children) == 1 and not layer.ops:  # a group of what repeats is that
+                if len(layer.children) == 1 and not layer.ops:  # a group of a repetition is the repetition
                     only = layer.children[0]
                     only.name = f"{layer.name}.{only.name}"
                     layers[at] = only
@@ -100,7 +100,7 @@ class _Folding:
         return out if len(out) <= WIDEST else self._parts(out)
 
     def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
-        """Rows of layers that are alike (one, or those of the members of a group), and all below, with alike branches in each as one."""
+        """Return rows of alike layers (one, or of the members of a group), and all below, with alike branches in each as one."""
         parts = [beside(row, self._names_alone(row, True)) for row in alike]
         rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
         for at in range(min(map(len, rows))):
@@ -112,7 +112,7 @@ class _Folding:
         return rows
 
     def _names_alone(self, layers: Sequence[Layer], same: bool) -> list[int]:
-        """Numbers for what layers are by themselves, whatever they read; of those without parameters, which are only glue, each its own."""
+        """Return numbers for layers by their contents, whatever their inputs; each layer without parameters, as mere glue, has its own."""
         out: list[int] = []
         for at, layer in enumerate(layers):
             kept = self._has_kept(layer)
@@ -120,7 +120,7 @@ class _Folding:
         return out
 
     def _has_kept(self, layer: Layer) -> bool:
-        """Whether a layer reads what is kept from run to run."""
+        """Tell whether a layer reads a persistable variable."""
         found = self.has_kept.get(id(layer))
         if found is None:
             found = any(self._has_kept(one) for one in layer.members or layer.children)
@@ -130,7 +130,7 @@ class _Folding:
         return found
 
     def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
-        """A row, divided where at most so many values go from what is before to what is after."""
+        """Return a row, divided at the places crossed by at most so many values."""
         count = len(layers)
         made: dict[str, int] = {}
         crossing = [0] * (count + 1)
@@ -148,7 +148,7 @@ class _Folding:
         out: list[Layer] = []
         piece: list[Layer] = []
         alive = 0
-        computes = False  # what only works out sizes goes with what needs them
+        computes = False  # computations of sizes go with their readers
         for at, layer in enumerate(layers):
             alive += crossing[at]
             piece.append(layer)
@@ -158,7 +158,7 @@ class _Folding:
                     return self._blocks(layers, most + 1)
                 if max(WIDEST, count // 4) < len(piece) < count and most < _MOST_CROSSING:  # most of the network
                     out += self._blocks(piece, most + 1)
-                elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided like that again, and so on
+                elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided again, and so on
                     out += piece
                 else:
                     out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece, self._has_kept), (), piece))
@@ -174,7 +174,7 @@ class _Folding:
         return self.numbers.setdefault(what, len(self.numbers))
 
     def _reach(self, layers: Sequence[Layer]) -> list[int]:
-        """Of each layer of a row the last one that reads what it makes."""
+        """Return for each layer of a row the last reader of its results."""
         made: dict[str, int] = {}
         out = list(range(len(layers)))
         for at, layer in enumerate(layers):
@@ -186,8 +186,10 @@ class _Folding:
         return out
 
     def _wiring(self, layer: Layer, at: int, before: dict[str, int]) -> frozenset[bool]:
-        """Whether a layer reads what the one right before it in its row makes, and what others before it make; ``before``: which made what.
-        The first that computes with parameters reads what comes into the row, as the ones after it read on."""
+        """Tell whether a layer reads the layer right before it in its row, and whether it reads earlier ones; ``before``: the makers of values.
+
+        The first layer with parameters reads the row's input, as its successors read their predecessors.
+        """
         reads, made = self._touches(layer)
         out = {before[n] == at - 1 for n in reads if before.get(n, at) != at}
         if made and not before:
@@ -209,7 +211,7 @@ class _Folding:
         return names[id(layer)]
 
     def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
-        """What a layer is told from others by: with the sizes and settings of its ops, and without."""
+        """Return the identity of a layer: with the sizes and settings of its ops, and without."""
         name = _NUMBER.sub("#", layer.name.split("…")[0])
         exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
         rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
@@ -220,7 +222,7 @@ class _Folding:
         return (*exact, own[0]), (*rough, own[1])
 
     def _kept_of(self, layer: Layer) -> tuple[str, ...]:
-        """What a layer computes with what is kept, op by op, whatever else it does between."""
+        """Return the computations of a layer on persistable variables, op by op, whatever else it does between."""
         found = self.kept_of.get(id(layer))
         if found is None:
             own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
@@ -275,7 +277,7 @@ class _Folding:
 
 
 def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
-    """At each place, the period and the times of the repetition from there that covers most; the shortest period of those."""
+    """Return at each place the period and the times of the longest repetition from there; of several the shortest period."""
     count = len(row)
     best = [(1, 1)] * count
     covered = [1] * count
@@ -290,7 +292,7 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _folded(members: Sequence[Sequence[Layer]], same: bool, called: int) -> Layer:
-    """Rows that are alike as one layer, called after the one at this place in each."""
+    """Return alike rows as one layer, named after the one at this place in each."""
     first, last = members[0][called], members[-1][called]
     out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
     if len(members[0]) == 1 and not any(row[0].beside for row in members):
@@ -307,7 +309,7 @@ def _folded(members: Sequence[Sequence[Layer]], same: bool, called: int) -> Laye
 
 
 def _learned(program: Program) -> frozenset[str]:
-    """The values that depend on what is kept, parameters mostly; not numbers of things, such as what only the shape of those tells."""
+    """Return the values that depend on persistable variables, mostly parameters; not numbers, such as sizes of shapes."""
     out: set[str] = set()
     for op in program.all_ops():
         if any(n in out or ((v := op.block.find(n)) is not None and v.persistable) for n in op.input_names()):
@@ -319,7 +321,7 @@ def _learned(program: Program) -> frozenset[str]:
 
 
 def _block_name(piece: Sequence[Layer], has_kept: Callable[[Layer], bool]) -> str:
-    """After those in it that are called as the first one with parameters and a number is: the least and the largest number."""
+    """Return the name of a block from the numbers of layers named as its first layer with parameters and a number."""
     names = [part for layer in [one for one in piece if has_kept(one)] or piece for part in _ends(layer.name)]
     named = [n for n in names if _NUMBER.search(n)] or names
     alike = [n for n in named if _NUMBER.sub("#", n) == _NUMBER.sub("#", named[0])]
@@ -334,7 +336,7 @@ def _ends(name: str) -> list[str]:
 
 
 def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """What the own ops of a layer are told from others by, with sizes and settings and without."""
+    """Return the identity of a layer's own ops, with sizes and settings and without."""
     made: dict[str, int] = {}
     exact: list[object] = []
     rough: list[object] = []
@@ -347,7 +349,7 @@ def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
 
 
 def _sizes(op: Op) -> tuple[object, ...]:
-    """The sizes of what an op reads that is kept, and of its results."""
+    """Return the sizes of an op's persistable inputs, and of its results."""
     out: list[tuple[Size, ...] | None] = []
     for name in op.input_names():
         variable = op.block.find(name)

@@ -18,7 +18,7 @@ _SHOWN: Final = 12
 _LONGEST: Final = 12
 """So many pieces of a name are looked at."""
 _BESIDE: Final = re.compile(r"^v[0-9]+$|[0-9]+d?$")
-"""What a name has beside its words, as the 2d of pool2d, the v2 of matmul_v2 and the 2 of reshape2."""
+"""The parts of a name beside its words, as the 2d of pool2d, the v2 of matmul_v2 and the 2 of reshape2."""
 
 
 @dataclass(slots=True)
@@ -28,16 +28,16 @@ class Layer:
     name: str
     ops: list[Op] = field(default_factory=list["Op"])
     words: set[str] = field(default_factory=set[str])
-    """What it answers to."""
+    """The words that select it."""
 
     @property
     def outputs(self) -> list[Variable]:
-        """What its last op gives; without what is kept for gradients and statistics."""
+        """Return the results of its last op, without values kept for gradients and statistics."""
         return _main_results(self.ops[-1])
 
     @property
     def inputs(self) -> list[Variable]:
-        """What it computes with: neither persistable nor made by itself."""
+        """Return its inputs: neither persistable nor made by itself."""
         own = {n for op in self.ops for n in op.output_names()}
         found: dict[str, Variable] = {}
         for op in self.ops:
@@ -49,7 +49,7 @@ class Layer:
 
 
 def layers_of(program: Program) -> list[Layer]:
-    """The layers of the global block, in the order in which they are done."""
+    """Return the layers of the global block, in execution order."""
     out: list[Layer] = []
     by_name: dict[str, Layer] = {}
     for op in program.global_block.ops:
@@ -67,7 +67,7 @@ def layers_of(program: Program) -> list[Layer]:
 
 
 def outputs_of(program: Program, words: str) -> list[Variable]:
-    """The variables that words select; see `Program.outputs_of`."""
+    """Return the variables selected by words; see `Program.outputs_of`."""
     block = program.global_block
     given = words.strip()
     if given in block.vars:
@@ -91,7 +91,7 @@ def outputs_of(program: Program, words: str) -> list[Variable]:
 
 
 def with_words(layers: Sequence[Layer]) -> list[tuple[Layer, str]]:
-    """Each layer with words that select it: counted from the end among those of its kind, or else the name of what it gives."""
+    """Return each layer with words for it: counted from the end among its kind, or else the name of its result."""
     after: dict[str, int] = {}
     out: list[tuple[Layer, str]] = []
     for layer in reversed(layers):
@@ -104,7 +104,7 @@ def with_words(layers: Sequence[Layer]) -> list[tuple[Layer, str]]:
 
 
 def listing(layers: Sequence[Layer], some: Sequence[Layer] | None = None) -> str:
-    """The last of some layers (all where left out), a line for each: the words that select it, and what it gives."""
+    """List the last of some layers (by default all), a line for each: its words, and its results."""
     chosen = {id(one) for one in (layers if some is None else some)}
     rows = [(words, layer) for layer, words in with_words(layers) if id(layer) in chosen]
     shown = rows[-_SHOWN:]
@@ -118,7 +118,7 @@ def _from_the_end(place: int, word: str) -> str:
 
 
 def _parsed(words: str) -> tuple[bool, int | None, str]:
-    """Whether what stands before is meant, which of several (from 0, or from -1 backwards), and the word itself."""
+    """Parse words: True for the layer before, the number among several (from 0, or from -1 backwards), and the word itself."""
     left = words.split()
     before = bool(left) and left[0] == "before"
     left = left[before:]
@@ -146,13 +146,13 @@ def _words(name: str) -> set[str]:
 
 
 def _kind(layer: Layer) -> str:
-    """The word that a person would say: the type of its op, or the name of a layer of several."""
+    """Return a person's word: the type of its op, or the name of a layer of several."""
     pieces = _pieces(layer.name) if len(layer.ops) > 1 else []
     return "_".join(pieces or _pieces(layer.ops[-1].type)).removeprefix("elementwise_") or layer.ops[-1].type
 
 
 def _main_results(op: Op) -> list[Variable]:
-    """The tensors of the first result that has any which do not persist."""
+    """Return the non-persistable tensors of the first result slot with any."""
     slots = [r.name for r in op.operator.schema.results if not r.optional] if op.operator is not None else list(op.outputs)
     for slot in slots:
         names = [n for n in op.outputs.get(slot, ()) if n and n != EMPTY]

@@ -1,4 +1,4 @@
-"""What a notebook shows of a variable and of a program, and what a prompt shows of a program: short, with the rest to be unfolded."""
+"""The display of variables and programs in a notebook, and of programs at a prompt: short, with the rest to unfold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def counts(program: Program) -> str:
 
 
 def program_repr(program: Program) -> str:
-    """A program in a few lines: what it has, its inputs, its last ops."""
+    """Return a program in a few lines: its counts, its inputs, its last ops."""
     program.refresh_quietly()
     lines = [f"Program: {counts(program)}"]
     inputs = inputs_of(program.global_block)
@@ -48,7 +48,7 @@ def program_repr(program: Program) -> str:
 
 
 def program_html(program: Program) -> str:
-    """A program for a notebook: what it has; unfolded its layers, its drawing, which sizes it takes, its ops."""
+    """Return a program for a notebook: its counts; unfolded its layers, its drawing, the accepted sizes, its ops."""
     program.refresh_quietly()
     ops = [op for block in program.blocks for op in block.ops]
     parts: list[object] = [_inputs(program)]
@@ -71,7 +71,7 @@ def _inputs(program: Program) -> Markup:
 
 
 def variable_html(variable: Variable) -> str:
-    """A variable for a notebook: what is known of it, who makes and reads it; unfolded, where each of its dims comes from."""
+    """Return a variable for a notebook: its facts, its maker and readers; unfolded, the origin of each dim."""
     program, op = variable.block.program, variable.op
     program.refresh_quietly()
     site = variable.call_site

@@ -1,9 +1,9 @@
-"""The layers of a program: its forward ops in groups, by name scopes, by the names of parameters, and by what follows what.
+"""The layers of a program: its forward ops in groups, by name scopes, by the names of parameters, and by the data flow.
 
-An op belongs to the `name_scope` that it was made in; where it has none, to what the dotted name of its first parameter says
-(``encoder.0.attention.query.weight``, or ``conv2d_7.w_0``). One without parameters belongs to the layer whose results are called as its own
-(``fc_0.tmp_1``), or to the layer right before it, where it is an activation and the like, that keeps the shape and reads nothing else. All others
-stand by themselves, among the layers between which they are. A group is always of ops in a row, so that arrows between groups go one way.
+An op belongs to its `name_scope`; without one, to the dotted name of its first parameter
+(``encoder.0.attention.query.weight``, or ``conv2d_7.w_0``). One without parameters belongs to the layer with the same names of results
+(``fc_0.tmp_1``), or, as an activation and the like that keeps the shape and reads nothing else, to the layer right before it. All others
+stand by themselves, between their neighbours. A group always consists of consecutive ops, so arrows between groups go one way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from foreshape.spec import TENSOR_KINDS
 _MADE: Final = re.compile(r"(.+)\.tmp_\d+(?:@GRAD.*)?\Z")
 _FLAT: Final = re.compile(r"[a-z0-9_]+_\d+\Z")
 DEEPEST: Final = 12
-"""Scopes within scopes that are told apart; names come from files."""
+"""The deepest scopes told apart; names come from files."""
 
 
 class Layer:
@@ -28,11 +28,11 @@ class Layer:
 
     Attributes:
         name: without the names of the groups around it.
-        ops: its own, in their order; of a group only the op that runs the block that the group is.
+        ops: its own, in their order; for a group only the op with the block of the group.
         children: of a group, in their order.
-        members: of layers that are alike and follow each other: all of them; ``ops`` and ``children`` are the first one's.
-        beside: of members: that none reads what another makes, so that they stand beside each other and not one after the other.
-        same: of members: whether they are of the same sizes and settings too.
+        members: all of the consecutive alike layers; ``ops`` and ``children`` are the first one's.
+        beside: True if no member reads another one, so they stand beside each other and not one after the other.
+        same: True if members have the same sizes and settings, too.
     """
 
     __slots__ = ("beside", "children", "members", "name", "ops", "same")
@@ -47,15 +47,15 @@ class Layer:
 
     @property
     def times(self) -> int:
-        """How many alike layers it stands for."""
+        """Return the number of alike layers that it stands for."""
         return len(self.members) or 1
 
     def times_words(self) -> str:
-        """``x 12``; empty of one that stands for itself."""
+        """Return ``x 12``; empty for a single one."""
         return "" if self.times == 1 else f"x {self.times} in parallel" if self.beside else f"x {self.times}"
 
     def all_ops(self) -> Iterator[Op]:
-        """Every op in it, those of all its members."""
+        """Yield every op in it, including all members'."""
         waiting: list[Layer] = [self]
         while waiting:
             layer = waiting.pop()
@@ -66,7 +66,7 @@ class Layer:
                 waiting += reversed(layer.children)
 
     def bodies(self) -> list[Layer]:
-        """All that it stands for: its members, or itself."""
+        """Return all layers that it stands for: its members, or itself."""
         return self.members or [self]
 
     def types(self) -> str:
@@ -75,7 +75,7 @@ class Layer:
 
 
 def forward_ops(ops: Iterable[Op]) -> list[Op]:
-    """The ops of the network itself: not its gradients and updates, nor what stands for feeding and fetching."""
+    """Return the ops of the network itself: no gradients and updates, no feed and fetch."""
     return [op for op in ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) and op.is_run]
 
 
@@ -86,13 +86,13 @@ def layers_of(program: Program) -> list[Layer]:
 
 
 def gradient_layers_of(program: Program) -> list[Layer]:
-    """What a training program computes its gradients with, in layers: those that have the names of what they undo."""
+    """Return the gradient ops of a training program in layers, with the names of their forward layers."""
     ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
 
 
 def update_layers_of(program: Program) -> list[Layer]:
-    """What a training program changes its parameters with, and works out its learning rate, in layers."""
+    """Return the update and learning-rate ops of a training program, in layers."""
     updates = Role.OPTIMIZE | Role.LEARNING_RATE
     ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
@@ -105,7 +105,7 @@ def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen:
 
 
 def _with_blocks(program: Program, layer: Layer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> Layer:
-    """A layer whose op runs blocks is a group of what is in them."""
+    """Return a layer as a group of its blocks' layers, if its op has blocks."""
     if len(within) > DEEPEST:
         return layer
     for op in layer.ops:
@@ -115,7 +115,7 @@ def _with_blocks(program: Program, layer: Layer, within: frozenset[int], chosen:
     return layer
 
 
-# --- which ops are one layer
+# --- the ops of one layer
 
 
 def _first_parameter(op: Op) -> Variable | None:
@@ -150,7 +150,7 @@ def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
                 continue
         if path is None:
             if op.role & Role.BACKWARD and after[at][-1:] == [named] and any(_MADE.sub(r"\1", n) == named for n in op.input_names() if "@GRAD" in n):
-                # the gradient of an activation comes before those of its layer
+                # the gradient of an activation comes before the others of its layer
                 path = after[at]
             else:
                 around = scopes[at] or _shared(before, after[at])
@@ -161,7 +161,7 @@ def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
 
 
 def _next_paths(paths: Sequence[list[str] | None], scopes: Sequence[list[str]]) -> list[list[str]]:
-    """Of each op the names of the nearest layer after it."""
+    """Return for each op the names of the nearest layer after it."""
     out: list[list[str]] = [[]] * len(paths)
     found: list[str] = []
     for at in range(len(paths) - 1, -1, -1):
@@ -172,7 +172,7 @@ def _next_paths(paths: Sequence[list[str] | None], scopes: Sequence[list[str]]) 
 
 
 def _shared(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """The groups that two layers are both in."""
+    """Return the common groups of two layers."""
     out: list[str] = []
     for a, b in zip(before[:-1], after[:-1], strict=False):
         if a != b:
@@ -182,7 +182,7 @@ def _shared(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Sequence[str], scope: Sequence[str]) -> bool:
-    """Whether an op only changes the numbers of what the layer before it makes: an activation, a dropout, the norm of a convolution."""
+    """Tell whether an op only changes the numbers of the layer before it: an activation, a dropout, the norm of a convolution."""
     normalizes = op.operator is not None and bool(op.operator.over_ranks)
     if path is not None and not (normalizes and len(path) == len(before) == 1 and _FLAT.match(path[0]) and _FLAT.match(before[0])):
         return False
@@ -197,7 +197,7 @@ def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Se
 
 
 def result_of(op: Op) -> Variable | None:
-    """What an op is for: its first result that is not kept; before these those that gradients come from, since others serve the gradient alone."""
+    """Return the main result of an op: the first non-persistable one, preferably with gradients; others may serve the gradient alone."""
     operator = op.operator
     slots = [r.name for r in operator.schema.results] if operator is not None else list(op.outputs)
     if operator is not None and len(slots) > 1 and operator.grad_class is not None:
@@ -208,7 +208,7 @@ def result_of(op: Op) -> Variable | None:
 
 
 def output_of(layer: Layer) -> Variable | None:
-    """What a layer is for: its last result, of those of floats where there are any; others are sizes, mostly."""
+    """Return the main result of a layer: its last one, of floats if possible; others are sizes, mostly."""
     out: Variable | None = None
     for op in layer.bodies()[-1].all_ops():
         found = result_of(op)
@@ -231,7 +231,7 @@ def _grouped(items: Sequence[tuple[list[str], Layer]], depth: int) -> list[Layer
             while end < len(items) and len(items[end][0]) > depth + 1 and items[end][0][depth] == path[depth]:
                 end += 1
             children = _grouped(items[at:end], depth + 1)
-            if len(children) == 1:  # a group of one thing is that thing
+            if len(children) == 1:  # a group of one is its member
                 only = children[0]
                 only.name = f"{path[depth]}.{only.name}"
                 out.append(only)

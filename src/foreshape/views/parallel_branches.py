@@ -1,4 +1,4 @@
-"""Branches that are alike and stand beside each other, such as the towers of a network of pairs, become one with a number of times."""
+"""Parallel branches alike, such as the towers of a siamese network, folded into one with their number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from foreshape.views.outline import Layer
 
 _LONGEST_BRANCH: Final = 24
-"""Layers of a branch that is compared with the one behind it."""
+"""The most layers of a branch for a comparison with the next one."""
 
 
 def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int]]:
-    """How a row of layers is divided where branches that follow each other in it have equal ``names``: (layers of a branch, branches) in order.
+    """Divide a row of layers at consecutive branches of equal ``names``: (layers of a branch, branches) in order.
 
-    Branches stand beside each other where none reads what another makes; within each, layers read each other in the same way, and all read the
-    same of what is before them in the row.
+    Branches are parallel if none reads another one. Within each, layers read each other in the same way, and all read the
+    same values from before them in the row.
     """
     several = {name for name, count in Counter(names).items() if count > 1}
     if not several:
@@ -33,23 +33,23 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
         for name in makes[-1]:
             makers.setdefault(name, []).append(at)
     read_made = [[makers[n] for n in names if n in makers] for names in reads]
-    """Of each layer, for what it reads, which layers make it."""
+    """For each layer and each of its inputs, the layers that make it."""
     made_at: dict[str, int] = {}
 
     def reads_of(at: int, begin: int, end: int) -> bool:
-        """Whether a layer reads what one of those from ``begin`` to ``end`` makes."""
+        """Tell whether a layer reads a result of one from ``begin`` to ``end``."""
         return any((i := bisect_left(by, begin)) < len(by) and by[i] < end for by in read_made[at])
 
     def wiring(begin: int, period: int) -> list[set[int]]:
-        """Of each layer of a branch which of those before it in the branch it reads."""
+        """Return for each layer of a branch its sources among the earlier ones in the branch."""
         return [{k - begin for by in read_made[begin + i] for k in by[bisect_left(by, begin) : bisect_left(by, begin + i)]} for i in range(period)]
 
     def sources(begin: int, period: int) -> set[int]:
-        """Which layers of the row before it, not counting the branches that it may be beside, a branch reads."""
+        """Return the sources of a branch among the layers of the row before it, without its possible parallel branches."""
         return {made_at[n] for i in range(period) for n in reads[begin + i] if n in made_at}
 
     def branches(begin: int, period: int) -> int:
-        """How many alike branches of so many layers begin here."""
+        """Return the number of alike branches of so many layers from here."""
         before: set[int] | None = None
         first: list[set[int]] = []
         at = begin

@@ -1,4 +1,4 @@
-"""What is to be said of a whole program that came from a file: where it differs from what it declares, and what in it does nothing."""
+"""Remarks on a whole program from a file: its differences from its declarations, and its dead ops."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _BRANCHING = ("while", "conditional")
 
 
 class Difference(NamedTuple):
-    """A variable whose inferred spec is not what its file says.
+    """A variable whose inferred spec differs from its file.
 
     Attributes:
-        variable: as it is inferred.
-        stored: what the file says, as ``f32[-1, 6]``; -1 stands for a size that the file leaves open.
+        variable: as inferred.
+        stored: the file's spec, as ``f32[-1, 6]``; -1 stands for an open size.
     """
 
     variable: Variable
@@ -31,12 +31,12 @@ class Difference(NamedTuple):
 
 
 class Early(NamedTuple):
-    """A variable that an op reads before anything has written it, though it is neither fed nor kept.
+    """A variable read by an op before any write, though neither fed nor persistable.
 
     Attributes:
         name: of the variable.
-        reader: the first op that reads it.
-        writer: the first op that writes it, which comes later; None where nothing does.
+        reader: its first reader.
+        writer: its first writer, later; None if there is none.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Early(NamedTuple):
 
 
 def differences(program: Program) -> list[Difference]:
-    """The results whose element type, number of dims, fixed sizes or levels are inferred to be others than the file says.
+    """Return the results whose element type, number of dims, fixed sizes or levels are inferred differently from the file.
 
-    A size that the file leaves open, and that is known here, is no difference; one that the file says, and that is open here, is.
-    Nothing is said of what depends on an operator that is not known.
+    A size open in the file, and known here, is no difference; one fixed in the file, and open here, is.
+    Variables behind an unknown operator are left out.
     """
     return [Difference(v, text) for v in program.all_variables() if (text := _stored_otherwise(v))]
 
@@ -74,9 +74,9 @@ def _text(dtype: DType | None, dims: tuple[int, ...]) -> str:
 
 
 def read_before_written(program: Program) -> list[Early]:
-    """The variables that are read before they are written: of the first block, and of the blocks that loops and branches run, their own.
+    """Return the variables read before they are written: of the first block, and of the blocks of loops and branches, their own.
 
-    In a program without feed ops every variable that nothing writes is one that is fed; in one with feed ops it is none.
+    In a program without feed ops every variable without a writer is fed; with feed ops it is not.
     """
     out: list[Early] = []
     for block in (program.global_block, *_inner_blocks(program)):
@@ -85,7 +85,7 @@ def read_before_written(program: Program) -> list[Early]:
 
 
 def _inner_blocks(program: Program) -> Iterator[Block]:
-    """The blocks of loops and branches. What others give to their blocks is not told by the names alone."""
+    """Yield the blocks of loops and branches. Names alone do not tell the inputs of other blocks."""
     for op in program.all_ops():
         if op.operator is not None and op.operator.region in _BRANCHING:
             for index in op.sub_block_indices():
@@ -95,7 +95,7 @@ def _inner_blocks(program: Program) -> Iterator[Block]:
 
 def _early(block: Block) -> list[Early]:
     readers: dict[str, Op] = {}
-    """Name -> the first op that reads it before it is written, though it has to be."""
+    """Name -> the first op that reads it before the required write."""
     written: set[str] = set()
     for op in block.ops:
         reads, writes = names_of_op(op) if op.attributes.sub_blocks else (op.input_names(), op.output_names())
@@ -124,14 +124,14 @@ def _early(block: Block) -> list[Early]:
 
 
 def _must_be_written(variable: Variable) -> bool:
-    """Not what is kept, fed or a constant; nor an array, which is empty before it is written to."""
+    """Tell whether a variable must be written: it is not persistable, fed or a constant; nor an array, empty before its first write."""
     return not variable.persistable and not variable.need_check_feed and variable.value is None and variable.kind is not LOD_TENSOR_ARRAY
 
 
 def dead_ops(program: Program) -> list[Op]:
-    """The ops on which nothing depends that the program fetches, keeps or does: they are not run.
+    """Return the ops without a use in fetches, persistable results or effects: they are not run.
 
-    Only a program that says with fetch ops what it is for has any. Of an operator that is not known it is not said.
+    Only a program with fetch ops has any. Unknown operators are left out.
     """
     block = program.global_block
     fetched = [n for op in block.ops if op.type == "fetch" for n in op.input_names()]

@@ -14,12 +14,12 @@ _PLACE: Final = re.compile("\0(\\d+)\0")
 
 
 class Made(NamedTuple):
-    """How dim ``at`` of a result is made: a formula over sizes of the op's inputs, as ``("(", " - 1) // 2 + 1")`` around one size.
+    """The formula of dim ``at`` of a result over sizes of the op's inputs, as ``("(", " - 1) // 2 + 1")`` around one size.
 
     Attributes:
-        text: the formula, cut where sizes stand.
-        places: which of the ``sources`` stands behind each piece but the last.
-        sources: each the number of an input (see `read_by`), ``dim``, ``count`` or ``value``, and which of those.
+        text: the formula, cut at its sizes.
+        places: the index into ``sources`` behind each piece but the last.
+        sources: each the number of an input (see `read_by`), ``dim``, ``count`` or ``value``, and its index.
         by: the operator, in words.
     """
 
@@ -31,16 +31,16 @@ class Made(NamedTuple):
 
 
 class Steps:
-    """Asks the rules of ops, of at most so many that are different."""
+    """Questions to the rules of ops, of a limited number of different ones."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.forms: list[list[list[Made]]] = []
-        """Forms that ops share: for each result, in the order of the slots, its sizes."""
+        """Forms shared by ops: for each result, in the order of the slots, its sizes."""
         self._found: dict[object, int] = {}
 
     def of(self, op: Op) -> int | None:
-        """The form of an op, a place in `forms`; -1 of one that has no rule; None where it would be one more than are asked about."""
+        """Return the form of an op, an index into `forms`; -1 without a rule; None beyond the limit of different ones."""
         operator = op.operator
         if operator is None:
             return -1
@@ -62,7 +62,7 @@ class Steps:
 
 
 def read_by(op: Op) -> list[Variable]:
-    """The variables that an op reads, each once, in the order in which `Made` numbers them."""
+    """Return the inputs of an op, each once, in the order of their numbers in `Made`."""
     return list(dict.fromkeys(op.input_variables()))
 
 

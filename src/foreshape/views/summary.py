@@ -1,4 +1,4 @@
-"""`Summary`: the layers of a program as a table of one screen: what they give, hold, make and compute."""
+"""`Summary`: the layers of a program as a table of one screen: results, parameters, bytes and work."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ ROWS: Final = 32
 """So many layers are one screen, with the lines around them."""
 _DEEPEST_SHOWN: Final = 6
 _NARROW: Final = 60
-"""The width from which on the columns stand side by side."""
+"""The smallest width with the columns side by side."""
 _COLUMNS: Final = ("layer", "output", "parameters", "results", "work")
 
 
 class Row(NamedTuple):
-    """One line: a layer, or what is neither of the layers nor in them.
+    """One line: a layer, or ops outside of all layers.
 
     Attributes:
-        depth: how many groups it is in.
+        depth: the number of groups around it.
         name: of the layer, without the names of the groups around it.
-        types: its operators; empty of a group.
-        times: how many alike layers follow each other.
+        types: its operators; empty for a group.
+        times: the number of consecutive alike layers.
         output: the dims of its result, as text.
         measure: of all of the ``times`` together.
-        hidden: how many layers are in it that have no line of their own.
+        hidden: the number of its inner layers without a line of their own.
     """
 
     depth: int
@@ -67,7 +67,7 @@ class Summary:
         self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v, self.sizes.given)) for v in inputs_of(program.global_block)]
         self.rows: list[Row] = [row for layer in self._layers for row in self._rows([layer], 0)]
         self.more: list[Row] = list(self._others(program))
-        """What a training program has besides its layers: gradients and updates."""
+        """The gradients and updates of a training program."""
         self.total: Measure = self._meter.all(op for layer in self._layers for op in layer.all_ops())
         for row in self.more:
             self.total += row.measure
@@ -76,7 +76,7 @@ class Summary:
         self._tail = list(self._tail_lines(program, unread))
 
     def _rows(self, alike: Sequence[Layer], depth: int) -> Iterator[Row]:
-        """The line of a layer, for all those at its place in what it is repeated with; then those of what is in it."""
+        """Yield the line of a layer, for all at its place in repetitions; then the lines of its inner layers."""
         yield self._row(alike, depth, hide=depth + 1 >= self._depth)
         if depth + 1 < self._depth:
             for below in _below(alike):
@@ -117,7 +117,7 @@ class Summary:
     __repr__ = __str__
 
     def text(self, width: int = 80) -> str:
-        """The table in lines of at most so many characters (from 24 on). Below 60 a layer is its name, and under it what it gives and its figures."""
+        """Return the table in lines of at most so many characters (from 24 on). Below 60 a layer is its name, and under it its result and figures."""
         width = max(width, 24)
         lines = [self._cells(row) for row in (*self.rows, *self.more)]
         head = [fit(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
@@ -181,12 +181,12 @@ def _table(lines: Sequence[Sequence[object]]) -> Markup:
 
 
 def _below(alike: Sequence[Layer]) -> list[tuple[Layer, ...]]:
-    """The layers at each place within layers that are alike."""
+    """Return the layers at each place within alike layers."""
     return list(zip(*(body.children for layer in alike for body in layer.bodies()), strict=False))
 
 
 def _name(row: Row) -> str:
-    """``conv2d_7…12, relu  x 3``: what a layer is called, its operators where the name does not say them, and how many there are."""
+    """Return ``conv2d_7…12, relu  x 3``: the name of a layer, its operators if not in the name, and the number of layers."""
     stem = row.name.rpartition("_")[0] if row.name.rpartition("_")[2][:1].isdigit() else row.name
     first, _, others = row.types.partition(", ")
     kinds = plural(row.hidden, "layer") if row.hidden else others if first == stem else row.types
@@ -204,7 +204,7 @@ def _output(layer: Layer, given: Mapping[str, int]) -> str:
 
 
 def dims_text(variable: Variable, given: Mapping[str, int] | None = None) -> str:
-    """``[batch, 64, 56, 56]``; of ragged values of the packed rows; what kind it is where it has no dims. Sizes that are ``given`` are numbers."""
+    """Return ``[batch, 64, 56, 56]``; for ragged values of the packed rows; the kind if it has no dims. ``given`` sizes are numbers."""
     spec = variable.spec
     if spec.dims is None:
         return spec.kind.name.lower() if spec.dtype is None else f"{spec.dtype.short}[?]"
@@ -238,7 +238,7 @@ def _fit_dims(text: str, width: int) -> str:
 
 
 def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
-    """A line of the table in several: the layer, then what its other width have, each after its name."""
+    """Yield a line of the table in several: the layer, then its other cells, each after its column's name."""
     indent = " " * (len(cells[0]) - len(cells[0].lstrip(" ")) + 4)
     yield _fit(cells[0], width)
     line = ""
@@ -262,7 +262,7 @@ def _fit(text: str, width: int) -> str:
 
 
 def _deepest_within(layers: Sequence[Layer], rows: int) -> int:
-    """How many levels can be shown in so many rows; at least one."""
+    """Return the number of levels shown in so many rows; at least one."""
     depth, shown, level = 1, len(layers), list(layers)
     while depth < _DEEPEST_SHOWN:
         level = [c for layer in level for c in layer.children]

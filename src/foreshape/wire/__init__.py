@@ -1,4 +1,4 @@
-"""The file format: the one place that turns a `Program` into protobuf and back."""
+"""The file format: the only room that converts a `Program` to protobuf and back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 @border("the program cannot be read", FormatError)
 def load_program(source: Any, limits: Limits | None = None) -> Program:
-    """The program in a file (a path) or in bytes.
+    """Load the program in a file (a path) or in bytes.
 
     Args:
         source: a path, or bytes.
-        limits: what is refused as too large; `Limits()` where it is left out.
+        limits: the accepted sizes; by default `Limits()`.
 
     Raises:
-        FormatError: it cannot be read, or it is not a program; the message has the file and the byte offset or the path inside the file.
+        FormatError: it cannot be read, or it is no program; the message has the file and the byte offset or the path inside the file.
     """
     bounds = limits or DEFAULT_LIMITS
     given = isinstance(source, (bytes, bytearray, memoryview))

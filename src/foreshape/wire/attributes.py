@@ -43,14 +43,14 @@ _TEXTS = frozenset({AttrType.STRINGS, AttrType.VARS})
 
 
 class Entry(NamedTuple):
-    """One attribute as it was read.
+    """One attribute as stored.
 
     Attributes:
         name: of the attribute.
-        entry: name, type and value, without a value of ``op_role`` and ``op_role_var``, of which each op has its own;
-        key: what tells it from others.
-        role, role_variables: those values.
-        cost: an estimate of the memory that it takes, in bytes.
+        entry: name, type and value, without the values of ``op_role`` and ``op_role_var``, each op's own;
+        key: its identity.
+        role, role_variables: the omitted values.
+        cost: an estimate of its memory, in bytes.
     """
 
     name: str
@@ -65,7 +65,7 @@ _entries: Kept[Entry] = Kept(8 * 2**20)
 
 
 class Tail:
-    """The part of an OpDesc after its slots: type, attributes, and what only this project or a newer writer puts there."""
+    """The part of an OpDesc after its slots: type, attributes, and fields of this project or a newer writer."""
 
     __slots__ = ("attributes", "cost", "is_target", "role", "role_variables", "site", "unknown_fields")
 
@@ -73,7 +73,7 @@ class Tail:
         self.attributes, self.role, self.role_variables = attributes, role, role_variables
         self.is_target, self.site, self.unknown_fields = is_target, site, unknown
         self.cost = TAIL_COST
-        """An estimate of the memory that it takes, in bytes."""
+        """An estimate of its memory, in bytes."""
 
 
 def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
@@ -122,7 +122,7 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
 
 
 def _entry(attr: pb.OpDesc.Attr, place: str, offset: int) -> Entry:
-    """What an attribute says. Raises `FormatError` where it is none."""
+    """Parse an attribute. Raises `FormatError` if it is none."""
     if not attr.HasField("name") or not attr.HasField("type"):
         raise FormatError(f"{place}: the name or the type is missing or unknown, at byte {offset}")
     name, type = utf8(attr.name, place, offset), AttrType(attr.type)
@@ -139,7 +139,7 @@ def _entry(attr: pb.OpDesc.Attr, place: str, offset: int) -> Entry:
 
 
 def expected_tail_cost(data: bytes, where: str) -> int:
-    """The most memory that reading this tail may take: counted from its bytes, since a tree of it may take hundreds of times their number."""
+    """Return the most memory for a parse of this tail, from a count of its bytes: a tree of it may take hundreds of times their number."""
     cost = TAIL_COST
     for number, _, _, start, stop in fields(data, 0, len(data), where):
         cost += (250 if number in (1, 2, 4) else 100) + 24 * (stop - start)
@@ -147,14 +147,14 @@ def expected_tail_cost(data: bytes, where: str) -> int:
 
 
 def utf8(value: str | bytes, where: str, offset: int) -> str:
-    """A string of a message, which protobuf gives as bytes where it is not UTF-8."""
+    """Return a string of a message as text; protobuf gives bytes if it is not UTF-8."""
     if isinstance(value, bytes):
         raise FormatError(f"{where}: a string is not UTF-8, at byte {offset}")
     return value
 
 
 def decode_site(message: pb.CallSite, where: str, offset: int) -> Site:
-    """A call site; of the file only its own name, so that no path in a program leads anywhere."""
+    """Parse a call site; only the file's own name is kept, so no path in a program leads anywhere."""
     file, function = utf8(message.file, f"{where}.call_site", offset), utf8(message.function, f"{where}.call_site", offset)
     return (os.path.basename(file), message.line, function)
 
@@ -180,7 +180,7 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
         value = tuple(getattr(attr, field))
         return Raw(attr.SerializePartialToString()) if type in _TEXTS and bytes in set(map(builtins.type, value)) else value
     value = getattr(attr, field)
-    return Raw(attr.SerializePartialToString()) if isinstance(value, bytes) else value  # bytes: a string that is not UTF-8
+    return Raw(attr.SerializePartialToString()) if isinstance(value, bytes) else value  # bytes: a string outside UTF-8
 
 
 def _scalar_value(scalar: pb.Scalar) -> bool | int | float | complex | None:

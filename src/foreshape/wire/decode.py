@@ -41,16 +41,16 @@ _slot_names: dict[bytes, str] = {}
 @border("the program cannot be read", FormatError)
 @collector_waits
 def decode(data: bytes, limits: Limits | None = None) -> Program:
-    """The program in these bytes.
+    """Parse the program in these bytes.
 
-    Nothing is executed, and memory and time are bounded by `Limits`. Ops of unknown types, and fields that this reader does not
-    know, are kept.
+    Nothing is executed, and memory and time are bounded by `Limits`. Ops of unknown types, and fields unknown to this reader,
+    are kept.
 
     Raises:
-        FormatError: the bytes are not a program; the message has the offset or the path.
+        FormatError: the bytes are no program; the message has the offset or the path.
     """
     global _bound
-    if _bound != registrations():  # a type that was not known may be now
+    if _bound != registrations():  # a type may be known since
         _tails.clear()
         _bound = registrations()
     data = bytes(data)
@@ -215,7 +215,7 @@ def _op(data: bytes, start: int, stop: int, where: str, records: Records, patter
                     _slot(body, 0, len(body), into, where, budget)
         else:
             _tails.put(tail, found, found.cost)
-    for slot, named in found.attributes.operands.items():  # variables that attributes name
+    for slot, named in found.attributes.operands.items():  # variables named by attributes
         if slot in inputs:
             raise FormatError(f"{where}: the slot {slot!r} is given twice, as a slot and in an attribute")
         inputs[slot] = named
@@ -225,7 +225,7 @@ def _op(data: bytes, start: int, stop: int, where: str, records: Records, patter
 
 
 def _places(slots: Slots, names: list[str]) -> tuple[Slot, ...]:
-    """Where the names of slots stand, which are put behind those that there are."""
+    """Append the names of slots to ``names``, and return their places."""
     out: list[Slot] = []
     for slot, given in slots.items():
         out.append((slot, len(names), len(names) + len(given)))
@@ -269,8 +269,10 @@ def _slot(data: bytes, at: int, end: int, into: Slots, where: str, budget: Budge
 
 
 def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
-    """Refuse a dim below -1, but in what an op makes: there PaddlePaddle writes products with -1, such as -6, for unknown. Of a network for
-    use it leaves out results that nothing reads, such as an instance_norm's SavedMean, but not their variables."""
+    """Refuse a dim below -1, except in an op's result: there PaddlePaddle writes products with -1, such as -6, for unknown.
+
+    Of a network for use PaddlePaddle drops unread results, such as an instance_norm's SavedMean, but not their variables.
+    """
     declared = variable._declared  # pyright: ignore[reportPrivateUsage]
     if declared is not None and declared.negative is not None and (
         variable.persistable or variable.need_check_feed or (variable.op is None and variable.name in read)

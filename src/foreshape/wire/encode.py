@@ -67,7 +67,7 @@ def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
 
 
 def _as_read(variable: Variable, flags: tuple[bool, ...]) -> bytes | None:
-    """The bytes that a variable was read from, where it is still what they say: nothing of another writer's is lost."""
+    """Return the stored bytes of a variable, if still true: nothing of another writer's is lost."""
     declared = variable._declared  # pyright: ignore[reportPrivateUsage]
     spec = variable._spec  # pyright: ignore[reportPrivateUsage]
     if declared is None or declared.form is None or (spec is not None and spec is not declared.spec_for(variable.name)):
@@ -114,7 +114,7 @@ def _op(op: Op) -> bytes:
 
 
 def _with_operands(op: Op, named: Mapping[str, str]) -> Attributes:
-    """The attributes with the names of variables in place of some. ``named``: attribute -> the slot of those."""
+    """Return the attributes with names of variables in place of some. ``named``: attribute -> the slot of the names."""
     many = {o.name: o.many for o in op.attributes.operator.schema.operands} if op.attributes.operator is not None else {}
     entries: list[tuple[str, AttrType, Any]] = []
     for name, type, value in op.attributes.entries:
@@ -128,7 +128,7 @@ def _with_operands(op: Op, named: Mapping[str, str]) -> Attributes:
 
 
 def _attributes(attributes: Attributes) -> list[bytes | str]:
-    """The serialised attributes, in pieces around the names of those that each op has of its own; kept with the set."""
+    """Return the serialised attributes, in pieces around the names of each op's own; kept with the set."""
     kept: list[bytes | str] | None = attributes.wire
     if kept is None:
         kept = []

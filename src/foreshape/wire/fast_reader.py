@@ -1,7 +1,7 @@
-"""Reading variables and ops that are written as every writer writes them, and whose descriptions were seen before.
+"""A fast reader of variables and ops in every writer's form, whose descriptions were seen before.
 
-A deep network repeats its layers, so that most of its records differ in names only. This reads such records in one pass and stops
-at the first that is anything else; `foreshape.wire.decode` then reads that one with care, and words its errors.
+A deep network repeats its layers, so most of its records differ only in names. This reads such records in one pass and stops
+at the first other record; `foreshape.wire.decode` then reads it with care, and words its errors.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _NAME, _ARGUMENT, _OUTPUT = 0x0A, 0x12, 0x12
 _MOST_NAMES = 64
 
 Slots = tuple[tuple[Slot, ...], tuple[Slot, ...]]
-"""The slots that an op reads, and those that it writes."""
+"""The input slots of an op, and its output slots."""
 
 
 class Layout(NamedTuple):
-    """Where the names stand in an op of so many bytes.
+    """The places of the names in an op of so many bytes.
 
     Attributes:
-        named: takes the names out of an op.
-        rest: takes out what is between them,
-        expected: and what that has to be.
-        pattern: what the op is then.
-        cost: the memory that it takes.
+        named: extracts the names of an op.
+        rest: extracts the bytes between them,
+        expected: and their required value.
+        pattern: the op's pattern then.
+        cost: its memory.
     """
 
     named: Callable[[str], Names]
@@ -43,18 +43,18 @@ class Layout(NamedTuple):
 
 
 class Patterns:
-    """What the ops have been that were read of a program so far."""
+    """The patterns of a program's ops read so far."""
 
     __slots__ = ("_layouts", "_patterns")
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[Tail, Slots], Pattern] = {}
         self._layouts: dict[int, Layout] = {}
-        """By the number of bytes the last layout of that many."""
+        """The last layout for each number of bytes."""
 
     @property
     def layout(self) -> Callable[[int], Layout | None]:
-        """How the last op of so many bytes was laid out whose pattern had been seen before."""
+        """Return the lookup of the last layout of a known pattern by its number of bytes."""
         return self._layouts.get
 
     def pattern(self, tail: Tail, slots: Slots) -> Pattern:
@@ -83,7 +83,7 @@ class Patterns:
 def read_records(
     data: bytes, letters: str, at: int, end: int, records: Records, budget: Budget, forms: Kept[VariableForm], tails: Kept[Tail], patterns: Patterns
 ) -> int:
-    """Read records from ``at`` on; returns where the first one stands that has to be read with care, or ``end``.
+    """Read records from ``at`` on; returns the offset of the first record to be read with care, or ``end``.
 
     ``letters`` are the same bytes as characters, one each.
     """
@@ -181,7 +181,7 @@ def _slots(data: bytes, letters: str, begin: int, stop: int) -> tuple[Slots, lis
         if names_at != at:
             return _OTHERWISE
         into.append((slot, count, len(spans)))
-    # a length of 128 or more, or a letter that is not ASCII, is a byte above 127
+    # a length of 128 or more, or a letter outside ASCII, is a byte above 127
     return ((tuple(inputs), tuple(outputs)), spans, at) if letters[begin:at].isascii() else _OTHERWISE
 
 

@@ -23,13 +23,13 @@ def read_file(path: Any, limit: int) -> bytes:
         shown: str = os.fsdecode(path)
         handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(handle, "rb") as file:
-            return file.read(_checked_size(file, shown, limit))  # not limit: that much memory would be taken first
+            return file.read(_checked_size(file, shown, limit))  # not limit: as much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
         raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def path_of(given: Any) -> str:
-    """A path as text. Raises `FormatError` for what is none."""
+    """Return a path as text. Raises `FormatError` for anything else."""
     try:
         return os.fsdecode(given)
     except TypeError as error:
@@ -37,9 +37,10 @@ def path_of(given: Any) -> str:
 
 
 def map_file(path: Any, limit: int, writable: bool = True) -> Any:
-    """The bytes of a regular file as they are in memory's pages, which the system reads when they are touched, and takes back when it
-    needs them. What is written there, where that is allowed, does not reach the file. For a file that nobody changes in place while it is
-    looked at: of one that is cut off meanwhile the system ends the process (SIGBUS). What is written here is renamed, so never changed.
+    """Map the bytes of a regular file into memory: the system reads pages at their first use, and drops them at need.
+
+    Writes, if allowed, do not reach the file. Nobody may change the file in place meanwhile:
+    if it is cut off, the system ends the process (SIGBUS). Files written here are renamed, never changed.
 
     Raises:
         FormatError: as `read_file`.
@@ -125,7 +126,7 @@ def replacing(path: Any) -> Generator[IO[bytes]]:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the rename last; a system that cannot open folders has no such thing."""
+    """Make the rename last, on systems with folders to open."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

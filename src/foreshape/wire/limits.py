@@ -1,4 +1,4 @@
-"""How large a file may be before it is refused; a caller can raise each."""
+"""The largest file accepted, in several measures; a caller can raise each."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, Generic, TypeVar
 
 from foreshape.errors import FormatError
 
-# What the parts of a description take in memory, in bytes, as measured on CPython with 64-bit pointers.
+# The memory of a description's parts, in bytes, as measured on CPython with 64-bit pointers.
 OP_COST: Final = 420
 VARIABLE_COST: Final = 560
 BLOCK_COST: Final = 600
 SLOT_COST: Final = 200
 NAME_COST: Final = 72
-"""Of a name of Latin letters, beside its length; the others take up to four bytes a character."""
+"""The cost of a name of Latin letters, beside its length; other letters take up to four bytes a character."""
 FORM_COST: Final = 64
-"""For each byte of a description of a variable, which is read by protobuf."""
+"""The cost of each byte in a variable's description, read by protobuf."""
 FIELD_COST: Final = 64
-"""Of a field that is read and kept nowhere: its cost is time."""
+"""The cost in time of a field read and dropped."""
 TAIL_COST: Final = 1200
 ATTRIBUTE_COST: Final = 400
 ELEMENT_COST: Final = 48
@@ -30,18 +30,18 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(slots=True)
 class Limits:
-    """Bounds on what a file may hold."""
+    """Bounds on the contents of a file."""
 
     bytes: int = 2**31 - 1
     """The size of the file."""
     memory: int = 160 * 2**20
-    """The bytes of memory that its description may take, by estimate, beyond `memory_per_byte` times the file's size."""
+    """The bytes of memory for its description, by estimate, beyond `memory_per_byte` times the file's size."""
     memory_per_byte: int = 2
-    """The bytes of memory that are allowed for each byte of the file."""
+    """The bytes of memory allowed for each byte of the file."""
     blocks: int = 10_000
-    """How many blocks a program may have."""
+    """The largest number of blocks in a program."""
     depth: int = 64
-    """How deeply sub-blocks may be nested."""
+    """The largest depth of nested sub-blocks."""
     name: int = 2**20
     """The length of a name of a variable, in bytes."""
 
@@ -50,7 +50,7 @@ DEFAULT_LIMITS = Limits()
 
 
 class Budget:
-    """Counts the memory that a description takes while it is read."""
+    """A count of the memory taken by a description as it is read."""
 
     __slots__ = ("left", "limits")
 
@@ -61,7 +61,7 @@ class Budget:
         self.left = limits.memory + limits.memory_per_byte * size
 
     def expect(self, amount: int, where: str) -> None:
-        """Refuse where ``amount`` bytes, which are about to be needed for a while, are not left."""
+        """Refuse a need for ``amount`` bytes beyond the rest of the budget."""
         if amount > self.left:
             self.take(amount, where)
 
@@ -72,7 +72,7 @@ class Budget:
 
 
 class Kept(Generic[_Kept]):
-    """What was read from equal bytes before, up to a total cost in bytes; all is dropped where that is reached."""
+    """The results of equal bytes read before, up to a total cost in bytes; all are dropped at the limit."""
 
     __slots__ = ("_cost", "_found", "_most")
 
@@ -83,7 +83,7 @@ class Kept(Generic[_Kept]):
 
     @property
     def get(self) -> Callable[[bytes], _Kept | None]:
-        """What was read from equal bytes, or None."""
+        """Return the lookup of results by bytes; it returns None for new bytes."""
         return self._found.get
 
     def clear(self) -> None:

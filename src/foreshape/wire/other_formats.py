@@ -1,4 +1,4 @@
-"""Files of other kinds, recognised by their content: for the words of a reader that was given something else than it reads."""
+"""Other file formats, recognised by their content, for the errors of readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.errors import FormatError
 from foreshape.wire.scan import fields
 
 _LOOKED_AT: Final = 4096
-"""The bytes at the beginning that are looked at."""
+"""The number of bytes at the beginning to recognise a file by."""
 _SHOWN: Final = 40
 _ONNX_FIELDS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05][(}\]X\x8a\x95\x8c.cN]")
@@ -20,14 +20,14 @@ _TEXT_OF_A_PROGRAM: Final = re.compile(rb"block 0\r?\n")
 
 
 def _is_onnx(head: bytes) -> bool:
-    """Whether it is a ModelProto: a small version of the format, and then a graph, a set of operators or the name of who made it."""
+    """Tell whether it is a ModelProto: a small version of the format, then a graph, operator sets or the producer's name."""
     found: dict[int, int] = {}
     try:
         for number, wire_type, _, _, _ in _leading(head):
             if number not in _ONNX_FIELDS or (wire_type == 0) is not (number in (1, 5)):
                 return False
             found.setdefault(number, wire_type)
-    except FormatError:  # the rest is behind what is looked at, or damaged
+    except FormatError:  # the rest is beyond the examined bytes, or damaged
         pass
     return head[:1] == b"\x08" and 0 < head[1] < 32 and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
 
@@ -47,7 +47,7 @@ def _is_text(head: bytes) -> bool:
     try:
         text = head.decode()
     except UnicodeDecodeError as error:
-        if len(head) < _LOOKED_AT or error.start < _LOOKED_AT - 4:  # within a letter that is cut
+        if len(head) < _LOOKED_AT or error.start < _LOOKED_AT - 4:  # within a cut letter
             return False
         text = head[: error.start].decode()
     return all(c.isprintable() or c in "\t\n\r\f" for c in text)
@@ -58,7 +58,7 @@ def _begins(*starts: bytes) -> Callable[[bytes], bool]:
 
 
 def _looks_like(*starts: bytes) -> Callable[[bytes], bool]:
-    """Whether it begins with one of these words, in capitals or not, behind spaces."""
+    """Return a test for one of these words at the beginning, in any case, behind spaces."""
     return lambda head: head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(starts)
 
 
@@ -97,15 +97,15 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     ("", _begins(b"GGUF"), "a GGUF file: nothing here opens it"),
     ("", _is_onnx, "an ONNX model: nothing here opens it"),
 )  # fmt: skip
-"""The kind's name, where something here reads it; how it is told; what it is, and what opens it. The first that fits is it."""
+"""The format's name, if read here; its test; its description, and its reader. The first match counts."""
 
 
 def instead_of(data: Any, *own: str) -> str:
-    """Say what the bytes of a file are that a reader has refused, and which call opens them; nothing where that is not known.
+    """Describe the bytes of a refused file, and the call that opens them; empty if unknown.
 
     Args:
-        data: bytes, or what is like them; a few at the beginning are looked at.
-        own: the kinds that the reader reads, of which it knows better what is wrong.
+        data: bytes, or similar; a few at the beginning are examined.
+        own: the formats of the refusing reader, with better words of its own.
     """
     head = bytes(data[:_LOOKED_AT])
     if not head:

@@ -1,8 +1,8 @@
-"""A block as it was read: its variables and ops as records, from which objects are made when somebody looks at them.
+"""A loaded block: its variables and ops as records, turned into objects at the first look.
 
-Whoever loads a network to run it, to ask for a shape, or to see whether it holds together looks at few of its thousands of ops and variables,
-and all of them have to be inferred. So they are inferred as records, for which no object is needed; a record differs from others of its pattern
-in names only.
+Loads for a run, a shape, or a check look at few of a network's thousands of ops and variables,
+but all of them have to be inferred. So they are inferred as records, without objects; a record differs from others of its pattern
+only in names.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from foreshape.program.variable import Variable
 from foreshape.spec import Spec
 
 Names = tuple[str, ...]
-"""The variables of an op: those that it reads, slot by slot, and then those that it writes."""
+"""The variables of an op: its inputs, slot by slot, and then its outputs."""
 Slot = tuple[str, int, int]
-"""A slot, and where its names stand among those of the op: from the one place to before the other."""
+"""A slot, and the range of its names among the op's: begin and end."""
 
 _filling = threading.RLock()
 
 
 class NeedsObjects(Exception):
-    """Something that is not told of records. It never leaves this room: the objects are made, and inferred op by op."""
+    """The signal for a case beyond records. It never leaves this room: the objects are made, and inferred op by op."""
 
 
 class Plan(NamedTuple):
-    """How the ops of a pattern are inferred.
+    """The plan for inferring the ops of a pattern.
 
     Attributes:
         operator: with the attributes of the pattern.
-        answers: those of its rules that are kept.
-        reads: for each operand the place of its one name; -1 where it has none.
-        first: where those are the first names, one for each operand, how many there are; otherwise -1.
-        lists: for each operand that takes a list where its names stand, by its place among the operands.
-        writes: the results that have names: the place of the result, where its names stand, and whether it may be without a spec.
+        answers: the kept results of its rules.
+        reads: for each operand the place of its one name; -1 if it has none.
+        first: the number of operands if their names come first, one for each; otherwise -1.
+        lists: for each operand with a list the range of its names, by its place among the operands.
+        writes: the named results: the place of the result, the range of its names, and True if it may be without a spec.
     """
 
     operator: Operator
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 
 class Pattern:
-    """All of an op but the names of its variables; shared by the ops that differ in these only."""
+    """An op without the names of its variables; shared by ops that differ only in these."""
 
     __slots__ = ("attributes", "inputs", "is_target", "outputs", "plan", "role", "role_variables", "site", "unknown_fields")
 
@@ -69,7 +69,7 @@ class Pattern:
         self.role, self.role_variables, self.is_target = role, role_variables, is_target
         self.site, self.unknown_fields = site, unknown_fields
         self.plan: Plan | None = None
-        """How its ops are inferred, once that was asked."""
+        """The plan for its ops, after the first request."""
 
     def op(self, block: Block, names: Names) -> Op:
         """The op of this pattern with these names."""
@@ -81,7 +81,7 @@ class Pattern:
         return made
 
     def planned(self) -> Plan:
-        """How its ops are inferred. Raises `NeedsObjects` where they are not as records."""
+        """Return the plan for its ops. Raises `NeedsObjects` if they are not inferred as records."""
         operator = self.attributes.operator
         if operator is None or operator.sub_blocks or operator.reads_numbers or operator.accumulates:
             raise NeedsObjects
@@ -110,7 +110,7 @@ class Pattern:
 
 
 class _Specs(dict[str, Spec]):
-    """Name -> what is known of the variable: what its file says, until an op has made it."""
+    """Name -> the known spec of the variable: the file's, until an op makes it."""
 
     __slots__ = ("_forms",)
 
@@ -132,18 +132,18 @@ class Records:
         self._block = block
         self._made: dict[str, Variable] = {}
         self._specs: dict[str, Spec] = {}
-        """What was inferred."""
+        """The inferred specs."""
         self.forms: dict[str, Form] = {}
         """Name of a variable -> all else of it."""
         self.patterns: list[Pattern] = []
-        """For each op what it shares with others,"""
+        """For each op its shared pattern,"""
         self.names: list[Names] = []
-        """and what it does not."""
+        """and its own names."""
 
     # --- objects
 
     def fill(self) -> None:
-        """Make the objects, if that has not been done."""
+        """Make the objects, unless done before."""
         block = self._block
         with _filling:
             if block.records is not self:
@@ -157,7 +157,7 @@ class Records:
             block.records = None
 
     def variable(self, name: str) -> Variable:
-        """The variable of this name, which is made once. Which op makes it is told when somebody asks. Raises `KeyError` where there is none."""
+        """Return the variable of this name, made once; its op is linked on demand. Raises `KeyError` for an unknown name."""
         with _filling:
             return self._variable(name)
 
@@ -171,8 +171,8 @@ class Records:
     # --- inference
 
     def infer(self, guards: Guards) -> bool:
-        """Infer all ops, and add what they leave open to ``guards``. False where that takes objects: what was added is of no use then."""
-        if EMPTY in self.forms:  # which stands for nothing, and is described here
+        """Infer all ops, and add their open conditions to ``guards``. False if objects are needed: the added conditions are then void."""
+        if EMPTY in self.forms:  # stands for nothing, and is described here
             return False
         specs = _Specs(self.forms)
         try:

@@ -1,7 +1,7 @@
-"""Reading the outer structure of a protobuf message from its bytes, with the offset of everything.
+"""A scan of a protobuf message's outer structure from its bytes, with the offset of everything.
 
-Programs are read message by message, so that no tree of a whole file is built, a repeated message is decoded once, and an
-error can name its place. Leaf messages are decoded by protobuf.
+Programs are read message by message: no tree of a whole file is built, a repeated message is decoded once, and errors
+name their place. Leaf messages are decoded by protobuf.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def text(data: bytes, start: int, end: int, where: str) -> str:
 
 
 def int32(value: int) -> int:
-    """A varint as the signed 32-bit number that it stands for."""
+    """Return a varint as a signed 32-bit number."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 

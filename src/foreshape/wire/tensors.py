@@ -1,4 +1,4 @@
-"""The TensorDesc message, which stands before each tensor of a parameter file."""
+"""The TensorDesc message before each tensor of a parameter file."""
 
 from __future__ import annotations
 

@@ -37,19 +37,19 @@ class VariableForm:
         self.extra: tuple[bytes, ...] = ()
         self.unknown_fields = b""
         self.data = b""
-        """The bytes that it was read from."""
+        """Its stored bytes."""
 
     def flags(self) -> tuple[Any, ...]:
         return (self.persistable, self.need_check_feed, self.is_parameter, self.stop_gradient, self.trainable)
 
 
 def kind_of_code(code: int) -> Kind:
-    """The kind of this number; one that this project has no use for is kept under its own name."""
+    """Return the kind of this number; one without a use in this project is kept under its own name."""
     return _KIND_OF_CODE.get(code) or other_kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
 
 
 def form_cost(data: bytes, where: str) -> int:
-    """The most memory that reading this form takes."""
+    """Return the most memory for a read of this form."""
     if len(data) <= LARGE:
         return FORM_COST * len(data)
     cost = 0
@@ -113,9 +113,9 @@ def _declared(message: pb.VarDesc) -> Declared:
     if not 0 <= level <= 8:
         raise FormatError(f"a lod level must be from 0 to 8, not {level}")
     of_type = DTYPE_OF_CODE[tensor.data_type]
-    if not dims and (of is LOD_TENSOR_ARRAY or level):  # nothing was written to it; of what is ragged, not even its rows are described
+    if not dims and (of is LOD_TENSOR_ARRAY or level):  # nothing was written to it; for ragged data even its rows are not described
         return Declared(of, of_type, None)
-    Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses a rank or a size that no tensor has
+    Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses an invalid rank or size
     symbolic, lod = _symbols(message, dims, level)
     return Declared(of, of_type, dims, level, symbolic, lod)
 

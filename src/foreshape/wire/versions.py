@@ -1,7 +1,7 @@
-"""Ops whose operator computed something else in the version that a file names in its op_version_map, written with ops that do that here.
+"""Ops of older operator versions, by a file's op_version_map, rewritten with present ops of the same results.
 
-A version counts the changes of an operator's definition; PaddlePaddle 2.x saves those of all its operators. Nearly all of them add an input or
-an attribute with the default that changes nothing, or rename one, which the operators here read by both names. Two changed what is computed.
+A version counts the changes of an operator's definition; PaddlePaddle 2.x saves the versions of all its operators. Nearly all of the changes add an
+input or an attribute with a neutral default, or rename one, and the operators here read both names. Two changed the results.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from foreshape.spec import BOOL, FP32
 from foreshape.wire import framework_pb2 as pb
 
 Written = Sequence[tuple[str, Mapping[str, str], Mapping[str, Any]]]
-"""Ops of one result each: type, slot -> name, attributes. A name is "X" for what the op reads, or the number of the op that makes it."""
+"""Ops of one result each: type, slot -> name, attributes. A name is "X" for the op's input, or the number of the op before."""
 
 
 def _leaky_relu(op: Op) -> Written:
-    """Before version 1 ``max(X, alpha * X)``, which differs from ``X if X > 0 else alpha * X`` where alpha is above 1."""
+    """Rewrite leaky_relu: before version 1 ``max(X, alpha * X)``, different from ``X if X > 0 else alpha * X`` for alpha above 1."""
     alpha = getattr(op.operator, "alpha", 0.0)
     if not alpha > 1.0:
         return ()
@@ -53,11 +53,11 @@ _CHANGED: Final[Mapping[str, Callable[[Op], Written]]] = {"leaky_relu": _leaky_r
 
 
 def versions_of(program: Program) -> dict[str, int] | None:
-    """Operator -> version, as the file has them; one that it does not name is at version 0. None where it has none at all, as files that were
-    not saved for use.
+    """Return operator -> version, as in the file; unlisted ones are at version 0. None if it has no map, as files not
+    saved for use.
 
     Raises:
-        FormatError: they cannot be read.
+        FormatError: the map cannot be read.
     """
     if program.op_versions is None:
         return None
@@ -69,7 +69,7 @@ def versions_of(program: Program) -> dict[str, int] | None:
 
 
 def honour_versions(program: Program, types: Set[str]) -> None:
-    """Write the ops anew that mean something else in the version that the file names. ``types``: those of all ops."""
+    """Rewrite the ops of another meaning in the file's version. ``types``: the types of all ops."""
     if program.op_versions is None or types.isdisjoint(_CHANGED):
         return
     versions: dict[str, int] | None = None

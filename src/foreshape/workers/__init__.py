@@ -1,4 +1,4 @@
-"""Workers: ranks that have no code of a model are given a saved program, check and plan it, and train it; and the client that sends it."""
+"""Workers: ranks without the code of a model that check, plan and train a saved program; and the client that sends it."""
 
 from foreshape.workers.client import Sent, job, send
 from foreshape.workers.jobs import Job

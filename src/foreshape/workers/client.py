@@ -1,4 +1,4 @@
-"""`send`: gives a job to workers, shows what they would need, and waits for what becomes of it."""
+"""`send`: gives a job to workers, shows their needs, and waits for the result."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from foreshape.workers.talk import GO, JOBS, STOP, WORKER_LIVES, Keys, alive, un
 from foreshape.workers.worker import MOST_VALUES, too_much
 
 Paths = str | Sequence[str]
-"""The path of a .npy file; of ragged rows, that and one of sequence lengths for each level."""
+"""The path of a .npy file; for ragged rows a list: of this file, and a file of sequence lengths for each level."""
 
 
 class Settings(TypedDict, total=False):
-    """What `job` takes besides a network and its data."""
+    """The arguments of `job` besides a network and its data."""
 
     optimizer: Optimizer | None
     loss: Variable | str | None
@@ -62,25 +62,25 @@ def job(
     checkpoint: Checkpoint | str | None = None, save: str | None = None,
     model: tuple[str, Sequence[Variable | str], Sequence[Variable | str]] | None = None, on_change: Literal["refuse", "take"] = "refuse",
 ) -> Job:  # fmt: skip
-    """Everything that workers need to train a network that they have no code of.
+    """Return a job with everything for workers to train a network without its code.
 
-    All paths are those of the workers' machines, within the folder that they were started with.
+    All paths are on the workers' machines, within their folder.
 
     Args:
-        what: a cost, as `train` takes it; or a program that has its updates.
-        data: input -> path of a .npy file ``[examples, ...]``, which every worker opens; of a ragged input the paths of its rows and of the
+        what: a cost, as for `train`; or a program with updates.
+        data: input -> path of a .npy file ``[examples, ...]``, opened by every worker; for a ragged input the paths of its rows and of the
             sequence lengths of each level.
-        optimizer, metrics, epochs, batch_size, seed, shuffle, startup, on_change: as `train` has them.
-        loss: of a program, where it is not told by its ops.
+        optimizer, metrics, epochs, batch_size, seed, shuffle, startup, on_change: as for `train`.
+        loss: of a program, if its ops do not tell it.
         validation: as ``data``.
-        ranks: how the training is divided; `data_parallel` where it is left out.
+        ranks: the division of the training; by default `data_parallel`.
         values: a safetensors file of values to begin with.
-        checkpoint: a folder that all workers see, or a `Checkpoint` in one.
-        save: a safetensors file that the values of the trained network are written to.
+        checkpoint: a folder shared by all workers, or a `Checkpoint` in one.
+        save: a safetensors file for the values of the trained network.
         model: (path without ending, inputs, results): the trained network is saved for use there, as by `save_inference_model`.
 
     Raises:
-        SchemaError: a variable of another program, or data for what is no input. DescriptionError: a program with mistakes.
+        SchemaError: a variable of another program, or data for a name of no input. DescriptionError: a program with mistakes.
     """
     epochs, batch_size, seed = whole("epochs", epochs, 0, SchemaError), whole("batch_size", batch_size, 1, SchemaError), whole("seed", seed, 0, SchemaError)
     startup = startup if startup is not None else startup_of(what.block.program if isinstance(what, Variable) else what)
@@ -93,7 +93,7 @@ def job(
     of = what.block.program if isinstance(what, Variable) else what
     names = {name: _name(of, metric) for name, metric in (metrics or {}).items()}
     main_bytes, startup_bytes = save_program(program), save_program(startup)
-    read = load_inferred("main", main_bytes)  # what is inferred of what is sent, as the workers do it
+    read = load_inferred("main", main_bytes)  # the inference of the sent program, as by the workers
     feeds: dict[str, str] = {}
     for name in [*data, *(validation or {})]:
         variable = read.global_block.vars.get(name)
@@ -111,21 +111,21 @@ def job(
         None if model is None else Model(model[0], *(tuple(_name(of, v) for v in some) for some in model[1:])), False,
     )  # fmt: skip
     try:
-        return Job.from_bytes(sent.to_bytes())  # what no worker would take is refused here
+        return Job.from_bytes(sent.to_bytes())  # a job refused by every worker is refused here
     except FormatError as error:
         raise SchemaError(f"no worker would take this: {error}") from None
 
 
 class Sent:
-    """A job that workers have taken. Prints as a table of what each rank needs."""
+    """A job accepted by workers. Prints as a table of each rank's needs."""
 
     def __init__(self, meeting: Meeting, keys: Keys, replies: list[Reply], show: Callable[[Any], None], epochs: int, scope: Scope | None, main: bytes) -> None:
         self.replies = replies
-        """What each rank has answered."""
+        """The answers of the ranks."""
         self.history: History | None = None
         """The losses and figures, when it is done."""
         self.files: list[str] = []
-        """What rank 0 has written, besides checkpoints."""
+        """The files written by rank 0, besides checkpoints."""
         self._meeting, self._keys, self._show, self._epochs, self._scope, self._main = meeting, keys, show, epochs, scope, main
         self._watch = Watch(meeting, WORKER_LIVES)
         self._life = SignsOfLife(meeting, keys.client_lives)
@@ -150,7 +150,7 @@ class Sent:
         return self.history
 
     def stop(self) -> None:
-        """Let the training end after the epoch that it is in; `wait` gives what was reached."""
+        """Let the training end after its current epoch; `wait` returns the results so far."""
         self._meeting.set(self._keys.end, STOP)
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class Sent:
         alive(self._watch, f"the worker at {self._meeting.where}", self._meeting.patience)
 
     def _end(self) -> None:
-        """Say that nothing more is wanted."""
+        """Tell the workers that the client is done."""
         self._meeting.set(self._keys.taken, b"yes")
         self._life.__exit__()
         self._meeting.close()
@@ -180,20 +180,20 @@ def send(
     agree: Callable[[list[Reply]], bool] | None = None, wait: bool = True, scope: Scope | None = None, progress: bool = True, console: Any = None,
     patience: float = 25.0, **settings: Unpack[Settings],
 ) -> Sent:  # fmt: skip
-    """Give a job to the workers that ``torchrun ... -m foreshape worker`` started, and wait for its end.
+    """Give a job to the workers of ``torchrun ... -m foreshape worker``, and wait for its end.
 
-    They check the program, answer what each of them would need, and train when that is agreed to.
+    They check the program, answer with each rank's needs, and train after agreement.
 
     Args:
-        what, data, settings: a `Job`; or what `job` makes one of.
+        what, data, settings: a `Job`; or the arguments of `job`.
         to: the address of rank 0, ``host:port``.
-        at: where to wait for rank 0, that was started with ``--connect``, instead.
-        agree: is given the replies of the ranks, and says whether to begin; where it is left out it begins if the memory of each machine is enough.
+        at: the address to wait at for rank 0, started with ``--connect``, instead.
+        agree: a function of the ranks' replies that returns True to begin; by default the memory of each machine decides.
         wait: for the end; False gives the `Sent` as soon as the training has begun.
-        scope: takes the values of the trained network; they are not sent back where it is left out.
+        scope: takes the values of the trained network; without it they are not sent back.
         progress: show the replies as a table, and a line for each epoch.
-        console: where to show them, as rich has it; the terminal where it is left out.
-        patience: how many seconds to wait for workers that give no sign of life.
+        console: rich's console for them; the terminal by default.
+        patience: the seconds to wait for silent workers.
 
     Raises:
         ExecutionError: nobody is there, the workers refuse the job, or it fails; in words. MemoryPlanError: it does not fit.
@@ -238,12 +238,12 @@ def send(
 
 
 def _replies(sent: Sent, meeting: Meeting, keys: Keys, ranks: int) -> list[Reply]:
-    """What all ranks answer. Raises `ExecutionError` where they refuse the job."""
+    """Return the answers of all ranks. Raises `ExecutionError` if they refuse the job."""
 
     def look() -> list[Reply] | None:
         data = take(meeting, keys.replies, ranks * MOST_REPLY)
         if data is None and meeting.check([keys.result]):
-            sent.wait()  # which says why there are no replies
+            sent.wait()  # it says why there are no replies
         return None if data is None else replies_from(data)
 
     found = until(look, float("inf"), sent._check)  # pyright: ignore[reportPrivateUsage]
@@ -285,7 +285,7 @@ def _shower(progress: bool, console: Any) -> Callable[[Any], None]:
 
 
 def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
-    """Put values that were sent back into a scope, each as the program describes it."""
+    """Put the returned values into a scope, each as described by the program."""
     if data is None:
         raise ExecutionError("the workers have sent no values back")
     tensors = safetensors_file.load_bytes(data)
@@ -298,7 +298,7 @@ def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
 
 
 def _loss_of(program: Program, given: Variable | str | None) -> Variable:
-    """The loss that a program minimises."""
+    """Return the loss minimised by a program."""
     if not any(op.role & Role.OPTIMIZE for op in program.all_ops()):
         raise SchemaError("the program has no updates: send its cost instead, or minimise it first")
     if given is not None:

@@ -1,6 +1,6 @@
-"""A job: everything that workers need to train a program that they have no code of. One document of JSON and the bytes of two programs.
+"""A job: everything for workers to train a program without its code, as one document of JSON and the bytes of two programs.
 
-The document has exactly the keys of `_DOCUMENT`; docs/many-machines.md says what each is. All of it is compared with that before any of it
+The document has exactly the keys of `_DOCUMENT`; docs/many-machines.md explains them. All of it is checked before any of it
 is used, and no part of it is ever executed or unpickled.
 """
 
@@ -26,7 +26,7 @@ FORMAT: Final = "foreshape job 1"
 MOST_BYTES: Final = 1 << 28
 """The bytes of a job, programs included."""
 MOST_DOCUMENT: Final = 1 << 20
-"""Those of its document."""
+"""The largest size of its document, in bytes."""
 _MAGIC: Final = b"foreshape job\n"
 _SIZES: Final = struct.Struct("<QQQ")
 _SEED: Final = 2**63 - 1
@@ -34,7 +34,7 @@ _SEED: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the values of an input are: a .npy file of rows and, of a ragged input, one of sequence lengths for each level."""
+    """The files of an input's values: a .npy file of rows and, for a ragged input, one of sequence lengths for each level."""
 
     rows: str
     lengths: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Where and when checkpoints are written, as `foreshape.training.Checkpoint` has it."""
+    """The place and times of checkpoints, as in `foreshape.training.Checkpoint`."""
 
     folder: str
     every: int | None = None
@@ -51,7 +51,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network that is saved for use when it is trained."""
+    """A network to be saved for use after its training."""
 
     path: str
     feeds: tuple[str, ...]
@@ -60,50 +60,50 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What workers are given. Made by `foreshape.job`."""
+    """A job for workers. Made by `foreshape.job`."""
 
     main: bytes = field(repr=False)
     """The program, with gradients and updates, in the file format."""
     startup: bytes = field(repr=False)
-    """What makes its first values."""
+    """The program of its first values."""
     foreshape: str
-    """The version of this package that described it; workers of another refuse it."""
+    """The version of this package at the client; workers of another version refuse it."""
     random_seeds: tuple[int, int]
-    """``random_seed`` of both programs, for which the file format has no room."""
+    """``random_seed`` of both programs, missing in the file format."""
     described: str
-    """A checksum of what was inferred of the program, which workers infer for themselves."""
+    """A checksum of the inferred program; workers infer it themselves."""
     loss: str
-    """The name of the variable that is made smaller."""
+    """The name of the minimised variable."""
     feeds: dict[str, str]
-    """Input -> what it is, as ``f32[batch, 64]``."""
+    """Input -> its spec, as ``f32[batch, 64]``."""
     data: dict[str, Files]
-    """Input -> files, which each worker opens itself."""
+    """Input -> files, opened by each worker."""
     validation: dict[str, Files] | None
     """The same of the validation data."""
     metrics: dict[str, str]
     """Name -> variable."""
     strategy: Strategy
-    """How the training is divided over the ranks."""
+    """The division of the training over the ranks."""
     epochs: int
     batch_size: int
-    """Of the whole step."""
+    """The batch size of the whole step."""
     seed: int
     shuffle: bool
     on_change: str
-    """This and those above as `foreshape.train` has them."""
+    """This and the fields above as for `foreshape.train`."""
     values: str | None
-    """A safetensors file with values to begin with, which rank 0 opens."""
+    """A safetensors file with values to begin with, opened by rank 0."""
     checkpoint: Keep | None
-    """Where and when rank 0 writes checkpoints."""
+    """The place and times of rank 0's checkpoints."""
     save_to: str | None
-    """Where rank 0 writes the values of the trained network to, as a safetensors file."""
+    """The path for the values of the trained network, a safetensors file written by rank 0."""
     model: Model | None
-    """What is saved for use when it is trained."""
+    """The network to save for use after its training."""
     bring: bool
-    """Whether the values of the trained network are sent back."""
+    """True to send back the values of the trained network."""
 
     def document(self) -> dict[str, Any]:
-        """What `from_bytes` reads, for JSON."""
+        """Return the JSON read by `from_bytes`."""
         return {
             "format": FORMAT,
             "foreshape": self.foreshape,
@@ -146,7 +146,7 @@ class Job:
 
     @staticmethod
     def from_bytes(data: bytes | bytearray) -> Job:
-        """The job in ``data``, of which every field has been looked at; its programs are bytes still.
+        """Return the job in ``data``, with every field checked; its programs are still bytes.
 
         Raises:
             FormatError: it is none.
@@ -163,7 +163,7 @@ class Job:
         return job_of(bounded_json.parse(bytes(view[:words])), bytes(view[words : words + main]), bytes(view[words + main :]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the job to the file ``path``, from which ``foreshape worker --job`` takes it. Raises `FormatError` where it cannot be written."""
+        """Write the job to the file ``path``, for ``foreshape worker --job``. Raises `FormatError` if it cannot be written."""
         data = self.to_bytes()
         with replacing(path) as file:
             file.write(data)
@@ -179,10 +179,10 @@ class Job:
 
 
 def job_of(words: Any, main: bytes, startup: bytes) -> Job:
-    """A job from its document, all of which is compared with the schema, and its programs.
+    """Return a job from its document, all checked against the schema, and its programs.
 
     Raises:
-        FormatError: a field that is missing, surplus, or not what it must be; programs that are not those of the document.
+        FormatError: a field that is missing, surplus, or invalid; programs of another document.
     """
     given = _DOCUMENT("the job", of_format(words, FORMAT, "a job"))
     for name, data, one in zip(("main", "startup"), (main, startup), given["programs"], strict=True):

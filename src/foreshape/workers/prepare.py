@@ -1,4 +1,4 @@
-"""From a job to all that a rank needs to train: programs that are inferred here, data that are opened, what it will take, paths that are allowed."""
+"""The preparation of a rank for a job: inferred programs, opened data, its needs, and allowed paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from foreshape.workers.reply import Reply, alike_of, described
 
 @dataclass(slots=True)
 class Prepared:
-    """A job that a rank can begin with."""
+    """A job ready for a rank to begin."""
 
     job: Job
     main: Program
@@ -40,7 +40,7 @@ class Prepared:
     data: dict[str, Any]
     validation: dict[str, Any] | None
     scope: Scope
-    """On rank 0 with the values that the job begins with."""
+    """On rank 0 with the values to begin with."""
     folder: str
     reply: Reply
 
@@ -50,13 +50,13 @@ class Prepared:
 
 
 def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
-    """Look at everything that a job asks of a rank, and change nothing.
+    """Check everything that a job asks of a rank, and change nothing.
 
     Args:
         folder: nothing outside of it is read or written.
 
     Raises:
-        ForeshapeError: what the rank cannot do, in words.
+        ForeshapeError: the obstacles, in words.
     """
     from foreshape.version import VERSION
 
@@ -99,12 +99,12 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
 
 
 def refusal(rank: int, error: BaseException) -> Reply:
-    """The answer of a rank that cannot do a job."""
+    """Return the answer of a rank unable to do a job."""
     return Reply(rank, socket.gethostname()[:1000], {}, error=f"{type(error).__name__}: {error}"[:MOST_WORDS])
 
 
 def within(folder: str, given: str) -> str:
-    """A path within a folder, also by way of what links in it lead to.
+    """Return a path within a folder, with its links followed.
 
     Raises:
         FormatError: it leads out of it.
@@ -121,13 +121,13 @@ def within(folder: str, given: str) -> str:
 
 
 def network_values(program: Program) -> list[str]:
-    """The names of the values that belong to the network itself: without the optimizer's state."""
+    """Return the names of the network's own values: without the optimizer's state."""
     used = {n for op in for_test(program).all_ops() for n in (*op.input_names(), *op.output_names())}
     return [v.name for v in persistables(program) if v.name in used]
 
 
 def load_inferred(name: str, data: bytes) -> Program:
-    """A program that came as bytes, inferred here. Raises `FormatError`, or `DescriptionError` for one that does not hold together."""
+    """Load a program from bytes, inferred here. Raises `FormatError`, or `DescriptionError` for an inconsistent one."""
     try:
         program = load_program(data, Limits(bytes=MOST_BYTES))
     except FormatError as error:
@@ -139,7 +139,7 @@ def load_inferred(name: str, data: bytes) -> Program:
 
 
 def _begin_with(path: str, program: Program, scope: Scope) -> None:
-    """Put the values of a file that the program has into a scope."""
+    """Put a file's values of the program into a scope."""
     for name in load_safetensors(path, scope):
         variable = program.global_block.vars.get(name)
         if variable is None or not variable.persistable:
@@ -156,7 +156,7 @@ def _variable(program: Program, what: str, name: str) -> Variable:
 
 
 def _open(files: Mapping[str, Files], folder: str) -> dict[str, Any]:
-    """The arrays in files, which stay there until they are needed."""
+    """Open the arrays in files, left there until needed."""
     out: dict[str, Any] = {}
     for name, one in files.items():
         rows = map_array(within(folder, one.rows))
@@ -175,10 +175,10 @@ def _open(files: Mapping[str, Files], folder: str) -> dict[str, Any]:
 
 
 def _peak(program: Program, fetch: list[str], main: Program, arrays: Arrays, share: int, divided: bool) -> tuple[int | None, str]:
-    """The bytes at the peak of a step on the largest examples that a share can have, and what the plan leaves out.
+    """Return the peak bytes of a step on the largest possible examples of a share, and the parts left out of the plan.
 
     Raises:
-        FeedError: data that the program does not take.
+        FeedError: data that do not fit the program.
     """
     import numpy
 
@@ -210,7 +210,7 @@ def _largest(arrays: Arrays, share: int) -> Any:
 
 
 def _rows_of_each(given: LoDTensor) -> Any:
-    """How many rows each example of a ragged tensor has."""
+    """Return the number of rows in each example of a ragged tensor."""
     import numpy
 
     levels = [numpy.asarray(level, numpy.int64) for level in given.sequence_lengths]

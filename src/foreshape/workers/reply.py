@@ -1,4 +1,4 @@
-"""What a rank answers to a job before it begins, what all of them agree in, and what rank 0 says when it is done."""
+"""The answer of a rank to a job before it begins, the facts shared by all ranks, and rank 0's result at the end."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _ALIKE: Final = {
     "foreshape": "the version of foreshape", "torch": "the version of torch", "ops": "the ops of the program", "values": "dims or element types of values",
     "feeds": "dims or element types of inputs", "collectives": "the order of the collectives", "data": "the data",
 }  # fmt: skip
-"""What all ranks must have alike."""
+"""The facts that all ranks must share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one rank answers."""
+    """The answer of one rank."""
 
     rank: int
     host: str
     alike: dict[str, str] = field(repr=False)
-    """What all ranks must have alike, as versions and checksums."""
+    """The facts that all ranks must share, as versions and checksums."""
     examples: int = 0
-    """How many examples its data have."""
+    """The number of examples in its data."""
     share: int = 0
-    """How many of each batch are its part, at most."""
+    """The most examples of a batch in its share."""
     peak: int | None = None
-    """The bytes that it needs at most, as planned for its largest share; None where that is not known."""
+    """Its peak memory in bytes, as planned for its largest share; None if unknown."""
     left_out: str = ""
-    """What the plan cannot count, in words."""
+    """The parts left out of the plan, in words."""
     memory: int | None = None
-    """The bytes that its machine or container has; None where the system does not tell."""
+    """The memory of its machine or container in bytes; None if the system does not tell."""
     error: str = ""
     """Why it cannot do the job; empty where it can."""
 
     @property
     def fits(self) -> bool:
-        """Whether what it needs is there, as far as both are known."""
+        """Tell whether its needs are met, as far as both are known."""
         return self.peak is None or self.memory is None or self.peak <= self.memory
 
     def to_bytes(self) -> bytes:
@@ -83,11 +83,11 @@ def replies_to_bytes(replies: Iterable[Reply]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a job."""
+    """The result of a job."""
 
     history: History
     files: list[str]
-    """What rank 0 has written, besides checkpoints."""
+    """The files written by rank 0, besides checkpoints."""
     error: str = ""
 
     def to_bytes(self) -> bytes:
@@ -115,11 +115,11 @@ def row(what: str, given: Any) -> dict[str, float]:
 
 
 def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
-    """What a rank has that all ranks must have alike.
+    """Return the facts of a rank that all ranks must share.
 
     Args:
-        program: what it is going to run.
-        feeds: input -> what it is.
+        program: the program to run.
+        feeds: input -> its spec.
         data: facts of its data.
     """
     from foreshape.values.torch_proxy import torch
@@ -138,7 +138,7 @@ def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]
 
 
 def described(program: Program) -> str:
-    """A checksum of all that is known of a program: its ops, and what each of its variables is."""
+    """Return a checksum of all facts of a program: its ops, and the specs of its variables."""
     return digest([*map(op_line, program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in program.all_variables())])
 
 
@@ -152,7 +152,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def differences(replies: Sequence[Reply]) -> str:
-    """In words, what ranks have otherwise than others; empty where nothing is."""
+    """Return the differences between ranks in words; empty without any."""
     answered = [r for r in replies if not r.error]
     words: list[str] = []
     for key, what in _ALIKE.items():

@@ -1,4 +1,4 @@
-"""The strategies that a job may be divided by, as JSON: each by its name and settings, one within the other where they are combined."""
+"""The strategies for dividing a job, as JSON: each by its name and settings, one within the other for combinations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Strategy: TypeAlias = DataParallel | SplitTables | SplitLayers
 WHOLE_MODELS: Final[dict[str, type[DataParallel]]] = {
     "data_parallel": DataParallel, "shard_optimizer": ShardOptimizer, "shard_parameters": ShardParameters,
 }  # fmt: skip
-"""Those that divide examples, and what is of all parameters."""
+"""The strategies that divide examples and keep or shard all parameters."""
 TABLES: Final = "split_tables"
 LAYERS: Final = "split_layers"
 NAMES: Final = (*WHOLE_MODELS, TABLES, LAYERS)
 
 
 def strategy_document(strategy: Strategy) -> dict[str, Any]:
-    """A strategy for JSON. How long ranks wait for one another is the workers' own business.
+    """Return a strategy for JSON. The patience of ranks is the workers' own business.
 
     Raises:
-        SchemaError: one that workers do not know.
+        SchemaError: a strategy unknown to workers.
     """
     if isinstance(strategy, SplitLayers):
         rest = strategy_document(strategy.rest)
@@ -50,7 +50,7 @@ def patient(strategy: Strategy, patience: float) -> Strategy:
 
 
 def with_layers(strategy: Strategy, program: Program) -> Strategy:
-    """A strategy that names the layers which say that they are to be divided: a file of a program does not."""
+    """Return a strategy with the names of the layers marked for division: a program's file does not keep the marks."""
     if not isinstance(strategy, SplitLayers):
         return strategy
     said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None and n in program.global_block.vars}

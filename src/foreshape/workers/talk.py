@@ -1,4 +1,4 @@
-"""What a client and rank 0 say to each other at a meeting, job by job: under which keys, and how long either waits."""
+"""The messages of a client and rank 0, job by job: their keys, and the time of waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreshape.communication.rendezvous import Meeting, Watch
 from foreshape.errors import ExecutionError, FormatError
 
 JOBS: Final = "jobs"
-"""How many jobs have been announced."""
+"""The number of jobs announced."""
 WORKER: Final = "worker"
 """Who works here: `Here`."""
 WORKER_LIVES: Final = "worker lives"
@@ -36,11 +36,11 @@ class Keys:
         self.word = f"word {number}"
         """`GO` or `STOP`, by the client, before the first step."""
         self.end = f"end {number}"
-        """The client wants the run to end after the epoch that it is in."""
+        """The client wants the run to end after its current epoch."""
         self.result = f"result {number}"
         self.values = f"values {number}"
         self.taken = f"taken {number}"
-        """The client has what it wants."""
+        """The client has all results."""
 
     def epoch(self, number: int) -> str:
         """The figures of an epoch."""
@@ -48,7 +48,7 @@ class Keys:
 
 
 class Here:
-    """What workers say of themselves."""
+    """The workers' description of themselves."""
 
     def __init__(self, version: str, ranks: int, keeps: bool) -> None:
         self.version, self.ranks, self.keeps = version, ranks, keeps
@@ -65,7 +65,7 @@ class Here:
 
 
 def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None] | None = None) -> T | None:
-    """What ``look`` gives as soon as that is something; None after so many seconds. ``check`` may raise whenever nothing is there."""
+    """Return the first result of ``look`` other than None; None after so many seconds. ``check`` may raise between the attempts."""
     end = time.monotonic() + seconds
     while (found := look()) is None:
         if check is not None:

@@ -1,4 +1,4 @@
-"""The work of `foreshape worker`: ranks without code of a model take a job, say what they would need, agree, and train."""
+"""The work of `foreshape worker`: ranks without the code of a model take a job, report their needs, agree, and train."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from foreshape.workers.strategies import patient
 from foreshape.workers.talk import GO, JOBS, STOP, WORKER, WORKER_LIVES, Here, Keys, alive, until
 
 MOST_VALUES = 1 << 32
-"""The bytes of trained values that are sent back; more are for a file."""
+"""The bytes of trained values sent back; more are for a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a worker was started with."""
+    """The settings of a worker."""
 
     folder: str = "."
     """Nothing outside of it is read or written."""
     listen: str | None = "127.0.0.1:29600"
-    """Where rank 0 waits for a client."""
+    """The address at which rank 0 waits for a client."""
     connect: str | None = None
-    """Where a client waits for rank 0."""
+    """The address at which a client waits for rank 0."""
     job: str | None = None
-    """A file that has the job."""
+    """A file with the job."""
     wait: float = 3600.0
     """Seconds for a job to come, and for ranks to look at it."""
     patience: float = 25.0
     """Seconds that ranks, and rank 0 and the client, wait for one another."""
     keep: bool = False
-    """Whether another job is taken after the first."""
+    """True to take another job after the first."""
 
 
 def work(settings: Settings, say: Callable[[str], None]) -> None:
-    """Take a job, or one after the other, with all ranks that torchrun started.
+    """Take a job, or one after the other, with all of torchrun's ranks.
 
     Args:
         say: shows a line; called on rank 0.
 
     Raises:
-        ForeshapeError: the job could not be done, or none came.
+        ForeshapeError: the job failed, or none came.
     """
     if not os.path.isdir(settings.folder):
         raise FormatError(f"{settings.folder!r} is no folder")
@@ -64,18 +64,18 @@ def work(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 class JobRefused(ExecutionError):
-    """A job that is not begun with; the ranks are ready for another one."""
+    """A job that is refused; the ranks are ready for another one."""
 
 
 class _Rank:
-    """What all ranks do."""
+    """The common work of all ranks."""
 
     def __init__(self, settings: Settings, ranks: Ranks) -> None:
         self.settings, self.ranks = settings, ranks
         store: Any = ranks.store
         self.common = Meeting(f"rank {ranks.rank}: the store that the ranks meet at", settings.patience, lambda: store) if ranks.count > 1 else None
         self.number: int = 0
-        """How many jobs have been given to the ranks."""
+        """The number of jobs given to the ranks so far."""
 
     def prepared(self, job: Job) -> tuple[Prepared | None, Reply]:
         """The job, ready to begin with, and the answer; only the answer where it cannot be done."""
@@ -98,10 +98,10 @@ class _Rank:
 
 
 class _Follower(_Rank):
-    """A rank that is told by rank 0 what to do."""
+    """A rank that follows rank 0."""
 
     def run(self) -> None:
-        """Do the jobs that rank 0 passes on, until it says that there are no more."""
+        """Do the jobs passed on by rank 0, until there are no more."""
         while (data := self._next()) is not None:
             self.number += 1
             assert self.common is not None
@@ -150,14 +150,14 @@ class _Follower(_Rank):
 
 
 class _Leader(_Rank):
-    """Rank 0, which talks to the client."""
+    """Rank 0, in contact with the client."""
 
     def __init__(self, settings: Settings, ranks: Ranks, say: Callable[[str], None]) -> None:
         super().__init__(settings, ranks)
         self.say = say
         self.client: Meeting | None = None
         self.taken = 0
-        """The number of the last job that a client has announced and that was looked at."""
+        """The number of the last announced job examined."""
 
     def run(self) -> None:
         """Do the job, or one after the other, and let the other ranks go at the end."""
@@ -170,7 +170,7 @@ class _Leader(_Rank):
             if self.common is not None:
                 try:
                     self.common.set("no more jobs", b"yes")
-                except ExecutionError as error:  # the ranks find that out themselves
+                except ExecutionError as error:  # the ranks find out themselves
                     self.say(str(error))
 
     def _serve(self) -> None:
@@ -189,7 +189,7 @@ class _Leader(_Rank):
         self.client.close()
 
     def _serve_one(self) -> bool:
-        """Take one job and do it; whether one came. What goes wrong with it is told to the client, too."""
+        """Take one job and do it; return True if one came. Its errors are told to the client, too."""
         found = until(self._announced, self.settings.wait)
         if found is None:
             if self.taken:
@@ -216,7 +216,7 @@ class _Leader(_Rank):
         return True
 
     def _announced(self) -> tuple[Keys, bytearray | FormatError] | None:
-        """The next job that is there; one whose client has gone before it was is passed over."""
+        """Return the next job present; one whose client left before is passed over."""
         assert self.client is not None
         client, number = self.client, self.taken + 1
         if client.add(JOBS, 0) < number:
@@ -268,7 +268,7 @@ class _Leader(_Rank):
     # --- before the first step
 
     def _reply(self, rank: int) -> Reply:
-        """The answer of another rank; of one that is gone, an answer that says so."""
+        """Return the answer of another rank; of a lost one, an answer saying so."""
         common, board, patience = self.common, self.ranks.board, self.settings.patience
         assert common is not None and board is not None
 
@@ -297,7 +297,7 @@ class _Leader(_Rank):
         return "; ".join(words)
 
     def _agreed(self, replies: list[Reply], keys: Keys | None) -> str:
-        """Why a job is not begun; empty where it is: asks the client, who is told what the ranks need."""
+        """Return the reason not to begin a job; empty to begin: the client decides, told of the ranks' needs."""
         client = self.client
         if keys is None or client is None:
             return too_much(replies)
@@ -305,14 +305,14 @@ class _Leader(_Rank):
         watch = Watch(client, keys.client_lives)
         try:
             said = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
-        except ExecutionError as error:  # no rank has begun, so that all can wait for the next job
+        except ExecutionError as error:  # no rank has begun, so all can wait for the next job
             return str(error)
         return "" if said == GO else "the client does not want the job to begin" if said == STOP else "the client has not said whether to begin"
 
     # --- while it runs, and after
 
     def _epoch(self, keys: Keys | None, number: int, row: dict[str, float]) -> bool:
-        """Tell the figures of an epoch; whether the run ends here. A client that is gone does not end it."""
+        """Report the figures of an epoch; return True to end the run here. A lost client does not end it."""
         if keys is None or self.client is None:
             return False
         try:
@@ -323,7 +323,7 @@ class _Leader(_Rank):
             return False
 
     def _write(self, ready: Prepared) -> list[str]:
-        """Write what the job wants to have; returns the paths."""
+        """Write the files asked for by the job; returns the paths."""
         job, out = ready.job, list[str]()
         if job.save_to is not None:
             out.append(_with_folder(ready.path(job.save_to)))
@@ -350,11 +350,11 @@ class _Leader(_Rank):
         words = str(error) if isinstance(error, ExecutionError) else f"{type(error).__name__}: {error}"
         try:
             put(self.client, keys.result, Result(History(), [], words or type(error).__name__).to_bytes())
-        except ExecutionError as gone:  # it finds that out itself
+        except ExecutionError as gone:  # it finds out itself
             self.say(str(gone))
 
     def _leave(self, keys: Keys) -> None:
-        """Wait until the client has what it wants, or is gone, and forget the job."""
+        """Wait until the client has its results, or is gone, and forget the job."""
         client = self.client
         assert client is not None
         try:
@@ -368,7 +368,7 @@ class _Leader(_Rank):
 
 
 def too_much(replies: list[Reply]) -> str:
-    """On which machines ranks need more memory than there is, in words; empty where they do not."""
+    """Return the machines whose ranks need more memory than there is, in words; empty without any."""
     from foreshape.memory import byte_text
 
     words: list[str] = []
