@@ -32,7 +32,7 @@ def put(store: Store, key: str, data: bytes) -> None:
 
 
 def take(store: Store, key: str, most: int) -> bytearray | None:
-    """The bytes that were put under a key; None where nothing is there yet.
+    """Return the bytes that were put under a key; None where nothing is there yet.
 
     Raises:
         FormatError: more than ``most`` bytes, parts that are missing or of another length, or bytes that are not those that were put.

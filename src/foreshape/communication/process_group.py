@@ -1,6 +1,6 @@
-"""The ranks that a run belongs to, and what passes between them: groups of processes by ring, on `torch.distributed`.
+"""The ranks of a run, and their messages: groups of processes by ring, on `torch.distributed`.
 
-Kernels of collectives find their group here. Who joins the ranks of a run (`foreshape.ranks`) puts it here.
+Kernels of collectives find their group here. The code that joins the ranks of a run (`foreshape.ranks`) puts it here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SIGNATURE_LIMIT = 1 << 20
-"""Signatures are below this, so that their squares are summed exactly in fp64."""
+"""The bound of signatures, so that their squares are summed exactly in fp64."""
 
 
 def _distributed() -> Any:
@@ -29,24 +29,24 @@ def _distributed() -> Any:
 
 
 def numbers_of(tensor: Tensor) -> list[Any]:
-    """The elements of a tensor of one dim."""
+    """Return the elements of a tensor of one dim."""
     given: Any = getattr(tensor, "tolist")  # noqa: B009  its type says no more
     return given()
 
 
 WIDEST = 16
-"""The bytes that the place of a tensor in a message is a multiple of: no element is wider."""
+"""The alignment in bytes of a tensor in a message: no element is wider."""
 WHOLE = 1 << 18
-"""The most bytes that a rank sends to all others of a sum which it gives whole to each: the ring sends fewer, and waits for twice as many messages."""
+"""The most bytes that a rank sends of a sum given whole to each other: a ring sends fewer, with twice as many messages."""
 _TAGS = (1 << 31) - 1
 """Tags of messages between two ranks are below this."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
-"""The place in torch's own source that its errors begin with."""
+"""The place in torch's own source at the beginning of its errors."""
 
 
 @contextmanager
 def _with_others(what: str) -> Generator[None]:
-    """What torch says of a collective that failed is that others have gone, or have not come."""
+    """Turn torch's error for a failed collective into one on ranks that are gone, or have not come."""
     try:
         yield
     except RuntimeError as error:
@@ -54,7 +54,7 @@ def _with_others(what: str) -> Generator[None]:
 
 
 def _reason(words: str) -> str:
-    """What went wrong, of what torch says of it: NCCL says it in its last line, gloo in its first."""
+    """Return the reason in torch's words: NCCL's is in its last line, gloo's in its first."""
     lines = words.strip().split("\n")
     found = _SOURCE.sub("", lines[0]).split(" This is typically")[0]
     last = lines[-1].strip() if len(lines) > 1 and any(line.startswith("Last error") for line in lines) else ""
@@ -63,8 +63,7 @@ def _reason(words: str) -> str:
 
 @data_class()
 class Passage:
-    """One message on the clock of `time.perf_counter`: when this rank started it, when it began to wait for it, when it was through, and when
-    the rank went on with it."""
+    """One message on the clock of `time.perf_counter`: this rank's start of it, its beginning to wait, the message's end, and the rank's going on."""
 
     what: str
     ring: int
@@ -75,7 +74,7 @@ class Passage:
     came: float = 0.0
 
     def end(self) -> None:
-        """The rank goes on with it."""
+        """Note that the rank goes on with it."""
         self.came = time.perf_counter()
         self.waited = self.waited or self.started
         self.done = min(self.done or self.came, self.came)
@@ -88,7 +87,7 @@ class Passage:
 
 @data_class()
 class _UnderWay:
-    """What was begun: torch's works, what they read or write until they are through, and what is left to do then."""
+    """A collective under way: torch's works, the tensors that they read or write, and the work left at the end."""
 
     works: list[Any]
     given: Tensor
@@ -105,14 +104,14 @@ class Team:
     ranks: int
     group: Any
     signature: int = 0
-    """What this rank says of the step that it is in: all must say the same."""
+    """This rank's signature of its step: equal on all ranks."""
     sent: dict[str, int] = field(default_factory=dict[str, int])
-    """Collective -> the bytes that this rank has given to it."""
+    """Collective -> the bytes given to it by this rank."""
     passages: list[Passage] | None = None
     """Every message from now on, where somebody wants to know when they pass."""
     ring: int = 0
     begun: int = 0
-    """How many messages this rank has begun."""
+    """The number of messages begun by this rank."""
     began: tuple[float, float] = (0.0, 0.0)
     """When it began the last two, on the clock of `time.monotonic`; the earlier one first."""
     _under_way: dict[int, _UnderWay] = field(default_factory=dict[int, "_UnderWay"])
@@ -121,13 +120,13 @@ class Team:
     def start_sum(self, tensor: Tensor, what: str) -> None:
         """Begin to sum a tensor over the ranks, in place; `wait` ends it.
 
-        What is small goes whole from each rank to each other, who adds what comes in the order of the ranks, so that all have the same sum.
+        A small tensor goes whole from each rank to each other, which adds them in the order of the ranks: all have the same sum.
         """
         passage = self._count(what, tensor)
         with _with_others(what):
             if self._is_direct(tensor) and (self.ranks - 1) * tensor.numel() * tensor.element_size() <= WHOLE:
                 come = [tensor if r == self.rank and not self._under_way else torch.empty_like(tensor) for r in range(self.ranks)]
-                if self._under_way:  # to give and take would wait for what is just being sent
+                if self._under_way:  # to give and take would wait for a tensor just being sent
                     works = [_distributed().all_gather(come, tensor, group=self.group, async_op=True)]
                 else:
                     works = self._swap([tensor] * self.ranks, come)
@@ -137,7 +136,7 @@ class Team:
         self._started(tensor, under_way, tells=under_way.then is None)
 
     def wait(self, tensor: Tensor) -> None:
-        """Wait for what was begun on a tensor; nothing where nothing was."""
+        """Wait for the collective begun on a tensor; do nothing without one."""
         found = self._under_way.pop(tensor.data_ptr(), None)
         if found is not None:
             if found.passage is not None:
@@ -151,7 +150,7 @@ class Team:
                 found.passage.end()
 
     def finish(self) -> None:
-        """Wait for all that was begun in a step that has stopped, whose results nobody asks for."""
+        """Wait for all collectives of a stopped step, with unused results."""
         for found in self._under_way.values():
             with _with_others(found.what):
                 for work in found.works:
@@ -159,20 +158,20 @@ class Team:
         self._under_way.clear()
 
     def _started(self, out: Tensor, under_way: _UnderWay, tells: bool = True) -> None:
-        """Keep what is under way. ``tells``: whether gloo says when it is through; else that is when it came."""
+        """Keep a collective under way. ``tells``: gloo tells its end; otherwise the end is its arrival."""
         if under_way.passage is not None and tells:
             for work in under_way.works:
                 work.get_future().add_done_callback(under_way.passage.through)
         self._under_way[out.data_ptr()] = under_way
 
     def _is_direct(self, tensor: Tensor) -> bool:
-        """Whether ranks send to each other what gloo's own collectives would send in more messages, or with copies of it."""
+        """Return True if ranks send to each other directly: gloo's own collectives would send more messages, or copy."""
         return tensor.device.type == "cpu" and tensor.numel() > 0 and self.ranks > 1
 
     def _swap(self, give: Sequence[Tensor], take: Sequence[Tensor]) -> list[Any]:
-        """Begin to give each other rank its tensor, and to take one from it; what has no elements is not sent.
+        """Begin to give each other rank its tensor, and to take one from it; empty tensors are not sent.
 
-        The tag says which message it is and how large: one of another size, which gloo would end the process for, is waited for in vain.
+        The tag tells the message and its size: gloo would end the process for one of another size, so it is waited for in vain.
         """
         self._messages += 1
         others = [r for r in range(self.ranks) if r != self.rank]
@@ -183,14 +182,14 @@ class Team:
         return (self._messages * 1_000_003 + tensor.numel() * tensor.element_size()) % _TAGS
 
     def _add(self, come: Sequence[Tensor], out: Tensor) -> None:
-        """The sum of what each rank gave, in the order of the ranks; ``out`` may be one of the last two of them, or this rank's own."""
+        """Add the parts of all ranks, in the order of the ranks. ``out`` may be one of the last two, or this rank's own."""
         total = come[0]
         for one in come[1:-1]:
             total = torch.add(total, one, out=come[0 if self.rank else 1])  # this rank's own is not its to write to
         torch.add(total, come[-1], out=out)
 
     def start_gather(self, tensor: Tensor, what: str) -> Tensor:
-        """Begin `gather`; `wait` on what is returned ends it.
+        """Begin `gather`; `wait` on the result ends it.
 
         Each rank sends its own to each other: gloo's gather has the result twice while it runs, and its broadcasts come one after the other.
         """
@@ -208,9 +207,9 @@ class Team:
         return out
 
     def start_scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
-        """Begin `scatter_sum`; `wait` on what is returned ends it.
+        """Begin `scatter_sum`; `wait` on the result ends it.
 
-        Each rank sends each other its part, and adds what comes in the order of the ranks: gloo sums everything on every rank.
+        Each rank sends each other its part, and adds the parts in the order of the ranks: gloo sums everything on every rank.
         """
         passage = self._count(what, tensor)
         out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
@@ -232,20 +231,20 @@ class Team:
         self.wait(tensor)
 
     def reduce(self, tensor: Tensor, how: str, what: str) -> None:
-        """``max``, ``min`` or ``prod`` over the ranks, in place."""
+        """Compute ``max``, ``min`` or ``prod`` over the ranks, in place."""
         operations: Any = _distributed().ReduceOp
         with self._passing(what, tensor):
             _distributed().all_reduce(tensor, getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
 
     def reduce_to(self, tensor: Tensor, root: int, how: str, what: str) -> None:
-        """``sum``, ``max``, ``min`` or ``prod`` over the ranks, in place on rank ``root``; the others keep theirs."""
-        given = tensor if self.rank == root else tensor.clone()  # which gloo may write to
+        """Compute ``sum``, ``max``, ``min`` or ``prod`` over the ranks, in place on rank ``root``; the others keep theirs."""
+        given = tensor if self.rank == root else tensor.clone()  # gloo may write to it
         operations: Any = _distributed().ReduceOp
         with self._passing(what, tensor):
             _distributed().reduce(given, group_dst=root, op=getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
 
     def deal(self, tensor: Tensor, root: int, what: str) -> Tensor:
-        """This rank's part of the tensor of rank ``root``: ``[n / ranks, *rest]``."""
+        """Return this rank's part of the tensor of rank ``root``: ``[n / ranks, *rest]``."""
         out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
         if out.numel():
             parts = list(tensor.contiguous().chunk(self.ranks)) if self.rank == root else None
@@ -254,27 +253,27 @@ class Team:
         return out
 
     def broadcast(self, tensor: Tensor, root: int, what: str) -> None:
-        """Give every rank what rank ``root`` has, in place."""
+        """Give every rank the tensor of rank ``root``, in place."""
         with self._passing(what, tensor):
             _distributed().broadcast(tensor, group_src=root, group=self.group)
 
     def gather(self, tensor: Tensor, what: str) -> Tensor:
-        """The tensors of all ranks one after the other: ``[ranks * n, *rest]``. They have the same dims."""
+        """Return the tensors of all ranks one after the other: ``[ranks * n, *rest]``. They have the same dims."""
         out = self.start_gather(tensor.contiguous(), what)
         self.wait(out)
         return out
 
     def numbers(self, own: Sequence[int], what: str) -> list[list[int]]:
-        """For each rank its numbers, of which all have as many."""
+        """Return the numbers of each rank, equally many."""
         found: list[int] = numbers_of(self.gather(torch.tensor(own, dtype=torch.int64, device="cpu"), what))
         return [found[r * len(own) : (r + 1) * len(own)] for r in range(self.ranks)]
 
     def gather_uneven(self, tensors: Sequence[Tensor], what: str, counts: Sequence[Sequence[int]] | None = None) -> list[list[Tensor]]:
-        """For each rank its tensors, of which the first dim may be another one from rank to rank, in one message: one tensor after the other, each
-        with as many rows as the most of any rank.
+        """Return the tensors of each rank, with first dims that may differ from rank to rank, in one message. It has one tensor after the other, each with as
+        many rows as the most of any rank.
 
         Args:
-            counts: for each rank how many rows each of its tensors has, where all ranks know that; else a message of its own says it.
+            counts: for each rank the rows of each of its tensors, if all ranks know them; otherwise a message of its own tells them.
         """
         known = self.numbers([len(t) for t in tensors], what) if counts is None else counts
         most = [max(of) for of in zip(*known, strict=True)]
@@ -296,7 +295,7 @@ class Team:
         return [[part[:rows] for part, rows in zip(rows_in(one), own, strict=True)] for own, one in zip(known, come, strict=True)]
 
     def scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
-        """The sum of a tensor over the ranks, of which each gets its part: ``[n / ranks, *rest]``."""
+        """Return this rank's part of the sum of a tensor over the ranks: ``[n / ranks, *rest]``."""
         out = self.start_scatter_sum(tensor.contiguous(), what)
         self.wait(out)
         return out
@@ -322,7 +321,7 @@ class Team:
 
     @contextmanager
     def _passing(self, what: str, tensor: Tensor) -> Generator[None]:
-        """A message that is waited for where it is started."""
+        """Wait for a message at its start."""
         passage = self._count(what, tensor)
         with _with_others(what):
             yield
@@ -330,7 +329,7 @@ class Team:
             passage.end()
 
     def _count(self, what: str, tensor: Tensor) -> Passage | None:
-        """Count what this rank gives; the message, where somebody wants to know when it passes."""
+        """Count the bytes of this rank; return the message, if its passing is observed."""
         size = tensor.numel() * tensor.element_size()
         self.sent[what] = self.sent.get(what, 0) + size
         self.begun += 1
@@ -354,18 +353,18 @@ def set_team(ring: int, team: Team | None) -> None:
 
 
 def all_teams() -> list[Team]:
-    """The groups that collectives go to now."""
+    """Return the groups of collectives now."""
     return [team for _, team in sorted(_teams.items())]
 
 
 def team_of(ring: int, ranks: int = 0, type: str = "collective") -> Team | None:
-    """The ranks of a ring; None where there is one rank alone, for which a collective changes nothing.
+    """Return the ranks of a ring; None for a single rank, since a collective then changes nothing.
 
     Args:
-        ranks: how many the program was written for; 0: for any number.
+        ranks: the number of ranks in the program; 0: any number.
 
     Raises:
-        ExecutionError: the program was written for another number of ranks than there are.
+        ExecutionError: the program was written for another number of ranks.
     """
     found = _teams.get(ring)
     here = 1 if found is None else found.ranks

@@ -36,7 +36,7 @@ class Address:
 
     @staticmethod
     def of(text: str) -> Address:
-        """From ``host:port`` or ``[IPv6]:port``. Raises `ExecutionError` for anything else."""
+        """Return an address from ``host:port`` or ``[IPv6]:port``. Raises `ExecutionError` for anything else."""
         found = _ADDRESS.fullmatch(text)
         if found is None or int(found[3]) > 65535:
             raise ExecutionError(f"an address is HOST:PORT, as 127.0.0.1:29600 or [::1]:29600; seen {text[:300]!r}")
@@ -73,7 +73,7 @@ class Meeting:
         self._ask(lambda store: store.set(key, bytes(value)))
 
     def get(self, key: str) -> bytes:
-        """The value of a key that is there."""
+        """Return the value of a key that is there."""
         return self._ask(lambda store: bytes(store.get(key)))
 
     def check(self, keys: list[str]) -> bool:
@@ -159,7 +159,7 @@ class Watch:
 
     @property
     def silent(self) -> float:
-        """The seconds since the last sign that was seen."""
+        """Return the seconds since the last sign that was seen."""
         now = self._meeting.add(self._key, 0)
         if now != self._seen:
             self._seen, self._since = now, time.monotonic()
@@ -198,7 +198,7 @@ def connect(address: Address, patience: float) -> Meeting:
 
 
 def bound_to(address: Address) -> socket.socket:
-    """A socket at this address, where torch's own would be at all addresses of the machine.
+    """Return a socket at this address, where torch's own would be at all addresses of the machine.
 
     Raises:
         ExecutionError: the port is in use, or the address is none of this machine's.

@@ -33,7 +33,7 @@ still find the store that another is about to leave."""
 
 
 def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
-    """The part of the store at an address that is for this joining, with as many as there were before it.
+    """Return the part of the store at an address that is for this joining, with as many as there were before it.
 
     Raises:
         ExecutionError: it cannot be reached or made, or not all ranks come.
@@ -97,7 +97,7 @@ def held_by_torchrun() -> bool:
 
 
 def _listening(host: str, port: int) -> int:
-    """A socket that listens at this address alone; torch would listen at all of the machine's."""
+    """Return a socket that listens at this address alone; torch would listen at all of the machine's."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server((place[0], place[1]), family=family, backlog=1024).detach()

@@ -1,4 +1,4 @@
-"""Cost: what a step takes in time, before it runs: kernels measured once, calls predicted by kind and size, and many ranks simulated."""
+"""Cost: the time of a step before it runs. Kernels are measured once, calls predicted by kind and size, and many ranks simulated."""
 
 from foreshape.cost.calibration import Calibration, default_path
 from foreshape.cost.device import Roofline, device_of, step_time

@@ -1,4 +1,4 @@
-"""What a machine's kernels take: measured once, saved as JSON, read back whole and checked before any of it is used."""
+"""The times of a machine's kernels: measured once, saved as JSON, read back whole and checked before use."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Points = list[list[float]]
 class Kernels:
     """The kernels of a machine on one number of threads.
 
-    ``step``: seconds that a step takes besides its calls. ``among``: those that a call takes longer among others, as a step has them, than in a row of
-    equal ones, as it was measured. ``kinds``: kind of call -> ``[[coordinate, ..., seconds], ...]``. ``memory``:
-    ``[[bytes, seconds], ...]`` of moving what is used again at once, from what is in the cache to what is far beyond it.
+    ``step``: seconds of a step besides its calls. ``among``: extra seconds of a call among the different calls of a step, against the measured row of equal
+    ones. ``kinds``: kind of call -> ``[[coordinate, ..., seconds], ...]``. ``memory``: ``[[bytes, seconds], ...]`` of moving bytes used again at once, from
+    within the cache to far beyond it.
     """
 
     step: float
@@ -41,24 +41,24 @@ class Kernels:
     _moving: Curve | None = field(default=None, compare=False, repr=False)
 
     def curve(self, kind: str) -> Curve | None:
-        """The times of a kind; None where it was not measured."""
+        """Return the times of a kind; None where it was not measured."""
         found = self._curves.get(kind)
         if found is None and kind in self.kinds:
             found = self._curves[kind] = Curve(self.kinds[kind])
         return found
 
     def moving(self, count: float) -> float:
-        """Seconds to move so many bytes that are used again and again."""
+        """Return the seconds to move so many bytes used again and again."""
         if self._moving is None:
             self._moving = Curve(self.memory)
         return self._moving((count,))
 
     def copying(self, count: float) -> float:
-        """Seconds to copy operands of so many bytes in all, which the times of kinds leave out."""
+        """Return the seconds to copy operands of so many bytes in all, left out of the times of kinds."""
         return self.moving(2 * count) if count else 0.0
 
     def beyond(self, count: float) -> float:
-        """Seconds to move so many bytes from beyond the caches, as the largest that was measured."""
+        """Return the seconds to move so many bytes from beyond the caches, at the rate of the largest measured size."""
         size, seconds = max(self.memory)
         return count * seconds / size
 
@@ -72,11 +72,11 @@ class Calibration:
 
     @property
     def most(self) -> int:
-        """The largest number of threads that was measured."""
+        """Return the largest measured number of threads."""
         return max(self.threads)
 
     def on(self, threads: int) -> Kernels:
-        """The kernels on so many threads, or on the next number below that was measured."""
+        """Return the kernels on so many threads, or on the next lower measured number."""
         return self.threads[max((n for n in self.threads if n <= threads), default=min(self.threads))]
 
     # --- files
@@ -108,7 +108,7 @@ class Calibration:
 
     @classmethod
     def of(cls, found: Any) -> Calibration:
-        """From what a file says. Raises `FormatError` for anything that `save` would not write."""
+        """Return the calibration in a file. Raise `FormatError` for anything that `save` would not write."""
         return _CALIBRATION("the file", of_format(found, FORMAT, "a calibration", ": run `foreshape calibrate` again"))
 
 
@@ -141,7 +141,7 @@ _CALIBRATION = document(_calibration, machine=text(1000, 0), threads=mapping(_KE
 
 
 def default_path() -> Path:
-    """Where a calibration lies: ``FORESHAPE_CALIBRATION``, or a file in the user's cache directory."""
+    """Return the path of a calibration: ``FORESHAPE_CALIBRATION``, or a file in the user's cache directory."""
     named = os.environ.get("FORESHAPE_CALIBRATION")
     if named:
         return Path(named)
@@ -150,7 +150,7 @@ def default_path() -> Path:
 
 
 def this_machine() -> str:
-    """This machine in words."""
+    """Return this machine in words."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""What one kernel call is for a clock: its kind, and its size in the coordinates on which the time of that kind depends."""
+"""Kernel calls for a clock: each has a kind, and the coordinates of its time."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kernel call: its kind, its coordinates (sizes, each at least 1), and for each value that it reads or makes the bytes that it touches."""
+    """A kernel call: its kind, its coordinates (sizes, each at least 1), and the bytes touched of each operand and result."""
 
     kind: str
     at: tuple[float, ...]
     scaling: int
-    """How many coordinates, the first ones, its time grows with. The others only say what is the case, such as whether a table is in the cache."""
+    """The number of first coordinates that its time grows with. The others only tell cases apart, such as a table in the cache."""
     reads: tuple[tuple[int, float], ...]
     """(index of the value, bytes)"""
     writes: tuple[tuple[int, float], ...]
     work: float
-    """Multiply-adds; 0 where it multiplies nothing that is counted."""
+    """Multiply-adds; 0 if none are counted."""
     copied: float = 0.0
-    """Bytes of copies of operands that do not lie as the kernel takes them."""
+    """Bytes of copies of operands in another layout than the kernel's."""
 
     @property
     def touched(self) -> float:
-        """Bytes read and written."""
+        """Return bytes read and written."""
         return sum(b for _, b in self.reads) + sum(b for _, b in self.writes)
 
     @property
     def is_far(self) -> bool:
-        """Whether it goes by rows of a table that is in no cache, other rows in each step."""
+        """Return True if it reads rows of a table beyond the caches, other rows in each step."""
         return len(self.at) == 2 and self.scaling == 1 and self.at[1] == _TALL
 
 
 class Sizes:
-    """Numbers for sizes: what is not given, since only the run tells it, counts as 1."""
+    """Numbers for sizes: an unknown one, told only by the run, counts as 1."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = values
@@ -71,14 +71,14 @@ class Sizes:
         return found
 
     def dims(self, value: Argument) -> tuple[float, ...] | None:
-        """Of a dense value; None where that is not known."""
+        """Return the dims of a dense value; None if unknown."""
         spec = value.spec if isinstance(value, Value) else None
         if spec is None or spec.kind is not LOD_TENSOR or spec.dims is None:
             return None
         return tuple(self.number(d) for d in spec.dims)
 
     def bytes(self, value: Value) -> float:
-        """Of sparse rows, those of the rows that there are."""
+        """Return the bytes of a value; for sparse rows, of the present rows."""
         if value in self._rows:
             return self._rows[value]
         dims = self.dims(value)
@@ -86,7 +86,7 @@ class Sizes:
         return prod(dims) * spec.dtype.itemsize if dims is not None and spec is not None and spec.dtype is not None else 0.0
 
     def make_rows(self, i: KernelCall) -> None:
-        """Take note of how many bytes the sparse rows have that a call makes: a row for each id, or as many as it is given."""
+        """Note the bytes of the sparse rows that a call makes: a row for each id, or as many rows as its operand has."""
         for value in i.writes():
             spec = value.spec
             if spec is None or spec.kind is not SELECTED_ROWS:
@@ -102,12 +102,12 @@ class Sizes:
             self._rows[value] = max(ids, default=1.0) * row
 
     def rows_kind(self, i: KernelCall) -> str:
-        """What the rows are which a call reads; empty where it reads none. Those of bags, which share their values, go by the call that made them."""
+        """Return the kind of the sparse rows that a call reads; empty for none. Rows of bags, with shared values, count by the call that made them."""
         return next((self._made[v] for v in values_of(i.arguments) if v in self._made), "")
 
 
 def calls_of(lowered: Lowered, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, Call]]:
-    """The kernel calls of a step, in order. What an op runs that runs a block, is one round of that."""
+    """Yield the kernel calls of a step, in order. A block of an op counts as one round of it."""
     yield from _calls(lowered, Sizes(values))
 
 
@@ -122,7 +122,7 @@ def _calls(lowered: Lowered, sizes: Sizes) -> Iterator[tuple[KernelCall, Call]]:
 
 
 def call_of(i: KernelCall, sizes: Sizes) -> Call:
-    """Return what a kernel call is for a clock."""
+    """Return a kernel call for a clock."""
     reads, writes = _touched(i, sizes)
     moved = max(sum(b for _, b in reads) + sum(b for _, b in writes), 1.0)
     kind, found, cases = kind_of(i), None, 0
@@ -140,7 +140,7 @@ def call_of(i: KernelCall, sizes: Sizes) -> Call:
 
 
 def kind_of(i: KernelCall) -> str:
-    """Return the name of its kernel: the op's type, or that of a fused one."""
+    """Return the name of its kernel: the op's type, or a fused kernel's."""
     if isinstance(i, FusedCall):
         return i.kernel.kind.format(op=i.op.type.replace("matmul_v2", "mul"))
     name, mode = getattr(i.kernel, "__name__", "") if isinstance(i, OpCall) else "", getattr(i.op.operator, "mode", "")
@@ -148,19 +148,19 @@ def kind_of(i: KernelCall) -> str:
 
 
 def _is_sparse(i: KernelCall) -> bool:
-    """Whether a call goes by ids or by sparse rows, so that of a table it touches some rows."""
+    """Return True if a call reads ids or sparse rows, so only some rows of a table."""
     specs = [s for v in values_of(i.arguments) if (s := v.spec) is not None]
     return any(s.kind is SELECTED_ROWS or s.dtype is INT64 or s.dtype is INT32 for s in specs)
 
 
 def _table(i: KernelCall, moved: float, sizes: Sizes) -> tuple[float, ...] | None:
-    """Of what goes by ids or rows: the bytes that are moved, and those of the table, which say whether it is in the cache."""
+    """Return, for a call with ids or rows, the bytes moved, and the bytes of the table, which tell if it is in the cache."""
     held = [sizes.bytes(v) for v in values_of(i.arguments) if v.persistable and len(sizes.dims(v) or ()) > 1]
     return (moved, min(max(held), _TALL)) if held and _is_sparse(i) else None
 
 
 def _recurrent(i: KernelCall, work: float, sizes: Sizes) -> tuple[float, ...] | None:
-    """Of ragged rows that are multiplied with weights step by step: about the rows, the bytes of the weights, and the sequences."""
+    """Return, for ragged rows multiplied with weights step by step, the count of rows (roughly), the bytes of the weights, and the sequences."""
     lod = next((s.lod for v in values_of(i.arguments) if (s := v.spec) is not None and s.lod is not None), None)
     if lod is None or not work:
         return None
@@ -169,8 +169,7 @@ def _recurrent(i: KernelCall, work: float, sizes: Sizes) -> tuple[float, ...] | 
 
 
 def _touched(i: KernelCall, sizes: Sizes) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """The bytes of each value that a call reads, and of each that it makes. Of a table no more is read than of all else together, or a row for
-    each id."""
+    """Return the bytes of each operand of a call, and of each result. Of a table no more is read than of all else together, or a row for each id."""
     writes = [(v.index, sizes.bytes(v)) for v in dict.fromkeys(i.writes())]
     views = _views(i)
     if views:
@@ -190,7 +189,7 @@ def _touched(i: KernelCall, sizes: Sizes) -> tuple[list[tuple[int, float]], list
 
 
 def _views(i: KernelCall) -> set[int]:
-    """The results that are views: nothing is moved for them."""
+    """Return the results that are views, made without moving bytes."""
     operator = i.op.operator
     if isinstance(i, FusedCall):
         return {v.index for at in i.effects.views for v in values_of([i.results[at]])}
@@ -204,5 +203,5 @@ def _views(i: KernelCall) -> set[int]:
 
 
 def coordinates_text(at: Sequence[float]) -> str:
-    """``512 x 64 x 64``."""
+    """Return ``512 x 64 x 64``."""
     return " x ".join(f"{c:,.0f}" for c in at)

@@ -1,4 +1,4 @@
-"""The collectives of a program for ranks: what each rank gives to them, where they start, and by when they must have come."""
+"""The collectives of a program for ranks: the message of each rank, the start, and the first op that needs its result."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from foreshape.program.op import is_absent
 from foreshape.spec import SELECTED_ROWS, Spec
 
 Stored: TypeAlias = "Mapping[str, Spec]"
-"""The names of sparse rows that share their values, and what these are."""
+"""The names of sparse rows with shared values, and their specs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a collective, of which an op may send several, one after the other.
+    """One message of a collective. An op may send several, one after the other.
 
-    ``size``: the bytes that a rank gives to it, as a formula, which are what a run counts; of sparse rows and of ids, where each id comes once
-    and every rank has as many. ``starts`` and ``needed``: the numbers of the ops, in the program's order, that start it, and that wait for it.
-    ``ring``: to which group of ranks it goes. Where ``op`` is in a block that runs where a condition holds, as updates of gradients of several
-    batches are, the numbers are those of the op of the global block that runs it.
+    ``size``: the bytes of a rank's part, as a formula, as a run counts them. Of sparse rows and ids each id counts once, and equally many on every rank.
+    ``starts`` and ``needed``: the numbers of the ops, in the program's order, that start it, and that wait for it. ``ring``: the group of its ranks. ``op``
+    may be in a block under a condition, as updates of gradients of several batches are. Then the numbers are the global block's op with this block.
     """
 
     op: Op
@@ -37,23 +36,23 @@ class Message:
 
     @property
     def name(self) -> str:
-        """What is sent."""
+        """Return the name of the sent variable."""
         return next((n for n in self.op.input_names() if not is_absent(n)), self.op.type)
 
     @property
     def waits(self) -> bool:
-        """Whether the op that starts it also waits for it, so that nothing is computed meanwhile."""
+        """Return True if the op that starts it also waits for it, without computing meanwhile."""
         return self.starts == self.needed
 
 
 def messages_of(program: Program, stored: Stored | None = None) -> list[Message]:
-    """The messages of a program's global block, and of blocks in it that run where a condition holds, in the order in which they are started.
+    """Return the messages of a program's global block, and of its blocks under conditions, in the order of their start.
 
     Args:
-        stored: which sparse rows share their values, as those of bags do.
+        stored: the sparse rows with shared values, as of bags.
 
     Raises:
-        SchemaError: a collective of which it is not known what it sends.
+        SchemaError: a collective with an unknown message.
     """
     block, stored = program.global_block, stored or {}
     out: list[Message] = []
@@ -69,7 +68,7 @@ def messages_of(program: Program, stored: Stored | None = None) -> list[Message]
 
 
 def _of_block(program: Program, of: Op, stored: Stored) -> list[Message]:
-    """The messages of the blocks that an op may run, which are through when it is."""
+    """Return the messages of the blocks that an op may run, complete when it is."""
     out: list[Message] = []
     for index in of.sub_block_indices():
         block = program.blocks[index]
@@ -82,13 +81,13 @@ def _of_block(program: Program, of: Op, stored: Stored) -> list[Message]:
 
 
 def given_by(block: Block, op: Op, stored: Stored) -> Messages:
-    """What a rank gives to each message of a collective; nothing where it only waits, or takes a part of what it has.
+    """Return a rank's bytes in each message of a collective; nothing if it only waits, or takes a part of its own.
 
     Args:
         stored: as of `messages_of`.
 
     Raises:
-        SchemaError: it is not known what it sends.
+        SchemaError: its message is unknown.
     """
     if not isinstance(op.operator, Collective):
         raise SchemaError(f"{op.type} is a collective of which it is not known what it sends: its class must be a Collective of foreshape.ops.collective.sums")
@@ -101,13 +100,13 @@ def given_by(block: Block, op: Op, stored: Stored) -> Messages:
 
 
 def is_started(block: Block, op: Op) -> bool:
-    """Whether an op only starts what it sends, so that something is computed until another op waits for it."""
+    """Return True if an op only starts its message, with computing until another op waits for it."""
     operator = op.operator
     return isinstance(operator, Collective) and operator.starts and not operator.use_calc_stream and not _is_rows(block, op)
 
 
 def _needed(block: Block, at: int, op: Op) -> int:
-    """The first op after it that waits for it; itself, where one reads its result that does not wait, or none does."""
+    """Return the first later op that waits for it; the op itself, if a reader of its result does not wait, or none does."""
     made = {n for n in op.output_names() if not is_absent(n)}
     readers = [(later, one) for later, one in enumerate(block.ops) if later > at and made & one.all_reads()]
     waited = isinstance(op.operator, Collective) and op.operator.readers_wait
@@ -128,7 +127,7 @@ def _is_rows(block: Block, op: Op) -> bool:
 
 
 def _row_count(block: Block, name: str, before: Op) -> Size:
-    """As many rows as there are ids in what the rows were made of."""
+    """Return the count of sparse rows: of the ids that made them."""
     total: Size = 0
     for op in block.ops:
         if op is before:
@@ -142,7 +141,7 @@ def _row_count(block: Block, name: str, before: Op) -> Size:
 
 
 def _stored_count(block: Block, name: str, before: Op, stored: Stored) -> Size | None:
-    """How many values the rows share; None where each has its own."""
+    """Return the count of the rows' shared values; None if each row has its own."""
     made = [op for op in block.ops[: block.ops.index(before)] if name in op.output_names()]
     if not made:
         return None

@@ -1,4 +1,4 @@
-"""What computes: a machine whose kernels were measured, or a device of which only its rates are known."""
+"""Devices: a machine with measured kernels, or a device with known rates only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from foreshape.errors import FormatError, SchemaError
 from foreshape.lowering import Lowered
 
 _NEAR = 1 << 19
-"""What touches so many bytes finds them in the cache that a processor has for itself."""
+"""The bytes of a call that stay in a processor's own cache."""
 _RATES = {"GFLOPS": 1e9, "TFLOPS": 1e12, "PFLOPS": 1e15}
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A device by its rates: a kernel takes as long as its work or its bytes do, whichever is longer, and no less than a launch.
+    """A device by its rates: a kernel takes the longer time of its work and its bytes, and no less than a launch.
 
     Args:
-        flops: operations per second that its products reach, a multiply-add being two.
+        flops: operations per second of its products; a multiply-add is two.
         bandwidth: bytes per second from its memory.
         launch: seconds of the smallest kernel.
     """
@@ -44,10 +44,10 @@ class Roofline:
 
 
 class Slower(NamedTuple):
-    """How many times as long kernels take as they did when nothing else ran, where several ranks share a machine's processors and memory.
+    """The slowdown of kernels when several ranks share a machine's processors and memory, as factors of their time alone.
 
-    ``kernels``: those that go to memory. ``near``: those that find all in their processor's own cache, and what a step does besides its kernels.
-    ``rows``: those that go by rows of tables which are in no such cache. As ``kernels`` where they are left out.
+    ``kernels``: for kernels that read from memory. ``near``: for kernels within their processor's own cache, and the rest of a step. ``rows``: for kernels on
+    rows of tables beyond this cache. As ``kernels`` by default.
     """
 
     kernels: float = 1.0
@@ -56,17 +56,17 @@ class Slower(NamedTuple):
 
     @property
     def besides(self) -> float:
-        """Of what a step does besides its kernels."""
+        """Return the factor of a step besides its kernels."""
         return self.kernels if self.near is None else self.near
 
     def of(self, call: Call) -> float:
-        """Of a call."""
+        """Return the factor of a call."""
         if call.is_far:
             return self.kernels if self.rows is None else self.rows
         return self.besides if call.touched <= _NEAR else self.kernels
 
     def in_part(self, part: float) -> Slower:
-        """Where the others compute for such a part of the time."""
+        """Return the slowdown if the others compute for this part of the time."""
         near, rows = (None if times is None else 1 + (times - 1) * part for times in (self.near, self.rows))
         return Slower(1 + (self.kernels - 1) * part, near, rows)
 
@@ -76,7 +76,7 @@ class Slower(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A calibrated machine, with so many threads for each rank. ``slower``: by how much the ranks that share it slow down one another."""
+    """A calibrated machine, with so many threads for each rank. ``slower``: the slowdown of its ranks by one another."""
 
     calibration: Calibration
     threads: int
@@ -90,8 +90,8 @@ Device = Machine | Roofline
 
 
 def device_of(given: Device | Calibration | str | os.PathLike[str] | None, threads: int = 1) -> Device | None:
-    """A device from itself, a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``. This machine where nothing is given: None where it
-    was not calibrated.
+    """Return a device from itself, a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``. None means this machine, and gives None unless it is
+    calibrated.
 
     Raises:
         FormatError: a file that is no calibration. SchemaError: no rates.
@@ -110,7 +110,7 @@ def device_of(given: Device | Calibration | str | os.PathLike[str] | None, threa
 
 
 def roofline_of(text: str) -> Roofline:
-    """A device from ``"150TFLOPS:2TB/s"``. Raises `SchemaError` for anything else."""
+    """Return a device from ``"150TFLOPS:2TB/s"``. Raises `SchemaError` for anything else."""
     from foreshape.cost.network import bandwidth_of
 
     rate, _, bandwidth = text.partition(":")
@@ -124,7 +124,7 @@ def roofline_of(text: str) -> Roofline:
 
 
 def step_time(lowered: Lowered, values: Mapping[str, int], device: Device) -> StepTime:
-    """The time of a lowered step on a device."""
+    """Return the time of a lowered step on a device."""
     if isinstance(device, Roofline):
         calls = [Timed(i, call, device.seconds(call), False) for i, call in calls_of(lowered, values)]
         return StepTime(calls, device.launch, 1)
@@ -134,7 +134,7 @@ def step_time(lowered: Lowered, values: Mapping[str, int], device: Device) -> St
 
 
 def require_device(device: Device | None) -> Device:
-    """A device that there is. Raises `FormatError` with what to do."""
+    """Return a present device. Raise `FormatError` with a remedy for None."""
     if device is None:
         raise FormatError("times are not known: run `foreshape calibrate`, or give a device")
     return device

@@ -1,4 +1,4 @@
-"""Drawings of what was predicted: a step's timeline, and a simulation over numbers of ranks."""
+"""Drawings of predictions: a step's timeline, and a simulation over numbers of ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foreshape.pictures.picture import require_image
 from foreshape.text.literal import escape
 
 MOST_RANKS = 8
-"""Measured ranks that are drawn; there may be more."""
+"""The most measured ranks in a drawing."""
 COMPUTING, SENDING, WAITING, STRAGGLING = "#3a78b0", "#d9772b", "#c1121f", "#7f7f9c"
 
 
@@ -23,7 +23,7 @@ def draw_simulation(results: Sequence[tuple[str, Sequence[Point]]], path: str | 
     """Draw time per step, efficiency and memory against the number of ranks, a column for each network.
 
     Raises:
-        FormatError: an ending that is no image's.
+        FormatError: the file has no ending of an image.
     """
     figure, save = _figure(path, (4.2 * max(len(results), 1) + 0.8, 8.2))
     rows = figure.subplots(3, len(results), squeeze=False, sharex=True)
@@ -53,10 +53,10 @@ def draw_simulation(results: Sequence[tuple[str, Sequence[Point]]], path: str | 
 
 
 def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], measured: Measured | None = None, **sizes: int) -> None:
-    """Draw a rank's step: when it computes, when it waits, and when each message is on the link; above the ranks of a measured step, if given.
+    """Draw a rank's step: its computing and waiting, and each message on the link. The ranks of a measured step, if given, come below.
 
     Raises:
-        FormatError: an ending that is no image's, or times are not known.
+        FormatError: the file has no ending of an image, or times are unknown.
     """
     found = plan.timeline(**sizes)
     shown = measured.ranks[:MOST_RANKS] if measured is not None else ()

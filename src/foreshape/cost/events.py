@@ -30,15 +30,15 @@ class Wait:
 
 Item = Compute | Start | Wait
 Slowdown = Callable[[int, int], float]
-"""(rank, number of the item) -> how many times as long that rank takes for it."""
+"""(rank, number of the item) -> the factor of this rank's time for it."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What a simulated step came to.
+    """The outcome of a simulated step.
 
-    ``seconds``: until the last rank was done. ``waited``: for each rank, the seconds that it waited for messages. ``began``, ``ended``: when
-    each message was on the links. ``ready``: when the first rank had started it. ``events``: how many there were.
+    ``seconds``: until the last rank is done. ``waited``: for each rank, its seconds of waiting for messages. ``began``, ``ended``: the time of each message
+    on the links. ``ready``: the time when the first rank starts it. ``events``: their count.
     """
 
     seconds: float
@@ -51,19 +51,19 @@ class Run:
 
     @property
     def communicating(self) -> float:
-        """Seconds in which a message was on the links."""
+        """Return the seconds with a message on the links."""
         return sum(e - b for b, e in zip(self.began, self.ended, strict=True))
 
 
 def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown: Slowdown | None = None) -> Run:
     """Run one step.
 
-    A message goes when every rank has started it and those before it have come, since all ranks send in one order over one link each.
+    A message goes when every rank has started it and all earlier ones have come: all ranks send in one order over one link each.
 
     Args:
-        items: what each rank does, in order.
+        items: the work of each rank, in order.
         durations: for each message the seconds on the links.
-        slowdown: of stragglers; nobody is slow where it is left out.
+        slowdown: of stragglers; None for no slow rank.
     """
     count = len(durations)
     out = Run(0.0, [0.0] * ranks, [0.0] * count, [0.0] * count, [float("inf")] * count, [0.0] * ranks)
@@ -73,7 +73,7 @@ def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown:
     waiting: list[list[tuple[int, float]]] = [[] for _ in range(count)]
     turn, busy = 0, False
     order = [i.message for i in items if isinstance(i, Start)]
-    queue: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(ranks)]  # (when, 0: a rank goes on, 1: a message has come, which)
+    queue: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(ranks)]  # (time, 0: a rank goes on, 1: a message has come, number)
     heapq.heapify(queue)
     while queue:
         now, what, which = heapq.heappop(queue)

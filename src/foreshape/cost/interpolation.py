@@ -1,4 +1,4 @@
-"""Seconds of kernel calls between and beyond the sizes at which they were measured."""
+"""Seconds of kernel calls between and beyond the measured sizes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy
 
 _NEAR = 12
-"""How many measured sizes have a say."""
+"""The number of measured sizes in a prediction."""
 
 
 class Curve:
     """Times at measured sizes of one kind of call; called with a size it gives seconds.
 
-    In logarithms a plane is laid through the nearest sizes, the nearer the closer. Beyond what was measured a call takes longer by as much
-    as it is larger, and what is smaller takes as long as the smallest.
+    In logarithms a plane is laid through the nearest sizes, the nearer the closer. Beyond the measured sizes time grows in proportion, and a smaller call
+    takes as long as the smallest.
 
     Args:
         points: ``[[coordinate, ..., seconds], ...]``, each above 0.
@@ -33,7 +33,7 @@ class Curve:
         return int(self.at.shape[1])
 
     def __call__(self, at: Sequence[float], scaling: int | None = None) -> float:
-        """Seconds at a size, of whose coordinates the first ``scaling`` are what the time grows with (all of them where it is left out)."""
+        """Return the seconds at a size. Time grows with its first ``scaling`` coordinates (all of them by default)."""
         key = tuple(at)
         found = self._known.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Measures what is between the ranks of a run, and what they take from one another: `measure_link`."""
+"""Measurements of the link between the ranks of a run, and of their slowdown by one another: `measure_link`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, Network, hops, sent
 from foreshape.values.torch_proxy import torch
 
 _SMALL, _LARGE = 8, 1 << 21
-"""Elements, of four bytes, of the sums that are timed: one goes whole from rank to rank, one goes round."""
+"""Elements, of four bytes, of the timed sums: the first goes whole from rank to rank, the second round a ring."""
 _TIMES = 60
 _BETWEEN = 200
 _CHOSEN = 2048
-"""Rows of a table that are added to at once."""
+"""Rows of a table added to at once."""
 _ALONE = 0.1
-"""Seconds for which one rank computes while the others wait."""
+"""Seconds of one rank's computing while the others wait."""
 _TOGETHER, _STRETCHES = 0.05, 9
-"""All ranks compute at once in so many stretches of so many seconds: longer than a processor stays with one of several that want it."""
+"""Seconds and number of the stretches of computing on all ranks at once: longer than a time slice of a shared processor."""
 
 
 class Link(NamedTuple):
-    """What ranks found: the network between them, and how many times as long kernels take, where all ranks compute, as the shortest do on a rank
-    alone, which is what a calibration has."""
+    """The measurements of ranks: the network between them, and the slowdown of kernels on all ranks at once, as a factor of the shortest time alone."""
 
     network: Network
     slower: Slower
@@ -35,8 +34,8 @@ class Link(NamedTuple):
 def measure_link(team: Team) -> Link:
     """Time sums between the ranks, and kernels on one rank and on all at once; some seconds. All ranks call it, and all get the same.
 
-    Medians count, of the slowest rank: a step waits for many messages, of which not all are the fastest. What a sum adds to kernels before it, as in
-    a step, is more than a message takes where ranks share processors: they come at their own times, and are woken when it is there.
+    Medians count, of the slowest rank: a step waits for many messages, and not all are the fastest. A sum after kernels costs more than its message where
+    ranks share processors: they come at their own times, and are woken when it arrives.
     """
     layers = _Layers(rows=32, width=512)
     slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _Rows())]
@@ -64,7 +63,7 @@ def measure_link(team: Team) -> Link:
 
 
 def _slower(team: Team, kernels: Callable[[], None]) -> float:
-    """How many times as long kernels take where all ranks run them, in the middle one of some stretches, as the shortest do on a rank alone."""
+    """Return the slowdown of kernels on all ranks at once: the median of some stretches, over the shortest time on a rank alone."""
     alone = 0.0
     for rank in range(team.ranks):
         team.barrier()
@@ -78,7 +77,7 @@ def _slower(team: Team, kernels: Callable[[], None]) -> float:
 
 
 def _during(action: Callable[[], None], seconds: float) -> list[float]:
-    """The seconds of each call, for so many seconds."""
+    """Return the seconds of each call, for so many seconds."""
     out, until = _each(action, 1), perf_counter() + seconds
     while perf_counter() < until:
         out += _each(action, 1)
@@ -86,7 +85,7 @@ def _during(action: Callable[[], None], seconds: float) -> list[float]:
 
 
 def _each(action: Callable[[], None], times: int) -> list[float]:
-    """The seconds of each of so many calls."""
+    """Return the seconds of each of so many calls."""
     out: list[float] = []
     for _ in range(times):
         at = perf_counter()
@@ -96,7 +95,7 @@ def _each(action: Callable[[], None], times: int) -> list[float]:
 
 
 def _passing(team: Team, message: Callable[[], object]) -> tuple[float, float]:
-    """The median of a message's seconds, and of what one takes of the processors."""
+    """Return the median of a message's seconds, and of its processor seconds."""
     seconds, used = list[float](), list[float]()
     for _ in range(_TIMES):
         team.barrier()
@@ -108,7 +107,7 @@ def _passing(team: Team, message: Callable[[], object]) -> tuple[float, float]:
 
 
 class _Layers:
-    """A product, and adding as many numbers as it reads: what the kernels of a training mostly do."""
+    """A product, and a sum with as many numbers as it reads: the main kernels of training."""
 
     def __init__(self, rows: int, width: int) -> None:
         self.x, self.w, self.moved = torch.rand(rows, width), torch.rand(width, width), torch.zeros(width * width)
@@ -119,7 +118,7 @@ class _Layers:
 
 
 class _Rows:
-    """Rows of a table that are added to: one of 32 MiB, so that the caches of a processor have few of them, and a cache that ranks share some."""
+    """Rows of a table added to. It has 32 MiB: the caches of a processor have few of the rows, and a cache shared by ranks some."""
 
     def __init__(self) -> None:
         self.table, self.rows = torch.zeros(1 << 17, 64), torch.ones(_CHOSEN, 64)

@@ -21,7 +21,7 @@ from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
 MOST, LARGE = 1 << 29, 1 << 26
-"""The multiply-adds of the largest product that is measured, and the bytes of the largest value that is moved."""
+"""The multiply-adds of the largest measured product, and the bytes of the largest moved value."""
 _STEPS = 200
 _LEAST_AMONG = 1e-9
 """Less than any clock shows."""
@@ -36,10 +36,10 @@ def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: 
     """Measure this machine: about half a minute for each number of threads.
 
     Args:
-        step: runs a whole step, as an executor does; what one takes besides its kernels is measured with it.
-        threads: 1 and as many as torch has, where they are left out.
+        step: runs a whole step, as an executor does, to measure its time besides kernels.
+        threads: 1 and torch's number by default.
         most, large: the multiply-adds of the largest product, and the bytes of the largest value.
-        said: is told what is measured, and how much of all is done, from 0 to 1.
+        said: called with the current measurement, and the share done, from 0 to 1.
     """
     before = torch.get_num_threads()
     made: dict[int, Kernels] = {}
@@ -74,7 +74,7 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], Non
 
 def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]], kernels: Kernels) -> None:
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
-    find_liveness(lowered)  # which tells results to take over the memory of operands
+    find_liveness(lowered)  # it lets results use the memory of operands
     sizes = Sizes(probe.symbols)
 
     def wanted(i: KernelCall) -> bool:
@@ -93,7 +93,7 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
 
 
 def tensor_of(variable: Any, probe: Probe) -> Any:
-    """Values for a variable of a probe: ids within their table, and small positive numbers for all else."""
+    """Return values for a variable of a probe: ids within their table, and small positive numbers for all else."""
     spec = variable.spec
     shape = probe.shapes.get(variable.name) or tuple(int(d) for d in spec.known_dims)
     dtype = torch_dtype(spec.known_dtype)
@@ -124,7 +124,7 @@ def _memory(large: int) -> Points:
 
 
 def _step(step: Step) -> float:
-    """What a step takes besides its kernels: that of a program with two feeds and hardly anything to compute, the call itself included."""
+    """Return the seconds of a step besides its kernels: of a program with two feeds and hardly anything to compute, the call itself included."""
     import numpy
 
     from foreshape import layer
@@ -139,7 +139,7 @@ def _step(step: Step) -> float:
 
 
 def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
-    """How much longer a call takes as one of a step, whose calls all differ, than in a row of equal ones: of each call of a step as much."""
+    """Return the extra seconds of a call among the different calls of a step, against a row of equal ones."""
     feed = {name: tensor_of(probe.program.global_block.var(name), probe).numpy() for name in probe.shapes}
     whole = _shortest(step, probe.program, feed, probe.loss)
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
@@ -149,7 +149,7 @@ def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
 
 
 def _shortest(step: Step, program: Program, feed: dict[str, Any], fetch: str) -> float:
-    """The seconds of a step, of many."""
+    """Return the seconds of a step, of many."""
     step(program, feed, fetch)
     clock = clock_for(torch.get_num_threads())
     best = float("inf")

@@ -1,4 +1,4 @@
-"""A step that was measured: when each message was started, waited for and through on each rank. Runs write it, drawings show it."""
+"""A measured step: the start, the waiting and the end of each message on each rank. Runs write it, drawings show it."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class MeasuredStep:
 
     @property
     def waits(self) -> list[tuple[float, float]]:
-        """From when to when the rank waited."""
+        """The spans of time in which the rank waited."""
         return [(m.waited, m.came) for m in self.messages]
 
     @property
     def exposed(self) -> float:
-        """Seconds in which the rank waited for messages."""
+        """Return the rank's seconds of waiting for messages."""
         return math.fsum(end - begin for begin, end in self.waits)
 
     @property
     def communicating(self) -> float:
-        """Seconds from the first to the last moment of messages that were under way."""
+        """Return the seconds with a message under way."""
         return math.fsum(end - begin for begin, end in joined((m.started, m.done) for m in self.messages))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A step of all ranks: that of a run which took the median time, of ``steps``."""
+    """A step of all ranks: the one with the median time, of ``steps``."""
 
     step: int
     steps: int
@@ -105,17 +105,17 @@ _MEASURED = document(Measured, step=count(), steps=count(), ranks=tupled(_STEP, 
 
 
 def measured_of(found: Any) -> Measured:
-    """From what a file says. Raises `FormatError` for anything that `save` would not write."""
+    """Return the measured step in a file. Raise `FormatError` for anything that `save` would not write."""
     return _MEASURED("a measured step", of_format(found, FORMAT, "a measured step"))
 
 
 def step_of(found: Any) -> MeasuredStep:
-    """The step of one rank, from JSON. Raises `FormatError` for anything else."""
+    """Return the step of one rank, from JSON. Raises `FormatError` for anything else."""
     return _STEP("the step of a rank", found)
 
 
 def joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans of time, those that overlap as one."""
+    """Return spans of time, with overlapping ones joined."""
     out: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
         if out and begin <= out[-1][1]:

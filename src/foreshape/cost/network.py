@@ -1,4 +1,4 @@
-"""What a network takes to bring messages to the ranks: bandwidth and latency of a link, and how often a collective uses it."""
+"""The time of messages on a network: bandwidth and latency of a link, and its uses by a collective."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 _DIRECT = frozenset({ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL})
-"""What goes from each rank to each other on processors, and not round."""
+"""Collectives sent directly from each rank to each other on processors, not round a ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Links between ranks, all alike.
+    """Links between ranks, all equal.
 
     Args:
-        bandwidth: bytes per second that a rank can send, and take at the same time.
-        latency: seconds until the first byte of a message is there.
-        tree: whether a sum may go by trees where that is faster than the ring, as NCCL does; gloo has the ring.
-        whole: the most bytes that a rank sends of a sum which goes whole to each other rank, in one message; where there are any, what is gathered,
-            exchanged or summed by parts goes from each rank to each other too, and not round. So it is on processors; 0: everything goes round.
-        processor: seconds that each byte sent takes the processor of the rank, which computes nothing meanwhile: where ranks use all processors
-            of their machine, and what brings their messages has none of its own. 0 where it has.
+        bandwidth: bytes per second that a rank can send and take, both at once.
+        latency: seconds until the first byte of a message arrives.
+        tree: sums may go by trees if faster than the ring, as NCCL does; gloo has the ring.
+        whole: the most bytes of a sum sent whole to each other rank, in one message. Unless 0, gathers, exchanges and sums by parts go from each rank to each
+            other too, as on processors; 0: everything goes round a ring.
+        processor: seconds of the rank's processor for each byte sent, without computing, if ranks use all processors of their machine. 0 if other processors
+            bring the messages.
         handling: seconds of that processor for each message, however small.
-        direct: bytes per second of what goes from each rank to each other, which on a machine that ranks share is not what goes round;
-            ``bandwidth`` where it is 0.
-        meeting: seconds that ranks which share processors wait for one another at each collective, however many messages it has: each is at
-            its kernels when the others come.
+        direct: bytes per second of messages from each rank to each other, different from a ring's on a shared machine; ``bandwidth`` if 0.
+        meeting: seconds that ranks with shared processors wait for one another at each collective, however many messages it has, since each is busy when the
+            others come.
     """
 
     bandwidth: float
@@ -61,7 +60,7 @@ class Network:
         cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0,
         handling: float = 0.0, direct: float = 0.0, meeting: float = 0.0,
     ) -> Network:  # fmt: skip
-        """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
+        """Return a network from words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
 
         Args:
             bandwidth, latency: those words or numbers.
@@ -70,17 +69,17 @@ class Network:
         return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling, direct, meeting)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
-        """How long a collective takes once all ranks are there.
+        """Return the seconds of a collective from the arrival of all ranks on.
 
         Args:
-            way: which collective: ``all-reduce``, ``all-gather`` ...
-            count: the bytes that one rank gives to it.
-            ranks: how many take part.
+            way: the collective: ``all-reduce``, ``all-gather`` ...
+            count: the bytes of one rank's part.
+            ranks: the number of ranks.
         """
         return self.moving(way, count, ranks) + self.waiting(way, count, ranks)
 
     def moving(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of it in which bytes move.
+        """Return its seconds of moving bytes.
 
         Args:
             way, count, ranks: as of `seconds`.
@@ -88,7 +87,7 @@ class Network:
         return self._sent(way, count, ranks) / (self.direct if self.direct and way in _DIRECT else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of it in which no bytes move.
+        """Return its seconds without moving bytes.
 
         Args:
             way, count, ranks: as of `seconds`.
@@ -100,7 +99,7 @@ class Network:
         return self.meeting + self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 
     def occupying(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of the rank's own processor that it takes, while or after it is on its way.
+        """Return its seconds of the rank's own processor, while or after it is on its way.
 
         Args:
             way, count, ranks: as of `seconds`.
@@ -126,9 +125,9 @@ class Network:
 
 
 def sent(way: str, count: float, ranks: int) -> float:
-    """The bytes that a rank sends over its link, of a collective to which each gives ``count`` bytes; rings of messages.
+    """Return the bytes that a rank sends over its link, for a collective with ``count`` bytes of each; on a ring.
 
-    A sum goes round twice, a part of it at a time: 2 (n - 1) / n of the bytes. What is gathered goes round whole: n - 1 times.
+    A sum goes round twice, a part of it at a time: 2 (n - 1) / n of the bytes. A gather goes round whole: n - 1 times.
     """
     if ranks < 2:
         return 0.0
@@ -139,7 +138,7 @@ def sent(way: str, count: float, ranks: int) -> float:
 
 
 def hops(way: str, ranks: int) -> int:
-    """How many messages of a collective follow each other."""
+    """Return the number of successive messages of a collective."""
     if ranks < 2:
         return 0
     if way in (BROADCAST, REDUCE, SCATTER, BARRIER):
@@ -148,7 +147,7 @@ def hops(way: str, ranks: int) -> int:
 
 
 def bandwidth_of(given: str | float) -> float:
-    """Bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raises `SchemaError` for anything else."""
+    """Return bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raises `SchemaError` for anything else."""
     if isinstance(given, str):
         found = _BANDWIDTH.match(given)
         if found is not None:

@@ -11,22 +11,22 @@ from foreshape.lowering import KernelCall, Lowered
 from foreshape.lowering.threads import threads_for
 
 _OTHER = ("elementwise_add", "elementwise_mul")
-"""Kinds as which one counts that was not measured: it moves its bytes."""
+"""Kinds in place of an unmeasured one: it moves its bytes."""
 _RATE = ("product addmm mm onednn", "product addmm mm")
-"""Kinds whose rate one has that multiplies and was not measured."""
+"""Kinds for the rate of an unmeasured one with products."""
 _SIDES = 3
 """The coordinates of these: the sides of a product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A kernel call with the seconds that it is predicted to take."""
+    """A kernel call with its predicted seconds."""
 
     instruction: KernelCall
     call: Call
     seconds: float
     measured: bool
-    """Whether its kind was measured, so that this is no guess from bytes and work alone."""
+    """True if its kind was measured: otherwise the time is a guess from bytes and work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StepTime:
 
     calls: list[Timed]
     besides: float
-    """Seconds for what a step does besides its kernels: taking the feeds, giving the fetches."""
+    """Seconds of a step besides its kernels: taking the feeds, giving the fetches."""
     threads: int
 
     @property
@@ -51,17 +51,17 @@ class StepTime:
 
     @property
     def guessed(self) -> float:
-        """Which part of the time is of kinds that were not measured."""
+        """Return the share of the time of unmeasured kinds."""
         total = self.seconds
         return sum(c.seconds for c in self.calls if not c.measured) / total if total else 0.0
 
 
 def predict(lowered: Lowered, values: Mapping[str, int], calibration: Calibration, threads: int | None = None) -> StepTime:
-    """The time of a lowered step.
+    """Return the time of a lowered step.
 
     Args:
-        values: of the program's symbols; what only the run tells counts as 1.
-        threads: how many a large step has; as many as were calibrated where it is left out.
+        values: of the program's symbols; unknown ones, told only by the run, count as 1.
+        threads: of a large step; by default the most calibrated.
     """
     most = threads if threads is not None else calibration.most
     count = threads_for(lowered, values, most)
@@ -76,7 +76,7 @@ def predict(lowered: Lowered, values: Mapping[str, int], calibration: Calibratio
 
 
 def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
-    """The seconds of a call whose operands were just used, other calls before it, and whether its kind was measured."""
+    """Return the seconds of a call whose operands were just used, other calls before it, and whether its kind was measured."""
     if call.kind.startswith("step "):
         return 1e-7, True
     seconds, measured = _in_a_row(call, kernels)
@@ -96,7 +96,7 @@ def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:
 
 
 class _Reuse:
-    """What was last used so long ago that it comes from memory, and not from a cache as when its kernel was measured."""
+    """The values last used so long ago that they come from memory, not from a cache as in the measurement."""
 
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
@@ -109,7 +109,7 @@ class _Reuse:
             return 0.0
         warm = self.kernels.moving(call.touched) / call.touched
         total = 0.0
-        for index, count in call.reads if not call.is_far else ():  # which is measured as a step finds it
+        for index, count in call.reads if not call.is_far else ():  # its measurement has the caches of a step
             since = self._moved - self._last.get(index, -1e18)
             if since > call.touched:
                 away = self.kernels.moving(since) / since if since < 1e17 else self.kernels.beyond(1.0)

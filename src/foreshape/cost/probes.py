@@ -1,5 +1,6 @@
-"""Small networks whose kernel calls are measured: they are described, differentiated, lowered and fused like any other, so that the kernels
-are those of real steps, in the forms in which steps call them."""
+"""Small networks with measured kernel calls. They are described, differentiated, lowered and fused like any other, so the kernels are real steps' own, in
+their usual forms.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from foreshape.program import Program, Variable, default_main_program, program_g
 from foreshape.spec import FP32
 
 HEIGHTS = (2_000, 400_000)
-"""Of tables: one that is in the cache, and one that is not."""
+"""Rows of tables: one in the cache, and one beyond it."""
 
 
 @dataclass(slots=True)
 class Probe:
-    """A training program, and what it is fed: sizes of the dense inputs, below which number ids are, lengths of sequences."""
+    """A training program, and its feeds: sizes of the dense inputs, the bound of ids, lengths of sequences."""
 
     program: Program
     loss: str
@@ -29,7 +30,7 @@ class Probe:
 
     @property
     def symbols(self) -> dict[str, int]:
-        """The values of the program's symbols."""
+        """Return the values of the program's symbols."""
         out: dict[str, int] = {}
         for name, shape in self.shapes.items():
             spec = self.program.global_block.var(name).spec
@@ -50,16 +51,16 @@ def _trained(build: Callable[[], Variable], rule: Any, **fed: Any) -> Probe:
 
 
 def _values(*shape: int) -> Variable:
-    """Values that get a gradient."""
+    """Return values with a gradient."""
     return create_parameter(shape, FP32)
 
 
 def probes(most: int, large: int) -> Iterator[Probe]:
-    """All networks.
+    """Yield all networks.
 
     Args:
         most: the multiply-adds of the largest product.
-        large: the bytes of the largest value that is moved.
+        large: the bytes of the largest moved value.
     """
     yield from _products(most)
     yield from _convolutions(most)
@@ -72,7 +73,7 @@ def probes(most: int, large: int) -> Iterator[Probe]:
 
 
 def mixed() -> Iterator[Probe]:
-    """Networks of some twenty small calls each, of which no two that follow one another are alike: all that they take is fed."""
+    """Yield networks of some twenty small calls each, no two successive ones equal, with fed operands."""
     for rows, width in ((16, 24), (48, 48), (24, 96)):
         main = Program()
         with program_guard(main, Program()):
@@ -123,7 +124,7 @@ def _convolved(batch: int, size: int, inner: int, outer: int, window: int, strid
 
 
 def _grow(large: int, least: int = 64) -> Iterator[int]:
-    """Numbers of elements up to so many bytes."""
+    """Yield numbers of elements up to so many bytes."""
     elements = least
     while 4 * elements <= large:
         yield elements

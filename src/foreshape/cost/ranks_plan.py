@@ -1,4 +1,4 @@
-"""`plan` for many ranks: what each holds, sends and waits for, before anything runs."""
+"""`plan` for many ranks: the memory, messages and waiting of each, before anything runs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MOST = 1 << 20
 
 
 class Strategy(Protocol):
-    """A pass that makes a training program one for ranks."""
+    """A pass from a training program to one for ranks."""
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
 class Trained(Protocol):
-    """What `training_program` gives."""
+    """The result of `training_program`."""
 
     @property
     def program(self) -> Program: ...
@@ -61,15 +61,15 @@ class Sent(NamedTuple):
     type: str
     way: str
     bytes: int
-    """What a rank gives to it."""
+    """The bytes of a rank's part."""
     formula: str
     on_the_link: int
-    """What a rank sends over its link for it."""
+    """The bytes that a rank sends over its link for it."""
     line: str
     starts: int
-    """The op that starts it, by its number in the program for ranks."""
+    """The number, in the program for ranks, of the op that starts it."""
     needed: int
-    """The op that waits for it."""
+    """The number of the op that waits for it."""
     ready: float
     began: float
     came: float
@@ -77,20 +77,19 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """A program that is only used: each rank runs it on its part of the examples, and nothing is sent but what the program itself sends."""
+    """A program for inference: each rank runs it on its part of the examples, and only the program's own collectives send."""
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
-        """The program as it is."""
+        """Return the program as it is."""
         return ForRanks(program, "")
 
 
 class RanksPlan:
-    """A program on many ranks by one strategy: one that trains, or, by `Inference`, one that is used. Made by `plan`.
+    """A program on many ranks by one strategy: for training, or, by `Inference`, for inference. Made by `plan`.
 
-    Sizes that count examples (``batch``, and of ragged inputs the words) are those of the whole step, which are divided over the ranks. Every
-    question takes other sizes than the plan was made with by name, ``ranks`` among them: ``plan.peak(ranks=8)``. What a rank has of what is
-    divided is an even part, rounded up; where it is known, as of sequences that are longer on one rank than on another, it is given as the first
-    argument: ``plan.peak({"batch": 32, "words": 1205})``.
+    Sizes of examples (``batch``, and for ragged inputs the words) are the whole step's, and are divided over the ranks. Every method takes other sizes than
+    the plan's by name, ``ranks`` among them: ``plan.peak(ranks=8)``. A rank's part is even, rounded up. If known, as for longer sequences on one rank, it is
+    the first argument: ``plan.peak({"batch": 32, "words": 1205})``.
     """
 
     def __init__(
@@ -103,59 +102,59 @@ class RanksPlan:
         made = strategy.apply(program, loss, None) if ungathered is None else gathered_over_ranks(strategy, ungathered, program, loss, None)
         self.program, self.loss = made.program, made.loss
         self.degree = made.degree
-        """How many ranks have the same examples, and each a part of the layers."""
+        """The number of ranks with equal examples, and a part of the layers each."""
         self.memory: Plan = plan_memory(self.program, self.loss or fetch)
-        """The memory of one rank, in which ``batch`` is what that rank has of it."""
+        """The memory of one rank, with ``batch`` its own part."""
         self._lowered: Lowered | None = None
         sparse = any(v.kind is SELECTED_ROWS for v in self.program.global_block.vars.values())
         self.messages: list[Message] = messages_of(self.program, shared_values(self._fused()) if sparse else None)
         self.shared = _shared(self.program)
-        """The symbols that count examples, which are divided over the ranks."""
+        """The symbols of examples, divided over the ranks."""
         self.sizes = dict(sizes)
         self.alternatives: list[RanksPlan] = [self]
-        """This one, and those by the other strategies that were asked for."""
+        """This plan, and the ones of the other strategies."""
 
     @property
     def name(self) -> str:
-        """The strategy, as a user writes it."""
+        """Return the strategy, as a user writes it."""
         words = type(self.strategy).__name__
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in words).lstrip("_")
 
     # --- memory
 
     def peak(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> int:
-        """The most bytes that a rank holds at once: of that with the largest part, or of one with its ``own`` sizes."""
+        """Return the most bytes held at once by the rank of the largest part, or of its ``own`` sizes."""
         return self.memory.peak(**self._own(sizes, own))
 
     def peak_formula(self) -> Formula:
-        """The same as a formula in ``ranks`` and in the sizes of the whole step."""
+        """Return the same as a formula in ``ranks`` and in the sizes of the whole step."""
         return self.memory.peak_formula().substituted(self._parts)
 
     @property
     def _parts(self) -> dict[str, Size]:
-        """What a rank has of what is divided, in the sizes of the whole step."""
+        """Return a rank's part of each divided size, in the sizes of the whole step."""
         parts = {n: _part(n, self.degree) for n in self.shared}
         return parts if self.degree == 1 else {**parts, RANKS: floordiv(symbol(RANKS), self.degree)}
 
     def peak_words(self, **sizes: int) -> str:
-        """The formula where it is short; of a long one the piece that is the largest with these sizes."""
+        """Return the formula if short, else its largest piece with these sizes."""
         formula = self.peak_formula()
         return self.shared_words(str(formula) if len(formula) <= _FEW_PIECES else formula.at(self._all(sizes)))
 
     def breakdown(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
-        """What the bytes at the peak of a rank are for."""
+        """Return the bytes at the peak of a rank by class."""
         return self.memory.breakdown(**self._own(sizes, own))
 
     @staticmethod
     def shared_words(formula: str) -> str:
-        """A formula with parts that are rounded up as a person writes them: ``ceil(batch/ranks)``."""
+        """Return a formula with its rounded up parts as a person writes them: ``ceil(batch/ranks)``."""
         return _ROUNDED_UP.sub(r"ceil(\2/ranks)", formula)
 
     def smallest(self, within: int | str, **sizes: int) -> int:
-        """The smallest number of ranks on each of which it fits.
+        """Return the smallest number of ranks with enough memory each.
 
         Raises:
-            MemoryPlanError: it fits on no number, since what every rank holds is more.
+            MemoryPlanError: no number is enough, since the undivided part of every rank is more.
         """
         limit = bytes_of(within)
 
@@ -177,18 +176,18 @@ class RanksPlan:
     # --- time
 
     def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
-        """The predicted step. Raises `FormatError` where the device is not known."""
+        """Return the predicted step. Raises `FormatError` where the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
 
     def _fused(self) -> Lowered:
-        """The calls that a rank makes."""
+        """Return the calls of a rank."""
         if self._lowered is None:
             self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
         return self._lowered
 
     def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[Sent]:
-        """The collectives of a step, in the order in which they start."""
+        """Return the collectives of a step, in the order of their start."""
         ranks, values = self._all(sizes)[RANKS], self._own(sizes, own)
         run = self.timeline(own, **sizes).run if self.device is not None else None
         out: list[Sent] = []
@@ -203,7 +202,7 @@ class RanksPlan:
         return out
 
     def sent(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
-        """The bytes that a rank gives to each type of collective in a step."""
+        """Return the bytes of a rank in each type of collective in a step."""
         out: dict[str, int] = {}
         for one in self.collectives(own, **sizes):
             out[one.type] = out.get(one.type, 0) + one.bytes
@@ -212,7 +211,7 @@ class RanksPlan:
     # --- helpers
 
     def _members(self, m: Message, ranks: int) -> int:
-        """How many ranks a message goes to."""
+        """Return the number of ranks of a message."""
         return {TENSOR: self.degree, DATA: ranks // self.degree}.get(m.ring, ranks)
 
     def _count(self, m: Message, own: Mapping[str, int]) -> int:
@@ -231,7 +230,7 @@ class RanksPlan:
         return {**found, RANKS: ranks}
 
     def _own(self, sizes: Mapping[str, int], own: Mapping[str, int] | None = None) -> dict[str, int]:
-        """The sizes of the rank with the largest part; ``ranks`` as the program has it, which is that of groups with examples of their own."""
+        """Return the sizes of the rank with the largest part; ``ranks`` as in the program: the number of groups with examples of their own."""
         values = self._all(sizes)
         ranks = values[RANKS] = values[RANKS] // self.degree
         if own is not None:
@@ -249,12 +248,12 @@ class RanksPlan:
 
 
 def _part(name: str, degree: int) -> Size:
-    """What a rank has of what is divided over groups of so many ranks."""
+    """Return a rank's part of a size divided over groups of so many ranks."""
     return ceildiv(symbol(name) * degree, symbol(RANKS))
 
 
 def _shared(program: Program) -> frozenset[str]:
-    """The symbols that count the examples, sequences or rows of what is fed."""
+    """Return the symbols of the examples, sequences or rows of the inputs."""
     out: set[str] = set()
     for v in program.global_block.vars.values():
         if is_given(v) and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
@@ -264,7 +263,7 @@ def _shared(program: Program) -> frozenset[str]:
 
 
 def loss_of(program: Program) -> str:
-    """The loss that a training program minimises. Raises `SchemaError` where it does not say."""
+    """Return the loss minimised by a training program. Raise `SchemaError` if it does not say."""
     for op in program.global_block.ops:
         if op.role & Role.LOSS and not op.role & Role.BACKWARD:
             return next(iter(op.output_names()))
@@ -290,30 +289,30 @@ def plan(
     network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
     accumulate: int = 1, lengths: Mapping[str, Sequence[int]] | None = None, **sizes: int,
 ) -> Plan | RanksPlan:  # fmt: skip
-    """What a program needs when it is run for these fetches (a saved network's own, where they are left out): memory, as numbers and as a
-    formula. For many ranks also what each sends and waits for, and how long a step takes: ``fs.plan(program, ranks=64, batch=4096)``.
+    """Return the needs of a program for these fetches (a saved network's own by default): memory, as numbers and as a formula. For many ranks also the
+    messages and waiting of each, and the time of a step: ``fs.plan(program, ranks=64, batch=4096)``.
 
-    Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
+    Without fetches or updates, the results of its last ops are planned.
 
     Args:
-        program: a program, or what `training_program` gives, which is planned as it runs: with gradients gathered and a loss scaled, if it has
-            them. It stays as it is.
+        program: a program, or a result of `training_program`, planned as it runs: with gradients gathered and a loss scaled, if it has them. It is left
+            unchanged.
         fetch: variables or names.
-        ranks: how many ranks train or use the program.
+        ranks: the number of ranks.
         within: the memory of a rank, in bytes or as "16 GiB".
-        network: the links between them; 25 Gb/s and 30 microseconds where it is left out.
-        device: a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; this machine, if it was calibrated, where it is left out.
-        threads: of a calibrated machine, how many each rank has.
-        strategies: those to choose from; the best is that with the shortest step, or the lowest peak where times are not known, of those that
-            fit. `data_parallel` where they are left out. A program without updates is used, each rank on its part of the batch.
-        loss: where the program does not say.
-        accumulate: how many batches make one update, as `train` has it. What is planned is the step of the last of them, which updates.
-        lengths: of a plan without ranks: ragged input -> the lengths of its sequences, for which it is then made, and no bound over all lengths. For
-            one rank with its own sequences plan what it runs: ``plan(ranks_plan.program, ranks_plan.loss, lengths=...)``.
-        sizes: of the whole step, which are divided over the ranks: ``batch``, and of ragged inputs the words. All others are alike on every rank.
+        network: the links between them; 25 Gb/s and 30 microseconds by default.
+        device: a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; by default this machine, if calibrated.
+        threads: of each rank, on a calibrated machine.
+        strategies: the choices, `data_parallel` by default. The best one that fits has the shortest step, or the lowest peak if times are unknown. A program
+            without updates runs inference, each rank on its part of the batch.
+        loss: if the program does not say.
+        accumulate: the batches of one update, as of `train`. The plan is of the last batch's step, with the update.
+        lengths: for a plan without ranks: ragged input -> the lengths of its sequences; the plan is exact for them, not a bound over all lengths. For one
+            rank with its own sequences plan its program: ``plan(ranks_plan.program, ranks_plan.loss, lengths=...)``.
+        sizes: the whole step's, divided over the ranks: ``batch``, and for ragged inputs the words. All others are equal on every rank.
 
     Raises:
-        MemoryPlanError: an operator that is not known here. DescriptionError: the program has mistakes, or cannot be trained by ranks so.
+        MemoryPlanError: an unknown operator. DescriptionError: the program has mistakes, or the strategies do not fit it.
     """
     ungathered: Ungathered | None = None
     if not isinstance(program, Program):

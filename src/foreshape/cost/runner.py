@@ -13,25 +13,26 @@ from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Lazy, torch
 
 LEAST = 1e-4
-"""A measurement is of so many calls that they take about so many seconds."""
+"""The seconds of a measurement: it repeats a call about so long."""
 REPEATS, FEWEST = 6, 2
 ENOUGH = 0.02
 """After so many seconds, and the fewest repeats, a call is not measured again."""
 _SWEPT = 1 << 21
-"""Elements, of four bytes, that are read before a call by rows of a table, about as much as a step reads otherwise: the caches of one processor
-hold none of the rows then. Ids are skewed, so that a larger cache has many of them."""
+"""Elements, of four bytes, read before a call on rows of a table, about as many as a step reads otherwise. Then a processor's caches hold none of the rows.
+Ids are skewed, so a larger cache has many of them.
+"""
 
 
 def timed_calls(
     lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
 ) -> Iterator[tuple[KernelCall, float]]:
-    """Run a block, and for each instruction that is wanted give the seconds that a call takes in a row of equal ones.
+    """Run a block, and yield each wanted instruction with the seconds of a call in a row of equal ones.
 
-    One that uses up what another has kept for it, as the gradient of a recurrent network does, is measured after all that come before it have
-    run again; and so is one that is ``far``, when something else has been read.
+    A call that uses up kept values of another, as a recurrent gradient does, is measured after all earlier calls have run again. A ``far`` call is measured
+    after reads of other memory.
 
     Args:
-        given: the tensors of feeds and of what the scope holds; offsets under ``name@LOD``.
+        given: the tensors of feeds and of the scope; offsets under ``name@LOD``.
     """
     values: dict[str, Any] = {repr(v): given[v.name] for v in (*lowered.feeds, *lowered.persistables)}
     values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
@@ -63,7 +64,7 @@ def timed_calls(
 
 
 def _keep(values: dict[str, Any], i: KernelCall, made: Any) -> None:
-    """Take what a call gave."""
+    """Store the results of a call."""
     for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
         if at not in i.in_place:
             _put(values, result, value)
@@ -78,7 +79,7 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
 
 
 def _function(i: KernelCall, values: Mapping[str, Any]) -> FunctionType:
-    """A call as the step makes it, without arguments."""
+    """Return a call as the step makes it, without arguments."""
     names: dict[str, Any] = {}
 
     def name(n: str, value: Any) -> str:
@@ -91,7 +92,7 @@ def _function(i: KernelCall, values: Mapping[str, Any]) -> FunctionType:
 
 
 def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:
-    """The shortest time of a call after another that is not timed."""
+    """Return the shortest time of a call after another, untimed one."""
     clock = clock_for(torch.get_num_threads())
     best, until = float("inf"), clock() + ENOUGH
     for repeat in range(REPEATS):
@@ -105,7 +106,7 @@ def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:
 
 
 def _in_a_row(call: Callable[[], Any]) -> float:
-    """The shortest time of a call: what else the machine does only adds to it."""
+    """Return the shortest time of a call: the machine's other work only adds to it."""
     clock = clock_for(torch.get_num_threads())
     began = clock()
     call()
@@ -124,11 +125,11 @@ def _in_a_row(call: Callable[[], Any]) -> float:
 
 
 def clock_for(threads: int) -> Callable[[], float]:
-    """What tells how long kernels on so many threads take: of one, the time that the thread runs, which others do not take from it."""
+    """Return the clock of kernels on so many threads: for one, the thread's own running time, free of others."""
     return thread_time if threads == 1 else perf_counter
 
 
 def offsets(lengths: Any) -> Offsets:
-    """Offsets of one level for sequences of these lengths."""
+    """Return offsets of one level for sequences of these lengths."""
     ends = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
     return Offsets([ends])

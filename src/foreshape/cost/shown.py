@@ -1,4 +1,4 @@
-"""What a prompt and a notebook show of a plan for ranks: short, whatever the formula is."""
+"""The short form of a plan for ranks at a prompt and in a notebook, for any formula."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WIDTH: Final = 160
 
 
 def heading(plan: RanksPlan) -> str:
-    """The strategy and the sizes of the whole step."""
+    """Return the strategy and the sizes of the whole step."""
     given = ", ".join(f"{escape(n)} = {v:,}" for n, v in plan.sizes.items())
     return cut(f"RanksPlan: {plan.name}" + (f", {given}" if given else ""), _WIDTH)
 
 
 def rows(plan: RanksPlan) -> list[tuple[str, str]]:
-    """What can be said in a line each: the peak, what is sent, the time, the other strategies. Of sizes that are missing, that they are."""
+    """Return the facts of a line each: the peak, the messages, the time, the other strategies; or the missing sizes."""
     out: list[tuple[str, str]] = []
     try:
         peak, found = plan.peak(), plan.collectives()
@@ -40,11 +40,11 @@ def rows(plan: RanksPlan) -> list[tuple[str, str]]:
 
 
 def text(plan: RanksPlan) -> str:
-    """A plan at a prompt."""
+    """Return a plan at a prompt."""
     lines = [heading(plan), *(f"  {name} {words}" for name, words in rows(plan))]
     return "\n".join(cut(line, _WIDTH) for line in [*lines, *(f"  {line}" for line in peak_lines(plan.peak_formula(), plan.shared_words))])
 
 
 def html(plan: RanksPlan) -> str:
-    """A plan in a notebook."""
+    """Return a plan in a notebook."""
     return card(heading(plan), markup_table(("", ""), rows(plan)), preformatted("\n".join(peak_lines(plan.peak_formula(), plan.shared_words))))

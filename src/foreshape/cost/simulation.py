@@ -1,4 +1,4 @@
-"""Training on more ranks than there are at hand: steps run through the event queue, with stragglers, and what holds them up is named."""
+"""Training on more ranks than at hand: steps run through the event queue, with stragglers, and the bottleneck is named."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NUMBERS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _EVENTS = 400_000
 """About so many events there are in all steps of one number of ranks."""
 _SMALL = 0.05
-"""What holds a step up by less than this part of it is not worth a word."""
+"""The least share of a step for a bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """Random slowdowns: every stretch of computing takes up to ``jitter`` longer (exponentially distributed, this on average), and in a step a
-    rank is slow with the probability ``share``: all that it computes takes ``times`` as long."""
+    """Random slowdowns: every stretch of computing takes up to ``jitter`` longer (exponentially distributed, this on average). In a step a rank is slow with
+    the probability ``share``: all its computing takes ``times`` as long.
+    """
 
     jitter: float = 0.02
     share: float = 0.001
@@ -47,12 +48,11 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a number of ranks comes to.
+    """The outcome of a number of ranks.
 
-    ``seconds``: of a step, on average over the simulated ones. ``efficiency``: how many examples a rank does in a second, of those that one rank
-    alone does, or one group of ranks that divide layers. ``computing``, ``bandwidth``, ``latency``, ``waiting``: where the seconds go: to
-    kernels, to bytes and to messages that are waited for, to slow ranks. ``peak``: bytes of a rank; ``fits``: whether it has them (None where
-    nobody says what it has).
+    ``seconds``: of a step, on average over the simulated ones. ``efficiency``: a rank's examples in a second, as a share of one rank alone, or of one group
+    of ranks with divided layers. ``computing``, ``bandwidth``, ``latency``, ``waiting``: the seconds of kernels, of waiting for bytes and for messages, and
+    of waiting for slow ranks. ``peak``: bytes of a rank; ``fits``: True if it has them (None if its memory is unknown).
     """
 
     ranks: int
@@ -71,7 +71,7 @@ class Point:
 
     @property
     def bottleneck(self) -> str:
-        """What holds it up, in words."""
+        """Return the bottleneck, in words."""
         if self.fits is False:
             return "memory"
         most = max(("bandwidth", self.bandwidth), ("latency", self.latency), ("stragglers", self.waiting), key=lambda pair: pair[1])
@@ -85,11 +85,11 @@ def simulate(
     """Simulate steps of a plan on other numbers of ranks.
 
     Args:
-        batch: of the whole step, the same for every number; the ranks' parts get smaller.
-        batch_per_rank: of each rank, so that the whole step's grows. One of the two.
+        batch: of the whole step, equal for every number; the ranks' parts get smaller.
+        batch_per_rank: of each rank, so the whole step's grows. Give one of the two.
         within: the memory of a rank.
-        stragglers: the usual ones where they are left out.
-        steps: how many are simulated of each number, at most.
+        stragglers: the usual ones by default.
+        steps: the most simulated steps of each number.
     """
     if (batch is None) == (batch_per_rank is None):
         raise SchemaError("give batch, which is divided over the ranks, or batch_per_rank")
@@ -126,7 +126,7 @@ def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps
 
 
 def coarse(items: Sequence[Item], most: int) -> list[Item]:
-    """The same with computing in a row as one item, and at most about so many items: short stretches are put together with the next."""
+    """Return the same with computing in a row as one item, and at most about so many items: short stretches are put together with the next."""
     out = list(items)
     least = 0.0
     while len(out) > most:
@@ -150,7 +150,7 @@ def coarse(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def _shares(plan: RanksPlan, found: Timeline) -> tuple[float, float]:
-    """Of the seconds that a rank waits for messages, those that bytes take and those that latency takes."""
+    """Split a rank's seconds of waiting for messages into bytes' and latency's."""
     sent = list(zip(plan.messages, found.counts, found.members, strict=True))
     moving = fsum(plan.network.moving(m.way, count, ranks) for m, count, ranks in sent)
     waiting = fsum(plan.network.waiting(m.way, count, ranks) for m, count, ranks in sent)

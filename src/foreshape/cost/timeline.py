@@ -18,8 +18,8 @@ from foreshape.lowering import Lowered
 class Timeline:
     """The predicted step of one rank.
 
-    ``items``: what the rank does, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each;
-    ``members``: how many ranks each goes to.
+    ``items``: the rank's work, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each; ``members``: the number of
+    ranks of each.
     """
 
     step: StepTime
@@ -31,38 +31,38 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """The whole step."""
+        """Return the whole step."""
         return self.run.seconds
 
     @property
     def computing(self) -> float:
-        """Seconds of kernels, and of what a step does besides."""
+        """Return the seconds of kernels, and of the rest of a step."""
         return self.step.seconds
 
     @property
     def communicating(self) -> float:
-        """Seconds in which messages are on the links."""
+        """Return the seconds with messages on the links."""
         return sum(self.durations)
 
     @property
     def exposed(self) -> float:
-        """Seconds in which the rank waits for messages."""
+        """Return the rank's seconds of waiting for messages."""
         return self.run.waited[0]
 
     @property
     def hidden(self) -> float:
-        """Which part of the communication passes while the rank computes."""
+        """Return the share of the communication that passes while the rank computes."""
         return max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 1.0
 
 
 def timeline(
     lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network
 ) -> Timeline:
-    """Predict a step on ranks none of which is slow.
+    """Predict a step on ranks of equal speed.
 
     Args:
-        values: of the symbols, each rank's part of what is divided.
-        members: for each message, how many ranks it goes to.
+        values: of the symbols, each rank's part of divided ones.
+        members: for each message, its number of ranks.
     """
     step = step_time(lowered, values, device)
     sizes = Sizes(dict(values))
@@ -74,10 +74,10 @@ def timeline(
 
 
 def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[float]) -> list[Item]:
-    """A step as computing, starting messages and waiting for them. What computes in a row is one item.
+    """Return a step as computing, starting messages and waiting for them. Successive computing is one item.
 
     Args:
-        occupied: for each message the seconds that it takes from the rank's computing, where that does not wait for it anyway.
+        occupied: for each message its seconds of the rank's computing, unless the rank waits for it anyway.
     """
     started: dict[int, list[int]] = {}
     for at, m in enumerate(messages):

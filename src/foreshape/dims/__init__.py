@@ -1,10 +1,10 @@
 """Arithmetic over dimensions: a dim is an ``int`` or a `Dim`, a symbolic expression over named symbols.
 
-A `Dim` is a polynomial with integer coefficients over atoms; an atom is a symbol, or a floor division, modulo, minimum,
-maximum or broadcast that does not reduce to a polynomial. Expressions are kept in one normal form and interned, so that equal
-expressions are the same object and are compared by identity. Symbols stand for sizes: integers of at least zero.
+A `Dim` is a polynomial with integer coefficients over atoms. An atom is a symbol, or a floor division, modulo, minimum, maximum or broadcast without a
+polynomial form. Expressions are kept in one normal form and interned: equal expressions are the same object and are compared by identity. Symbols stand for
+sizes: integers of at least zero.
 
-Questions (`equal`, `less_equal`) have three answers: True, False and None, which says that it depends on the symbols.
+Questions (`equal`, `less_equal`) have three answers: True, False, and None if it depends on the symbols.
 """
 
 from __future__ import annotations

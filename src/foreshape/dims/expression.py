@@ -29,7 +29,7 @@ MAX_NAME = 512
 
 
 class Atom:
-    """What a polynomial is over: a symbol (``op == ""``), or ``op`` in ``// % min max broadcast`` applied to ``args``."""
+    """A factor in a polynomial: a symbol (``op == ""``), or ``op`` in ``// % min max broadcast`` applied to ``args``."""
 
     __slots__ = ("__weakref__", "args", "depth", "name", "op", "order", "stands_for", "text")
 
@@ -42,9 +42,9 @@ class Atom:
         """Orders the factors of a term; no two atoms have the same."""
         self.depth = 0 if not op else 1 + max(_depth(a) for a in args)
         self.stands_for: str | None = None
-        """For a symbol that replaced an expression past the limits: how that expression began."""
+        """For a symbol in place of an expression past the limits: the beginning of the expression."""
         self.text = symbol_text(name) if not op else name if op in CALLED or (name[-1] == ")" and isinstance(args[-1], int)) else f"({name})"
-        """How it is written as a factor."""
+        """Its text as a factor."""
 
     def __repr__(self) -> str:
         return self.text
@@ -56,14 +56,14 @@ class Dim:
     __slots__ = ("__weakref__", "_bounds", "_symbols", "_text", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
-    """In their order, in which a constant is the last one."""
+    """In order, a constant last."""
 
     def __new__(cls) -> Dim:
         raise TypeError("make a Dim with symbol(name) and arithmetic")
 
     @property
     def text(self) -> str:
-        """How it is written: most sizes are on the way to another one, and never are."""
+        """Return its text, made late: most sizes are on the way to another one, and need none."""
         try:
             return self._text
         except AttributeError:
@@ -141,7 +141,7 @@ _symbols: WeakValueDictionary[str, Dim] = WeakValueDictionary()
 
 
 def symbol(name: str) -> Dim:
-    """The size called ``name``; the same object each time.
+    """Return the size called ``name``; the same object each time.
 
     Raises:
         ShapeError: the name is empty or longer than 512 characters.
@@ -156,23 +156,23 @@ def symbol(name: str) -> Dim:
 
 
 def symbol_after(name: str) -> Dim:
-    """The size named after a variable or its axis, whose name may be longer than a symbol's."""
+    """Return the size named after a variable or its axis, whose name may be longer than a symbol's."""
     return symbol(name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 40]}~{_digest((name,))}")
 
 
 def is_symbol(dim: Size) -> bool:
-    """Whether ``dim`` is one bare symbol."""
+    """Return True if ``dim`` is one bare symbol."""
     return symbol_name(dim) is not None
 
 
 def symbol_name(dim: Size) -> str | None:
-    """The name of the one bare symbol that ``dim`` is; None where it is something else."""
+    """Return the name of ``dim`` if it is one bare symbol, else None."""
     atom = only_atom(dim)
     return atom.name if atom is not None and not atom.op else None
 
 
 def only_atom(size: Size) -> Atom | None:
-    """The atom that ``size`` is, where it is just one."""
+    """Return the atom of ``size`` if it is just one, else None."""
     if isinstance(size, int) or len(size.terms) != 1:
         return None
     (m, c) = size.terms[0]
@@ -180,7 +180,7 @@ def only_atom(size: Size) -> Atom | None:
 
 
 def floordiv(a: Size, b: Size) -> Size:
-    """``a // b``, rounded down. Raises `ShapeError` where ``b`` is zero."""
+    """Return ``a // b``, rounded down. Raises `ShapeError` where ``b`` is zero."""
     if isinstance(b, int):
         if b == 0:
             raise ShapeError(f"division by zero: {a} // 0")
@@ -217,7 +217,7 @@ def floordiv(a: Size, b: Size) -> Size:
 
 
 def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
-    """``left // b``, where ``left`` is the sum of ``rest``, no whole multiple of ``b`` can leave the division, and ``b`` is above 1."""
+    """Return ``left // b``. ``left`` is the sum of ``rest``, no whole multiple of ``b`` can leave the division, and ``b`` is above 1."""
     common = gcd(b, *[c for m, c in rest.items() if m])
     if common > 1:  # (4*x + 3) // 6 == (2*x + 1) // 3
         return floordiv(of_terms({m: c // common for m, c in rest.items()}), b // common)
@@ -230,7 +230,7 @@ def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
 
 
 def mod(a: Size, b: Size) -> Size:
-    """``a - b * (a // b)``. Raises `ShapeError` where ``b`` is zero."""
+    """Return ``a - b * (a // b)``. Raises `ShapeError` where ``b`` is zero."""
     if isinstance(b, int):
         if b == 0:
             raise ShapeError(f"division by zero: {a} % 0")
@@ -254,7 +254,7 @@ def mod(a: Size, b: Size) -> Size:
 
 
 def checked(value: int) -> int:
-    """``value``. Raises `ShapeError` where it does not fit a 64-bit integer."""
+    """Return ``value``. Raises `ShapeError` where it does not fit a 64-bit integer."""
     if not INT64_MIN <= value <= INT64_MAX:
         shown = value if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
         raise ShapeError(f"{shown} does not fit a 64-bit integer")
@@ -269,7 +269,7 @@ def _depth(a: Size) -> int:
 
 
 def _plus_number(terms: tuple[tuple[Monomial, int], ...], number: int) -> Size:
-    """The sum of terms of a size, in their order, and a number."""
+    """Return the sum of terms of a size, in their order, and a number."""
     m, c = terms[-1]
     if not m:
         terms, number = terms[:-1], c + number
@@ -289,7 +289,7 @@ def _term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, str]]]
 
 
 def of_terms(terms: Mapping[Monomial, int]) -> Size:
-    """The size that is the sum of these products, each times its factor."""
+    """Return the sum of these products, each times its factor."""
     kept = [(m, c) for m, c in terms.items() if c]
     if not kept:
         return 0
@@ -301,7 +301,7 @@ def of_terms(terms: Mapping[Monomial, int]) -> Size:
 
 
 def _of_ordered(key: tuple[tuple[Monomial, int], ...]) -> Dim:
-    """The size that is the sum of these products in their order, of which one at least is of a symbol."""
+    """Return the sum of these products in their order, with at least one symbol."""
     found = _dims.get(key)
     if found is not None:
         return found
@@ -322,7 +322,7 @@ def _of_ordered(key: tuple[tuple[Monomial, int], ...]) -> Dim:
 
 
 def replacement(text: Iterable[str], low: int | None) -> Dim:
-    """A symbol that stands for an expression past the limits, named by its text, so that equals stay equal."""
+    """Return a symbol in place of an expression past the limits, named by its text, so equals stay equal."""
     pieces = list(text)
     name = ("size_" if low is not None and low >= 0 else SIGNED) + _digest(pieces)
     atom = _atom("", name, ())
@@ -344,14 +344,14 @@ def _atom(op: str, name: str, args: tuple[Size, ...]) -> Atom:
 
 
 def of_atom(atom: Atom) -> Dim:
-    """The size that is just this atom."""
+    """Return the size of just this atom."""
     made = of_terms({(atom,): 1})
     assert isinstance(made, Dim)
     return made
 
 
 def compound(op: str, args: tuple[Size, ...]) -> Size:
-    """``op`` of ``args``, which has no simpler form."""
+    """Return ``op`` of ``args`` without a simpler form."""
     for a in args:
         if isinstance(a, int):
             checked(a)
@@ -363,7 +363,7 @@ def compound(op: str, args: tuple[Size, ...]) -> Size:
 
 
 def _rounded_up(a: Size, b: Size) -> str | None:
-    """The text of ``a // b`` where it is that of a division that rounds up: ``(x + 3) // 4`` is ``ceil(x / 4)``."""
+    """Return the text of ``a // b`` if it is a division rounded up: ``(x + 3) // 4`` is ``ceil(x / 4)``."""
     if isinstance(b, int) and isinstance(a, Dim) and b == a.terms[-1][1] + 1 and not a.terms[-1][0]:
         rest = a.text.removesuffix(f" + {b - 1}")
         return f"ceil({rest} / {b})" if len(a.terms) == 2 else f"ceil(({rest}) / {b})"
@@ -378,9 +378,9 @@ def _grouped(a: Size) -> str:
 
 
 def _divide_by_monomial(a: Size, b: Dim) -> Size | None:
-    """``a / b`` where ``b`` is one term that divides every term of ``a``, else None.
+    """Return ``a / b`` if ``b`` is one term that divides every term of ``a``, else None.
 
-    The quotient is the polynomial's; it is what a reshape means by the rest of the elements, also where ``b`` is zero.
+    The quotient is the polynomial's: the rest of the elements for a reshape, also if ``b`` is zero.
     """
     if len(b.terms) != 1 or isinstance(a, int):
         return None

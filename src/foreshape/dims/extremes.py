@@ -1,4 +1,4 @@
-"""The smallest and the largest of sizes, and the one to which they broadcast."""
+"""The smallest and the largest of sizes, and their broadcast."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from foreshape.dims.questions import bounds, equal, less_equal
 
 
 def minimum(*sizes: Size) -> Size:
-    """The smallest of one or more sizes."""
+    """Return the smallest of one or more sizes."""
     return _extreme("min", sizes)
 
 
 def maximum(*sizes: Size) -> Size:
-    """The largest of one or more sizes."""
+    """Return the largest of one or more sizes."""
     return _extreme("max", sizes)
 
 
 @lru_cache(1 << 12)
 def broadcast(*sizes: Size) -> Size:
-    """The size to which sizes broadcast that are equal or 1 (see `broadcasts`): the one that is not 1, where there is one.
+    """Return the broadcast of sizes that are equal or 1 (see `broadcasts`): the one other than 1, if any.
 
-    Of numbers that do not fit it is the largest; whoever needs that they fit asks first, or leaves a guard.
+    Of numbers that do not broadcast it is the largest; a caller that needs a broadcast asks first, or leaves a guard.
     """
     group: dict[Size, None] = {}
     for given in sizes:
@@ -46,9 +46,9 @@ def broadcast(*sizes: Size) -> Size:
 
 
 def no_less(*sizes: Size) -> Size:
-    """A polynomial that is at least as large as each of some sizes: of each product of symbols the largest coefficient.
+    """Return a polynomial at least as large as each of some sizes: of each product of symbols the largest coefficient.
 
-    It is the largest of them where one has all the largest coefficients, and shorter than their `maximum` where none has.
+    It is the largest of them if one has all the largest coefficients, and otherwise shorter than their `maximum`.
     """
     out: dict[Monomial, int] = {}
     for size in sizes:
@@ -58,7 +58,7 @@ def no_less(*sizes: Size) -> Size:
 
 
 def reaches(size: Size, least: int) -> Size:
-    """1 where a size that is not negative is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
+    """Return 1 if a size of at least 0 is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
     if isinstance(size, Dim) and len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
         size, least = of_terms({monomial: 1}), -(-least // coefficient)
@@ -68,7 +68,7 @@ def reaches(size: Size, least: int) -> Size:
 
 
 def apply(op: str, args: tuple[Size, ...]) -> Size:
-    """``op`` in ``// % min max broadcast`` of ``args``."""
+    """Return ``op`` in ``// % min max broadcast`` of ``args``."""
     if op == "//":
         return floordiv(args[0], args[1])
     if op == "broadcast":
@@ -78,7 +78,7 @@ def apply(op: str, args: tuple[Size, ...]) -> Size:
 
 @lru_cache(1 << 12)
 def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
-    group: dict[Size, int] = {}  # each argument, and which of the sizes it came with: those of one are compared already
+    group: dict[Size, int] = {}  # each argument, and the size that it came with: arguments of one size are compared already
     numbers: list[int] = []
     for at, given in enumerate(sizes):
         atom = only_atom(given)

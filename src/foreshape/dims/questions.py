@@ -1,4 +1,4 @@
-"""Questions about sizes: between which numbers they lie, and whether they are equal."""
+"""Questions about sizes: their bounds, and their equality."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from foreshape.dims.expression import Atom, Monomial, Size
 
 SIGNED = "signed_size_"
-"""How the name of a symbol begins that stands for an expression which may be negative."""
+"""The prefix of symbols in place of possibly negative expressions."""
 
 
 def equal(a: Size, b: Size) -> bool | None:
-    """Whether ``a == b``: True, False, or None where it depends on the symbols."""
+    """Return ``a == b``: True, False, or None if it depends on the symbols."""
     if a is b:
         return True
     if isinstance(a, int) and isinstance(b, int):
@@ -36,7 +36,7 @@ def equal(a: Size, b: Size) -> bool | None:
 
 
 def less_equal(a: Size, b: Size) -> bool | None:
-    """Whether ``a <= b``: True, False, or None where it depends on the symbols."""
+    """Return ``a <= b``: True, False, or None if it depends on the symbols."""
     low, high = bounds_of_terms(_difference(b, a))
     if low is not None and low >= 0:
         return True
@@ -44,13 +44,13 @@ def less_equal(a: Size, b: Size) -> bool | None:
 
 
 def broadcasts(a: Size, b: Size) -> bool | None:
-    """Whether ``a`` and ``b`` are equal or one of them is 1: True, False, or None where it depends on the symbols."""
+    """Return True if ``a`` and ``b`` are equal or one of them is 1, False if not, or None if it depends on the symbols."""
     answers = (equal(a, b), equal(a, 1), equal(b, 1))
     return True if True in answers else None if None in answers else False
 
 
 def _difference(a: Size, b: Size) -> list[tuple[Monomial, int]]:
-    """The terms of ``a - b``, of which no size is made, since nothing but a question is asked of it."""
+    """Return the terms of ``a - b``, without making a size of them: they only answer a question."""
     out: dict[Monomial, int] = {(): a} if isinstance(a, int) else dict(a.terms)
     for m, c in (((), b),) if isinstance(b, int) else b.terms:
         out[m] = out.get(m, 0) - c
@@ -58,7 +58,7 @@ def _difference(a: Size, b: Size) -> list[tuple[Monomial, int]]:
 
 
 def bounds(a: Size) -> tuple[int | None, int | None]:
-    """The least and the greatest value that ``a`` can take; None where there is none, or none was found."""
+    """Return the least and the greatest value of ``a``; None for no bound, or none found."""
     if isinstance(a, int):
         return a, a
     try:
@@ -69,7 +69,7 @@ def bounds(a: Size) -> tuple[int | None, int | None]:
 
 
 def bounds_of_terms(terms: Iterable[tuple[Monomial, int]]) -> tuple[int | None, int | None]:
-    """The `bounds` of a polynomial, found term by term."""
+    """Return the `bounds` of a polynomial, found term by term."""
     low: int | None = 0
     high: int | None = 0
     for m, c in terms:

@@ -1,4 +1,4 @@
-"""Reading a size from its text, which is also how it is pickled."""
+"""The reader of a size from its text, also used for pickling."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foreshape.errors import ShapeError
 
 _TOKEN = re.compile(r'\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_.@]*)|("(?:[^"\\]|\\.)*")|(//|[-+*%(),/]))')
 MAX_TEXT = 8192
-"""The longest text that `parse` takes, in characters."""
+"""The longest text for `parse`, in characters."""
 
 
 def parse(text: str) -> Size:
-    """The size that ``text`` writes, such as ``2*batch*words + 1``; the inverse of ``str``.
+    """Return the size of a text, such as ``2*batch*words + 1``; the inverse of ``str``.
 
     Raises:
-        ShapeError: the text is not a size, is longer than `MAX_TEXT`, or is nested too deeply.
+        ShapeError: the text is no size, is longer than `MAX_TEXT`, or is nested too deeply.
     """
     if len(text) > MAX_TEXT:
         raise ShapeError(f"a size of {len(text)} characters is longer than the {MAX_TEXT} that are read")
@@ -114,7 +114,7 @@ class _Reader:
         raise ShapeError(f"{self.text!r} is not a size: {token!r} was not expected")
 
     def rounded_up(self, depth: int) -> Size:
-        """The rest of ``ceil(a / b)``."""
+        """Return the rest of ``ceil(a / b)``."""
         self.next()
         a = self.sum(depth + 1)
         marks = [self.next()]

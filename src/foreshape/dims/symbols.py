@@ -1,4 +1,4 @@
-"""The symbols of sizes: which there are, and putting sizes in their place."""
+"""The symbols of sizes, and the substitution of sizes for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.errors import ShapeError
 
 
 def symbols_of(a: Size) -> set[str]:
-    """The names of the symbols that ``a`` depends on."""
+    """Return the names of the symbols in ``a``."""
     return set(_names(a))
 
 
@@ -25,7 +25,7 @@ def _names(a: Size) -> frozenset[str]:
 
 
 def broadcast_symbols(a: Size) -> set[str]:
-    """The names of the symbols that stand in the broadcasts of ``a`` by themselves."""
+    """Return the names of the bare symbols in the broadcasts of ``a``."""
     atoms = [atom for m, _ in a.terms for atom in m] if isinstance(a, Dim) else []
     return {inner.name for atom in atoms if atom.op == "broadcast" for x in atom.args if (inner := only_atom(x)) is not None and not inner.op}
 
@@ -44,7 +44,7 @@ def _symbol_atoms(a: Size) -> Iterator[Atom]:
 
 
 def substitute(a: Size, values: Mapping[str, Size]) -> Size:
-    """``a`` with symbols replaced by sizes; symbols that ``values`` lacks stay.
+    """Return ``a`` with symbols replaced by sizes; symbols not in ``values`` stay.
 
     Raises:
         ShapeError: a division by zero, or a result past a 64-bit integer.
@@ -65,7 +65,7 @@ def substitute(a: Size, values: Mapping[str, Size]) -> Size:
 
 
 def evaluate(a: Size, values: Mapping[str, int]) -> int:
-    """``a`` as a number.
+    """Return ``a`` as a number.
 
     Raises:
         ShapeError: a symbol has no value, a division by zero, or a result past a 64-bit integer.
@@ -79,7 +79,7 @@ def evaluate(a: Size, values: Mapping[str, int]) -> int:
 
 
 def _number(a: Dim, values: Mapping[str, int]) -> int:
-    """The same without making sizes on the way. Raises `KeyError` for a symbol without a value."""
+    """Return the same without making sizes on the way. Raises `KeyError` for a symbol without a value."""
     out = 0
     for m, term in a.terms:
         for atom in m:
@@ -95,6 +95,6 @@ def _number(a: Dim, values: Mapping[str, int]) -> int:
 
 
 def explain_symbols(a: Size) -> list[str]:
-    """For each symbol in ``a`` that replaced an expression past the limits: what it stands for."""
+    """Return the meaning of each symbol in ``a`` in place of an expression past the limits."""
     found = {s.name: s.stands_for for s in _symbol_atoms(a) if s.stands_for}
     return [f"{name} stands for a size that is too long to keep: {text}" for name, text in sorted(found.items())]

@@ -1,4 +1,4 @@
-"""How sizes are written."""
+"""The text of sizes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from foreshape.dims.expression import Monomial
 
 CALLED = ("min", "max", "broadcast")
-"""The operations that are written as calls."""
+"""The operations written as calls."""
 _RESERVED = (*CALLED, "ceil")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*\Z")
 
 
 def symbol_text(name: str) -> str:
-    """How a symbol is written: a plain name as it is, another one in quotes."""
+    """Return the text of a symbol: a plain name as it is, another one in quotes."""
     if _PLAIN_NAME.match(name) and name not in _RESERVED:
         return name
     return json.dumps(name).replace(";", "\\u003b").replace("\x7f", "\\u007f")  # a file separates sizes with semicolons
 
 
 def term_text(term: tuple[Monomial, int]) -> Iterator[str]:
-    """A term with its sign, in pieces."""
+    """Yield a term with its sign, in pieces."""
     m, c = term
     yield " - " if c < 0 else " + "
     size = abs(c)
@@ -37,7 +37,7 @@ def term_text(term: tuple[Monomial, int]) -> Iterator[str]:
 
 
 def text_of_terms(terms: tuple[tuple[Monomial, int], ...]) -> str:
-    """A polynomial."""
+    """Return a polynomial."""
     if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and terms[0][0][0].op in ("//", "%"):
         return terms[0][0][0].name
     out = "".join([part for term in terms for part in term_text(term)])

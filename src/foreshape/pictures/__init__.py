@@ -1,4 +1,4 @@
-"""What looking at things is made of: words for numbers, markup that escapes whatever it is given, layered drawings. It knows no programs."""
+"""The parts of views: words for numbers, markup that escapes its texts, layered drawings. They know no programs."""
 
 from foreshape.pictures.markup import Markup, escape, folded, markup_table, tag
 from foreshape.pictures.picture import Picture

@@ -13,7 +13,7 @@ _INK, _FILL = "#3b6ea8", "#c9d9ea"
 
 
 def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]]:
-    """At most so many columns of values: the place of the first, the least and the largest of each; what is no number is left out."""
+    """Return at most so many columns of values: the place of the first, the least and the largest of each; values that are no numbers are left out."""
     count = len(values)
     each = max(1, math.ceil(count / most))
     out: list[tuple[int, float, float]] = []
@@ -25,8 +25,9 @@ def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]
 
 
 def drawn_points(values: Sequence[float | None], most: int = 600) -> tuple[list[int], list[float | None]]:
-    """The places and values of at most so many points of a line, for a drawing in which more could not be told apart: of a long one the least
-    and the largest of each stretch, as they follow each other."""
+    """Return the places and values of at most so many points of a line, as many as a drawing can show. Of a long line they are the least and the largest of
+    each stretch, in their order.
+    """
     count = len(values)
     if count <= most:
         return list(range(count)), list(values)
@@ -41,8 +42,9 @@ def drawn_points(values: Sequence[float | None], most: int = 600) -> tuple[list[
 
 def line_chart(values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False,
                words: Callable[[float], str] = "{:.4g}".format) -> Markup:  # fmt: skip
-    """A line over the places of its values, with the largest and the least (in ``words``) at the side; what falls to a fiftieth, on a scale of
-    logarithms."""
+    """Return a line over the places of its values, with the largest and the least (in ``words``) at the side. A fall to a fiftieth is drawn on a scale of
+    logarithms.
+    """
     columns = thinned(values, width // 2)
     if not columns:
         return Markup("")

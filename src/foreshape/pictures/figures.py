@@ -17,21 +17,21 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
 
 
 def short_count(value: int | float | None) -> str:
-    """``999``, ``25.6M``, ``1.02G``; ``?`` where it is not known, nothing for 0."""
+    """Return ``999``, ``25.6M``, ``1.02G``; ``?`` where it is not known, nothing for 0."""
     if value is None:
         return "?"
     return "".join(_scaled(value, 1000, _COUNTS)) if value else ""
 
 
 def short_bytes(value: int | float | None) -> str:
-    """``512B``, ``97.5MiB``; ``?`` where it is not known, nothing for 0."""
+    """Return ``512B``, ``97.5MiB``; ``?`` where it is not known, nothing for 0."""
     if value is None:
         return "?"
     return "".join(_scaled(value, 1024, _BYTES)) if value else ""
 
 
 def share(part: int | float | None, whole: int | float) -> str:
-    """``12%``; ``<1%`` of what is more than nothing."""
+    """Return a percentage, as ``12%``; ``<1%`` for little more than nothing."""
     if not part or not whole:
         return ""
     percent = 100 * part / whole
@@ -39,5 +39,5 @@ def share(part: int | float | None, whole: int | float) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """``1 op``, ``1,200 ops``."""
+    """Return ``1 op``, ``1,200 ops``."""
     return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -1,9 +1,9 @@
-"""Boxes with arrows in layers: an arrow goes from a layer to one below it, and arrows cross as seldom as a few sweeps can make it.
+"""Boxes with arrows in layers: an arrow goes from a layer to one below it, and a few sweeps keep crossings rare.
 
-The steps are those of Sugiyama, Tagawa and Toda, "Methods for visual understanding of hierarchical system structures", 1981: ranks by the
-longest path, points for arrows that pass ranks, an order in each rank by the mean place of the neighbours, then places. An arrow that
-passes ranks shares its line with the others of its source. Places are those that are nearest to the neighbours' in squares while the order
-is kept, found by pooling adjacent violators (Ayer and others, 1955). The same boxes and arrows give the same drawing.
+The steps are those of Sugiyama, Tagawa and Toda, "Methods for visual understanding of hierarchical system structures", 1981: ranks by the longest path,
+points for arrows that pass ranks, an order in each rank by the mean place of the neighbours, then places. An arrow that passes ranks shares its line with the
+others of its source. Places are the nearest to the neighbours' in least squares within the order, found by pooling adjacent violators (Ayer and others,
+1955). The same boxes and arrows give the same drawing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import NamedTuple
 RANK_GAP, BOX_GAP, LINE_GAP = 26.0, 22.0, 12.0
 _SWEEPS = 8
 _STILL = 1e-6
-"""What moves less than this in a sweep down and in one up is where it stays."""
+"""The least move, in a sweep down and in one up, for another sweep."""
 
 
 class Segment(NamedTuple):
-    """A piece of an arrow, from rank to rank: from where it leaves a box or a point, straight to ``bend``, in a curve to ``land``, straight
-    to its end. ``arrow``: whether it ends at a box; ``far``: whether it belongs to arrows that pass ranks."""
+    """A piece of an arrow between ranks: from a box or a point straight to ``bend``, in a curve to ``land``, straight to its end. ``arrow``: it ends at
+    a box; ``far``: it belongs to arrows that pass ranks.
+    """
 
     x: float
     y: float
@@ -32,11 +33,11 @@ class Segment(NamedTuple):
     far: bool
     source: int
     target: int
-    """The boxes that it is between; -1 for a point."""
+    """The boxes at its ends; -1 for a point."""
 
 
 class Layout(NamedTuple):
-    """Where everything is: the middle of each box, and the pieces of the arrows."""
+    """The places of everything: the middle of each box, and the pieces of the arrows."""
 
     width: float
     height: float
@@ -47,7 +48,7 @@ class Layout(NamedTuple):
 def layered(sizes: Sequence[tuple[float, float]], arrows: Iterable[tuple[int, int]], top: int | None = None, bottom: int | None = None) -> Layout:
     """Place boxes of these sizes (width, height). Every arrow (from, to) goes to a box with a larger number.
 
-    ``top``: a box that is above all others, such as where arrows enter. ``bottom``: one that is below all.
+    ``top``: a box above all others, such as the entry of arrows. ``bottom``: one below all.
     """
     count = len(sizes)
     if not count:
@@ -72,7 +73,7 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]], top: int | None, bottom
     for node in order:
         for other in after[node]:
             ranks[other] = max(ranks[other], ranks[node] + 1)
-    for node in reversed(order):  # what nothing leads to stands right above what it leads to
+    for node in reversed(order):  # a box without incoming arrows stands right above its targets
         if not before[node] and after[node] and node != top:
             ranks[node] = max(ranks[node], min(ranks[o] for o in after[node]) - 1)
     if bottom is not None:
@@ -81,7 +82,7 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]], top: int | None, bottom
 
 
 class _Graph:
-    """Boxes and, behind them, the points by which arrows pass ranks."""
+    """Boxes and, behind them, the points of arrows that pass ranks."""
 
     def __init__(self, sizes: Sequence[tuple[float, float]], ranks: list[int], edges: Sequence[tuple[int, int]]) -> None:
         self.real = len(sizes)
@@ -122,7 +123,7 @@ class _Graph:
                 links = self.above if down else self.below
                 row = self.rows[at]
                 means = {n: (sum(near[o] for o in links[n]) / len(links[n]) if links[n] else float(p)) for p, n in enumerate(row)}
-                row.sort(key=lambda n: means[n])  # which keeps the order of equals
+                row.sort(key=lambda n: means[n])  # it keeps the order of equals
             found = self._crossings()
             if found < least:
                 best, least = [list(r) for r in self.rows], found
@@ -182,7 +183,7 @@ class _Graph:
         return Layout(right - left, max(at - RANK_GAP, 0.0), [(x[n] - left, y[n]) for n in range(self.real)], segments)
 
     def _apart(self, a: int, b: int) -> float:
-        """How far apart the middles of neighbours are at least."""
+        """Return the least distance of the middles of neighbours."""
         gap = BOX_GAP if a < self.real and b < self.real else LINE_GAP
         return (self.sizes[a][0] + self.sizes[b][0]) / 2 + gap
 

@@ -1,4 +1,4 @@
-"""HTML and SVG out of parts: text is escaped, and made visible, wherever it is put; only what was made here is markup."""
+"""HTML and SVG out of parts: text is escaped, and made visible, everywhere; only tags made here are markup."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 
 _VOID: Final = frozenset({"br", "hr", "meta"})
 _GEOMETRY: Final = frozenset({"d", "points"})
-"""The attributes that are places of a drawing: as long as the drawing needs, since half a line is none."""
+"""The attributes that are places of a drawing: never cut, since half a line is none."""
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 """As `html.escape`, whose module reads the names of all characters first."""
 LONGEST: Final = 2000
-"""Characters of one text in a page: names come from files, which may have names of any length."""
+"""The most characters of one text in a page: names come from files, at any length."""
 
 
 def escape(text: str) -> str:
-    """``text`` for a terminal: what is not printable, such as a control character, becomes an escape; line ends stay."""
+    """Return ``text`` for a terminal: unprintable characters, such as control characters, become escapes; line ends stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def cut(text: str, most: int) -> str:
-    """``text`` in at most so many characters; of a longer one both ends, which tell names apart."""
+    """Return ``text`` in at most so many characters; of a longer one both ends, to tell names apart."""
     if len(text) <= most:
         return text
     head = max(0, (most - 1) * 2 // 5)
@@ -31,13 +31,13 @@ def cut(text: str, most: int) -> str:
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def _whole(value: object) -> Markup:
-    """A value as text of any length."""
+    """Return a value as text of any length."""
     return Markup(escape(str(value)).translate(_ESCAPES))
 
 
@@ -47,8 +47,9 @@ def words(value: object) -> Markup:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """One element. A child that is no `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out.
-    Texts are cut to `LONGEST`; where a line of a drawing runs (``points``, ``d``) is not."""
+    """Return one element. A child other than `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out. Texts
+    are cut to `LONGEST`; places of a drawing (``points``, ``d``) are not.
+    """
     given = "".join(f' {n.rstrip("_").replace("_", "-")}="{_whole(v) if n in _GEOMETRY else words(v)}"' for n, v in attributes.items() if v is not None)
     if name in _VOID:
         return Markup(f"<{name}{given}>")
@@ -66,7 +67,7 @@ _TABLE: Final = "border-collapse:collapse;font-size:13px;font-variant-numeric:ta
 
 
 def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> Markup:
-    """A table that looks alike in any notebook; ``right``: the columns of numbers."""
+    """Return a table for any notebook; ``right``: the columns of numbers."""
     numbers = frozenset(right)
 
     def line(cells: Sequence[object], kind: str) -> Markup:
@@ -77,12 +78,12 @@ def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right
 
 
 def ends(count: int, most: int) -> list[int | None]:
-    """The places of so many things, of which at most ``most`` are shown: of more the first and the last, and None for those between."""
+    """Return the places of ``most`` of so many things: the first and the last, and None for the ones between."""
     return [*range(count)] if count <= most else [*range(most // 2), None, *range(count - most // 2, count)]
 
 
 def folded(heading: object, *children: object, open: bool = False) -> Markup:
-    """What can be unfolded by its heading."""
+    """Return content that unfolds by its heading."""
     inside = tag("div", *children, style="padding:4px 0 8px 16px")
     summary = tag("summary", heading, style="cursor:pointer;display:list-item")
     return tag("details", summary, inside, open="" if open else None)
@@ -95,6 +96,6 @@ def preformatted(text: str) -> Markup:
 
 
 def card(heading: object, *children: object) -> Markup:
-    """What a notebook shows of one thing: a line in bold, and what belongs to it."""
+    """Return a notebook's view of one object: a line in bold, and its content."""
     style = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.5;max-width:100%;overflow-x:auto"
     return tag("div", tag("div", heading, style="font-weight:600"), *children, style=style)

@@ -15,9 +15,9 @@ _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.S)
 
 
 def assemble(template: str, data: Any) -> str:
-    """The template with ``"DATA"`` as JSON, and with ``POLICY`` as what its policy says of its scripts: their digests.
+    """Return the template with ``"DATA"`` as JSON, and with ``POLICY`` as the digests of its scripts.
 
-    Names that are in the data come from files. They are in the page only as JSON without a character that HTML reads.
+    Names in the data come from files. They are in the page only as JSON without a character with a meaning in HTML.
     """
     scripts = _SCRIPT.findall(template)
     policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
@@ -34,6 +34,6 @@ def write_page_file(path: str | os.PathLike[str], text: str) -> None:
 
 
 def harmless_json(value: Any) -> str:
-    """JSON in ASCII in which no character means anything to HTML."""
+    """Return JSON in ASCII without a character with a meaning in HTML."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -12,20 +12,20 @@ _IMAGES: Final = (".png", ".svg", ".pdf")
 
 
 def require_image(path: str | os.PathLike[str]) -> None:
-    """Refuse a name that does not end as an image's does, before anything is drawn. Raises `FormatError`."""
+    """Refuse a name without the ending of an image, before anything is drawn. Raise `FormatError`."""
     if Path(path).suffix.lower() not in _IMAGES:
         raise FormatError(f"a drawing is a file that ends in {', '.join(_IMAGES)}; seen {os.fspath(path)!r}")
 
 
 class Picture:
-    """A drawing. A notebook shows it; ``str`` of it is the SVG, and `save` writes that."""
+    """A drawing. A notebook shows it; ``str`` of it is the SVG, and `save` writes this."""
 
     __slots__ = ("about", "svg")
 
     def __init__(self, svg: str, about: str) -> None:
         self.svg = svg
         self.about = about
-        """What it shows, in a line."""
+        """Its subject, in a line."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file. Raises `FormatError` where the name does not end in ``.svg``."""

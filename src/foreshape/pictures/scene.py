@@ -11,10 +11,10 @@ from foreshape.pictures.markup import Markup, escape, tag
 from foreshape.pictures.widths import wide
 
 FAMILIES: Final = ("image", "product", "norm", "activation", "sequence", "table", "loss", "shape", "control", "other")
-"""What sorts of layers have a colour of their own."""
+"""The sorts of layers with a colour of their own."""
 LINE, MARGIN = 15.0, 12.0
 _WIDE: Final = 6.7
-"""Of a character in the font of the drawing, about."""
+"""The rough width of a character in the font of the drawing."""
 _LONGEST: Final = 44
 
 STYLE: Final = """
@@ -35,13 +35,13 @@ STYLE: Final = """
 
 @data_class()
 class Box:
-    """A box with lines of text, or around other boxes. ``x`` and ``y`` are those of its corner within what is around it."""
+    """A box with lines of text, or around other boxes. ``x`` and ``y`` are its corner's, within the box around it."""
 
     lines: list[str]
     family: str = "other"
     times: int = 1
     key: int = -1
-    """What whoever draws it knows it by."""
+    """The key for the code that draws it."""
     many: str = ""
     """``times`` in words: ``x 12``."""
     inside: list[Box] = field(default_factory=list["Box"])
@@ -61,18 +61,18 @@ class Box:
 
 
 def shown(text: str, most: int = _LONGEST) -> str:
-    """A text as a line of a box."""
+    """Return a text as a line of a box."""
     line = escape(text).replace("\n", " ")
     return line if len(line) <= most else line[: most // 2 - 1] + "…" + line[-(most - most // 2) :]
 
 
 def number(value: float) -> str:
-    """A coordinate."""
+    """Return a coordinate."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def path_of(s: Segment) -> str:
-    """The line of a piece of an arrow."""
+    """Return the line of a piece of an arrow."""
     middle = (s.bend + s.land) / 2
     n = number
     start = f"M{n(s.x)} {n(s.y)}V{n(s.bend)}" if s.bend > s.y else f"M{n(s.x)} {n(s.y)}"
@@ -81,7 +81,7 @@ def path_of(s: Segment) -> str:
 
 
 def svg_of(root: Box, title: str) -> str:
-    """The drawing of what is in a box, in colours for light and dark."""
+    """Return the drawing of the inside of a box, in colours for light and dark."""
     width, height = number(root.width), number(root.height)
     parts = [tag("title", title), tag("style", Markup(STYLE)), tag("rect", class_="paper", width=width, height=height), *_inside(root)]
     return tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,

@@ -1,4 +1,4 @@
-"""How wide texts are on a terminal, where letters such as 模 take two columns and marks over others none."""
+"""The width of texts on a terminal: letters such as 模 take two columns and marks over others none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _OF_NONE = ("Mn", "Me", "Cf")
 
 
 def wide(text: str) -> int:
-    """The columns that a line of text takes."""
+    """Return the columns of a line of text."""
     if text.isascii():
         return len(text)
     return sum(map(_of, text))
@@ -19,7 +19,7 @@ def _of(letter: str) -> int:
 
 
 def fit(text: str, most: int) -> str:
-    """``text`` in at most so many columns; of a longer one both ends, which tell names apart."""
+    """Return ``text`` in at most so many columns; of a longer one both ends, to tell names apart."""
     if wide(text) <= most:
         return text
     head = begin(text, max(0, (most - 1) * 2 // 5))
@@ -27,7 +27,7 @@ def fit(text: str, most: int) -> str:
 
 
 def begin(text: str, most: int) -> str:
-    """The beginning of ``text`` in at most so many columns."""
+    """Return the beginning of ``text`` in at most so many columns."""
     taken = 0
     for at, letter in enumerate(text):
         taken += _of(letter)
@@ -46,10 +46,10 @@ def _end(text: str, most: int) -> str:
 
 
 def left(text: str, columns: int) -> str:
-    """``text`` with spaces behind it, so that it takes so many columns."""
+    """Return ``text`` with spaces behind it, in so many columns."""
     return text + " " * (columns - wide(text))
 
 
 def right(text: str, columns: int) -> str:
-    """``text`` with spaces before it, so that it takes so many columns."""
+    """Return ``text`` with spaces before it, in so many columns."""
     return " " * (columns - wide(text)) + text

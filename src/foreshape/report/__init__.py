@@ -1,4 +1,4 @@
-"""One page about a network: drawn, searched, explained; memory by batch, work, the sizes that it takes. Read in any browser, without a network."""
+"""One page about a network: drawn, searched, explained; memory by batch, work, the sizes of its inputs. It is read in any browser, offline."""
 
 from foreshape.report.write import report_page, write_report
 

@@ -1,4 +1,4 @@
-"""The drawings of a network for its page: one of the whole, and one for each group that is not opened in the drawing which it is part of."""
+"""The drawings of a network for its page: one of the whole, and one for each group that is closed in the drawing around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOXES: Final = 60
 
 
 class Drawings:
-    """The layers of a network, numbered, and the drawings that they are in."""
+    """The layers of a network, numbered, and their drawings."""
 
     def __init__(self, program: Program, texts: Texts, meter: Meter) -> None:
         self.texts = texts
@@ -27,9 +27,9 @@ class Drawings:
         self.numbers: dict[int, int] = {}
         self.above: list[int] = []
         self.drawn_in: list[int] = []
-        """Layer -> the drawing that it is a box of."""
+        """Layer -> the drawing with its box."""
         self.opens: list[int] = []
-        """Layer -> the drawing of what is in it; -1 where it has none of its own."""
+        """Layer -> the drawing of its inside; -1 if it has none of its own."""
         self.drawings: list[dict[str, Any]] = []
         top = folded_sections(program)
         sections = is_sections(top)
@@ -39,7 +39,7 @@ class Drawings:
         waiting: list[tuple[Sequence[Layer], Layer | None]] = [(top, None)]
         while waiting:
             layers, group = waiting.pop(0)
-            if group is None and sections:  # the network itself is shown at once, what trains it when it is asked for
+            if group is None and sections:  # the network itself is shown at once, its training on demand
                 opened = {id(top[0])} | opened_within(self.forward, _BOXES)
             else:
                 opened = opened_within(layers, _BOXES)
@@ -60,7 +60,7 @@ class Drawings:
             self._number(layer.children, at)
 
     def _mark(self, layers: Sequence[Layer], opened: set[int], waiting: list[tuple[Sequence[Layer], Layer | None]]) -> None:
-        """Note the layers that the next drawing has, and which groups in it get one of their own."""
+        """Note the layers of the next drawing, and its groups with a drawing of their own."""
         for layer in layers:
             self.drawn_in[self.numbers[id(layer)]] = len(self.drawings)
             if id(layer) in opened:
@@ -75,11 +75,11 @@ class Drawings:
         return [self.numbers.get(box.key, -1), *place, box.family, box.times, int(box.round), lines, inside]
 
     def facts(self) -> list[Any]:
-        """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, what it holds, and its times in words."""
+        """Return each layer: name, operators, times, the layer around it, its drawing, the drawing of its inside, its values, and its times in words."""
         out: list[Any] = []
         put = self.texts.put
         held: dict[int, tuple[int, int]] = {}
-        for at in range(len(self.layers) - 1, -1, -1):  # each after all that is in it
+        for at in range(len(self.layers) - 1, -1, -1):  # each after its inside
             layer = self.layers[at]
             if layer.times > 1 or not layer.children:
                 held[at] = self.meter.all(layer.all_ops())[:2]
@@ -93,7 +93,7 @@ class Drawings:
         return out
 
     def place_of(self, op: Op) -> tuple[int, int]:
-        """The number of the layer that an op is in, and which one of those that this stands for (from 0); -1 where it is in none."""
+        """Return the number of an op's layer, and of the member among equal layers (from 0); -1 if it is in none."""
         path = self.wiring.places.get(id(op))
         if path is None:
             return -1, 0
@@ -101,5 +101,5 @@ class Drawings:
 
 
 def _lines(box: Box) -> list[Any]:
-    """The arrows in a box: the path of each piece, whether it passes others, and where its head is."""
+    """Return the arrows in a box: the path of each piece, whether it passes others, and where its head is."""
     return [[path_of(s), int(s.far), *([float(number(s.to_x)), float(number(s.to_y))] if s.arrow else [])] for s in box.segments]

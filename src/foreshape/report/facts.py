@@ -1,4 +1,4 @@
-"""What the page of a network is given: its ops and values by number, its layers and drawings, conditions, memory and work."""
+"""The data of a network's page: its ops and values by number, its layers and drawings, conditions, memory and work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from foreshape.views.size_steps import Steps
 from foreshape.views.summary import Summary
 
 _QUESTIONS: Final = 6000
-"""The rules of so many ops that are different are asked how sizes are made; of any others the page itself says what it can."""
+"""The most different ops whose rules are asked for the making of sizes; the page itself explains any others."""
 _PARTS: Final = ("dim", "count", "value")
 _GUARDS: Final = 500
 _WIDTH: Final = 110
@@ -34,7 +34,7 @@ _WIDTH: Final = 110
 @border("the page cannot be made", SchemaError)
 @collector_waits
 def facts(program: Program, title: str) -> dict[str, Any]:
-    """All that the page shows."""
+    """Return all data of the page."""
     unknown, errors = program.diagnose()
     texts = Texts()
     sizes = Sizes(program)
@@ -67,7 +67,7 @@ def facts(program: Program, title: str) -> dict[str, Any]:
 
 
 def _batch_symbols(program: Program) -> list[str]:
-    """The symbols that say how many rows, or sequences, the inputs have."""
+    """Return the symbols of the inputs' numbers of rows, or sequences."""
     found: dict[str, None] = {}
     for variable in inputs_of(program.global_block):
         spec = variable.spec
@@ -89,7 +89,7 @@ class _Values:
         self._words: dict[object, int] = {}
 
     def over_batches(self, size: Any) -> Any:
-        """A size as a function of the batch."""
+        """Return a size as a function of the batch."""
         if size is None or isinstance(size, int):
             return size
         found = self._known.get(size)
@@ -98,7 +98,7 @@ class _Values:
         return found
 
     def number(self, variable: Variable) -> int:
-        """The number of a variable: name, spec, what it is, the op that makes it, bytes, line."""
+        """Return the number of a variable: name, spec, class, its op, bytes, line."""
         at = self._numbers.get(id(variable))
         if at is None:
             at = self._numbers[id(variable)] = len(self.listed)
@@ -112,17 +112,17 @@ class _Values:
         return at
 
     def form(self, op: Op) -> int | None:
-        """The number of the form in which an op makes the sizes of its results; None where that is not asked."""
+        """Return the number of the form in which an op makes the sizes of its results; None if not asked."""
         return self._steps.of(op)
 
     def forms(self) -> list[Any]:
-        """Each form: of each result of an op its sizes, as the pieces of a formula with what stands between them (an input, a part, a place)."""
+        """Return each form: of each result of an op its sizes, as the pieces of a formula with their sources (an input, a part, a place)."""
         put = self._texts.put
         return [[[[m.at, [put(t) for t in m.text], m.places, [[n, _PARTS.index(part), at] for n, part, at in m.sources], put(m.by)] for m in result]
                  for result in form] for form in self._steps.forms]  # fmt: skip
 
     def settings(self, op: Op) -> int:
-        """The settings of an op; alike ops share theirs."""
+        """Return the settings of an op; alike ops share theirs."""
         found = self._words.get(id(op.attributes))
         if found is None:
             found = self._words[id(op.attributes)] = self._texts.put(settings_text(op))
@@ -137,8 +137,11 @@ def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
 
 
 def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
-    """Operator, role, block, layer and which of its members, line, settings, inputs and outputs (slot, values), work, the blocks that it
-    runs, its main result, its form."""
+    """Return the entries of an op.
+
+    They are operator, role, block, layer and its member, line, settings, inputs and outputs (slot, values), work, the blocks that it runs, its main result,
+    its form.
+    """
     put = texts.put
     role = "gradient" if op.role & Role.BACKWARD else "update" if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else ""
 
@@ -154,7 +157,7 @@ def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> l
 
 
 def _takes(program: Program, texts: Texts, numbers: dict[int, int], wrong: bool) -> dict[str, Any]:
-    """Which sizes the inputs take, in words, and the conditions with the lines that they come from."""
+    """Return the sizes of the inputs, in words, and the conditions with their lines."""
     put = texts.put
     if wrong:
         return {"lines": [], "smallest": [], "later": [], "guards": []}

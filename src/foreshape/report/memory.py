@@ -1,4 +1,4 @@
-"""The memory of a network for its page: every buffer with the ops that it lives through, and its bytes as a function of the batch."""
+"""The memory of a network for its page: every buffer with the ops of its lifetime, and its bytes as a function of the batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST: Final = 4000
 
 
 def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], batch: Sequence[str], sizes: Sizes) -> dict[str, Any]:
-    """The plan of a program; of one that cannot be planned, why not. ``numbers``: the ops of the page by their ids."""
+    """Return the plan of a program; without one, the reason. ``numbers``: the ops of the page by their ids."""
     try:
         plan = Plan(program)
         return _facts(plan, texts, numbers, _values_at(plan, batch, sizes))
@@ -29,7 +29,7 @@ def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], bat
 
 
 def _values_at(plan: Plan, batch: Sequence[str], sizes: Sizes) -> Callable[[int], dict[str, int]]:
-    """The values of the symbols of a plan for a batch; what only a run tells counts as 1."""
+    """Return the values of the symbols of a plan for a batch; unknown ones, told only by a run, count as 1."""
     rows = [n for n in plan.symbols if n in batch or n in plan.leading]
 
     def at(size: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Sizes as functions of the batch, for a script: ``[a, b]`` is ``a + b * batch``; a size that is none has its value at each batch of a list."""
+"""Sizes as functions of the batch, for a script: ``[a, b]`` is ``a + b * batch``. Any other size has its value at each batch of a list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def over_batches(size_at: Callable[[int], int | None]) -> Any:
-    """What a size is for every batch. Three values tell whether it is a line: the largest of some sums, and ceilings, are none."""
+    """Return a size for every batch. Three values tell if it is a line: the largest of some sums, and ceilings, are none."""
     values = [size_at(b) for b in BATCHES]
     if any(v is None for v in values):
         return None

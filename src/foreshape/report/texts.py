@@ -16,9 +16,9 @@ class Texts:
         self._places: dict[str, int] = {}
 
     def put(self, text: str) -> int:
-        """The place of a text, on one line, without anything that is not printable; of a very long one its ends."""
+        """Return the place of a text, on one line, without unprintable characters; of a very long one its ends."""
         return self._places.setdefault(cut(escape(text).replace("\n", " "), _LONGEST), len(self._places))
 
     def all(self) -> list[str]:
-        """Every text, in the order of the places."""
+        """Return every text, in the order of the places."""
         return list(self._places)

@@ -16,7 +16,7 @@ _SCRIPTS: Final = ("base.js", "drawing.js", "list.js", "detail.js", "memory.js",
 
 
 def report_page(program: Program, title: str = "a network") -> str:
-    """The page as text: one file that fetches nothing, and runs no script but its own."""
+    """Return the page as text: one file that fetches nothing, and runs no script but its own."""
     page = (_FOLDER / "page.html").read_text(encoding="utf-8")
     style = STYLE + (_FOLDER / "page.css").read_text(encoding="utf-8")
     script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)

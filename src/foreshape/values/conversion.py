@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 _DISPATCH = "__torch_dispatch__"
-"""The method with which a class of tensors takes all that is done with them into its own hands."""
+"""The method that takes over all operations on a class of tensors."""
 
 
 def to_tensor(array: Any) -> Tensor:
-    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own.
+    """Return a tensor with an array's numbers; it shares the memory if possible, and never writes to it. A copy has memory of torch's own.
 
     Raises:
-        TypeError, ValueError: it has none, or not one for each element.
+        TypeError, ValueError: it has no numbers, or not one for each element.
     """
     import numpy
 
@@ -36,7 +36,7 @@ def to_tensor(array: Any) -> Tensor:
 
 
 def _own(array: Tensor) -> Tensor:
-    """A tensor that is no class of its own, without its gradient, and as the numbers that it shows."""
+    """Return a plain tensor, without its gradient, with the numbers that it shows."""
     if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
         what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
         raise TypeError(f"{what} tensor has no number for each element in memory")
@@ -46,7 +46,7 @@ def _own(array: Tensor) -> Tensor:
 
 
 def _plain(array: Tensor) -> Tensor:
-    """The same of a class that a user or torch made of tensors, whose own ways must not reach into a step."""
+    """Return the same for a subclass of tensors, whose own methods must not reach into a step."""
     if getattr(type(array), _DISPATCH) is not getattr(torch.Tensor, _DISPATCH):
         raise TypeError(f"a {type(array).__name__} is no tensor with a number for each element in memory")
     with private.DisableTorchFunctionSubclass():
@@ -54,19 +54,19 @@ def _plain(array: Tensor) -> Tensor:
 
 
 def to_numpy(value: Tensor) -> Any:
-    """An array with a tensor's numbers (bf16 as fp32, which numpy has)."""
+    """Return an array with a tensor's numbers (bf16 as fp32, since numpy has no bf16)."""
     if value.device.type != "cpu":
         value = value.cpu()
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
 
 def plain(given: Any) -> Any:
-    """A tensor of torch, of any element type, with a gradient or on a device, as an array with its numbers; what is none as it is."""
+    """Return a tensor of torch, of any element type, with a gradient or on a device, as an array with its numbers. Return other objects unchanged."""
     if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach") or getattr(given, "is_nested", False):
         return given
     return to_numpy(to_tensor(given))
 
 
 def is_masked(given: Any) -> bool:
-    """Whether it is an array with elements that have no value."""
+    """Return True for an array with masked elements."""
     return type(given).__name__ == "MaskedArray" and bool(given.mask.any())

@@ -13,7 +13,7 @@ from foreshape.values.offsets import Offsets
 
 
 class LoDTensor:
-    """Packed rows and how many of them belong to each sequence.
+    """Packed rows and the lengths of their sequences.
 
     Args:
         data: ``[rows, *row]``.
@@ -21,7 +21,7 @@ class LoDTensor:
             others in sequences of the next level. ``[[3, 1, 2]]`` are three sequences of 3, 1 and 2 rows.
 
     Raises:
-        FeedError: negative lengths, levels that do not fit together, or lengths that are not the number of rows.
+        FeedError: negative lengths, levels that do not fit together, or lengths that do not add up to the number of rows.
     """
 
     __slots__ = ("_lengths", "_offsets", "data")
@@ -45,11 +45,11 @@ class LoDTensor:
 
     @staticmethod
     def from_offsets(data: Any, offsets: Sequence[Any]) -> LoDTensor:
-        """The rows ``data`` with, for each level, the offsets of its sequences: numbers that rise from 0 to the count of what they
-        divide, ``[[0, 3, 4, 6]]`` for three sequences of 3, 1 and 2 rows.
+        """Return the rows ``data`` with, for each level, the offsets of its sequences: numbers that rise from 0 to the count of parts of the next level.
+        ``[[0, 3, 4, 6]]`` are three sequences of 3, 1 and 2 rows.
 
         Raises:
-            FeedError: offsets that do not begin with 0, that fall, or that end elsewhere.
+            FeedError: offsets do not begin with 0, or fall, or end elsewhere.
         """
         try:
             levels = [_whole_numbers(level) for level in offsets]
@@ -66,7 +66,7 @@ class LoDTensor:
 
     @staticmethod
     def of_lengths(data: Any, lengths: Sequence[Any]) -> LoDTensor:
-        """The rows ``data``, an array or a tensor that stays where it is, with the lengths of each level, which are known to fit."""
+        """Return the rows ``data``, an array or a tensor without copying, with the lengths of each level, known to fit."""
         out = object.__new__(LoDTensor)
         out.data = data
         out._lengths = [_whole_numbers(level.cpu() if hasattr(level, "cpu") else level) for level in lengths]
@@ -81,7 +81,7 @@ class LoDTensor:
 
     @staticmethod
     def of_offsets(data: Any, offsets: Any) -> LoDTensor:
-        """The rows ``data`` with the engine's offsets, which are known to fit."""
+        """Return the rows ``data`` with the engine's offsets, known to fit."""
         out = object.__new__(LoDTensor)
         out.data = data
         out._lengths = [level.diff().cpu().numpy() for level in offsets.levels]
@@ -90,17 +90,17 @@ class LoDTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The packed shape, ``(rows, *row)``."""
+        """Return the packed shape, ``(rows, *row)``."""
         return self.data.shape
 
     @property
     def dtype(self) -> Any:
-        """The element type of the rows."""
+        """Return the element type of the rows."""
         return self.data.dtype
 
     @property
     def sequence_lengths(self) -> list[list[int]]:
-        """For each level the lengths of its sequences."""
+        """Return for each level the lengths of its sequences."""
         return [level.tolist() for level in self._lengths]
 
     @property
@@ -108,15 +108,15 @@ class LoDTensor:
         return len(self._lengths)
 
     def __len__(self) -> int:
-        """The number of outermost sequences."""
+        """Return the number of outermost sequences."""
         return len(self._lengths[0]) if self._lengths else len(self.data)
 
     def __iter__(self) -> Iterator[Any]:
-        """The outermost sequences, as `to_list` gives them."""
+        """Return the outermost sequences, as `to_list` gives them."""
         return iter(self.to_list())
 
     def choose(self, sequences: Any) -> LoDTensor:
-        """The outermost sequences of these numbers, in this order, as a ragged tensor of their own."""
+        """Return the outermost sequences of these numbers, in this order, as a ragged tensor of their own."""
         import numpy
 
         chosen = numpy.asarray(sequences, dtype=numpy.int64)
@@ -131,7 +131,9 @@ class LoDTensor:
 
     @staticmethod
     def joined(parts: Sequence[LoDTensor]) -> LoDTensor:
-        """The outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
+        """Return the outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in
+        shape.
+        """
         import numpy
 
         try:
@@ -141,13 +143,13 @@ class LoDTensor:
         return LoDTensor.of_lengths(rows, [numpy.concatenate(levels) for levels in zip(*(p._lengths for p in parts), strict=True)])
 
     def offsets(self) -> list[list[int]]:
-        """The same as offsets: for each level a list that begins with 0."""
+        """Return the lengths as offsets: for each level a list from 0 on."""
         import numpy
 
         return [[0, *numpy.cumsum(level).tolist()] for level in self._lengths]
 
     def offsets_on(self, device: Any) -> Any:
-        """The offsets as the engine's kernels take them; made once, and on a device other than the CPU where that is given."""
+        """Return the offsets for the engine's kernels; made once, on the given device or the CPU."""
         if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
             levels = [to_tensor(level) for level in self._lengths]
             self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))
@@ -159,7 +161,7 @@ class LoDTensor:
         return numpy.array(self.data, dtype=dtype, copy=copy) if copy is not None else numpy.asarray(self.data, dtype=dtype)
 
     def to_list(self) -> list[Any]:
-        """The sequences as arrays ``[length, *row]``, in as many nested lists as there are levels. They are views of the rows."""
+        """Return the sequences as arrays ``[length, *row]``, in as many nested lists as there are levels. They are views of the rows."""
         parts: Any = self.data
         for offsets in reversed(self.offsets()):
             parts = [parts[a:b] for a, b in pairwise(offsets)]
@@ -171,7 +173,7 @@ class LoDTensor:
 
 
 def _array(data: Any) -> Any:
-    """Packed rows as an array. Raises `FeedError` for what has none."""
+    """Return packed rows as an array. Raise `FeedError` for objects without rows."""
     import numpy
 
     if is_masked(data):
@@ -186,7 +188,7 @@ def _array(data: Any) -> Any:
 
 
 def _shortened(level: Any, most: int = 12) -> str:
-    """The lengths of a level, as a list; of many the first and the last."""
+    """Return the lengths of a level, as a list; of many the first and the last."""
     if len(level) <= most:
         return str(level.tolist())
     half = most // 2
@@ -194,7 +196,7 @@ def _shortened(level: Any, most: int = 12) -> str:
 
 
 def _whole_numbers(level: Any) -> Any:
-    """The lengths of one level as int64. Raises `TypeError` where they are something else."""
+    """Return the lengths of one level as int64. Raises `TypeError` where they are something else."""
     import numpy
 
     given = numpy.asarray(level)

@@ -1,4 +1,4 @@
-"""`Offsets`: where the sequences of a ragged value begin and end at run time, with what kernels make of that, made once."""
+"""`Offsets`: the offsets of the sequences of a ragged value at run time, with the kernels' tables for them, made once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Offsets:
-    """For each level, outermost first, an int64 tensor ``[sequences + 1]`` that rises from 0: sequence ``i`` is made of the parts
-    ``offsets[i]`` to ``offsets[i + 1]`` of the next level; of the last level, of these rows.
+    """For each level, outermost first, an int64 tensor ``[sequences + 1]`` that rises from 0. Sequence ``i`` has the parts ``offsets[i]`` to ``offsets[i +
+    1]`` of the next level; of the last level, these rows.
 
-    All values with the same raggedness share one object, in a step and in its gradient, so that what is derived from it (the
-    sequence of each row, the order by length) is made at the first question and found afterwards. Never changed after it is made.
+    All values of the same raggedness share one object, in a step and in its gradient. So its tables (the sequence of each row, the order by length) are made
+    at the first question and found afterwards. Never changed after it is made.
     """
 
     __slots__ = ("_kept", "levels")
@@ -29,11 +29,11 @@ class Offsets:
 
     @staticmethod
     def of_lengths(*levels: Tensor) -> Offsets:
-        """From the lengths of the sequences of each level."""
+        """Return the offsets from the lengths of the sequences of each level."""
         return Offsets([_from_lengths(level) for level in levels])
 
     def kept(self, key: Any, make: Callable[[], T]) -> T:
-        """What ``make`` gives, made at the first question with this key. For whatever a family of kernels derives from offsets."""
+        """Return the result of ``make``, made at the first question with this key: for tables of kernels."""
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = make()
@@ -43,17 +43,17 @@ class Offsets:
 
     @property
     def last(self) -> Tensor:
-        """The offsets of the innermost sequences, in rows: int64 ``[count + 1]``."""
+        """Return the offsets of the innermost sequences, in rows: int64 ``[count + 1]``."""
         return self.levels[-1]
 
     @property
     def count(self) -> int:
-        """The number of innermost sequences."""
+        """Return the number of innermost sequences."""
         return self.levels[-1].shape[0] - 1
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return self.host[-1]
 
     @property
@@ -68,42 +68,42 @@ class Offsets:
 
     @property
     def lengths(self) -> Tensor:
-        """The lengths of the innermost sequences, in rows: int64 ``[count]``."""
+        """Return the lengths of the innermost sequences, in rows: int64 ``[count]``."""
         return self.kept("lengths", lambda: self.levels[-1].diff())
 
     @property
     def longest(self) -> int:
-        """The length of the longest innermost sequence; 0 where there is none."""
+        """Return the length of the longest innermost sequence; 0 where there is none."""
         return self.kept("longest", lambda: int(self.lengths.max()) if self.count else 0)
 
     @property
     def segments(self) -> Tensor:
-        """For each row the innermost sequence that it belongs to: int64 ``[rows]``."""
+        """Return the innermost sequence of each row: int64 ``[rows]``."""
         return self.kept("segments", lambda: torch.repeat_interleave(self.lengths))
 
     @property
     def positions(self) -> Tensor:
-        """For each row its position in its sequence, from 0: int64 ``[rows]``."""
+        """Return for each row its position in its sequence, from 0: int64 ``[rows]``."""
         last = self.levels[-1]
         return self.kept("positions", lambda: torch.arange(self.rows, device=last.device) - last[:-1].repeat_interleave(self.lengths))
 
     def same_sequences(self, other: Offsets) -> bool:
-        """Whether the rows are grouped alike, at the innermost level."""
+        """Return True if the rows are grouped alike, at the innermost level."""
         return self.levels[-1] is other.levels[-1] or torch.equal(self.levels[-1], other.levels[-1])
 
     def shown_lengths(self, most: int = 8) -> str:
-        """The innermost lengths for an error message, the first few of them."""
+        """Return the innermost lengths for an error message, the first few of them."""
         shown = ", ".join(map(str, self.host_lengths[:most]))
         return f"[{shown}{', ...' if self.count > most else ''}]"
 
     # --- other levels
 
     def outer(self, levels: int) -> Offsets:
-        """The first ``levels`` levels alone."""
+        """Return the first ``levels`` levels alone."""
         return self if levels == len(self.levels) else self.kept(("outer", levels), lambda: Offsets(self.levels[:levels]))
 
     def in_rows(self, level: int) -> Offsets:
-        """One level whose sequences are those of ``level``, counted in rows."""
+        """Return one level with the sequences of ``level``, counted in rows."""
         level = level + len(self.levels) if level < 0 else level
         if len(self.levels) == 1:
             return self
@@ -116,16 +116,16 @@ class Offsets:
 
         return self.kept(("in rows", level), make)
 
-    # --- the order in which recurrent kernels work: by falling length, time step by time step
+    # --- the order of recurrent kernels: by falling length, time step by time step
 
     @property
     def order(self) -> Tensor:
-        """The innermost sequences by falling length, those of one length in their own order: int64 ``[count]``."""
+        """Return the innermost sequences by falling length, equal ones in their own order: int64 ``[count]``."""
         return self.kept("order", lambda: torch.argsort(self.lengths, descending=True, stable=True))
 
     @property
     def alive(self) -> list[int]:
-        """For each time step the number of sequences that are longer than it."""
+        """Return for each time step the number of longer sequences."""
 
         def make() -> list[int]:
             if not self.longest:
@@ -137,8 +137,9 @@ class Offsets:
 
     @property
     def by_time(self) -> Tensor:
-        """The rows, all first steps before all second steps, sequences in `order`: int64 ``[rows]``. Selecting by it gives what
-        torch's packed sequences hold; `from_time` undoes it."""
+        """Return the rows, all first steps before all second steps, sequences in `order`: int64 ``[rows]``. Selecting by it gives torch's packed sequences;
+        `from_time` is its inverse.
+        """
 
         def make() -> Tensor:
             rank = torch.empty_like(self.order)
@@ -150,7 +151,7 @@ class Offsets:
 
     @property
     def from_time(self) -> Tensor:
-        """The inverse of `by_time`."""
+        """Return the inverse of `by_time`."""
 
         def make() -> Tensor:
             inverse = torch.empty_like(self.by_time)
@@ -161,7 +162,7 @@ class Offsets:
 
     @property
     def reversal(self) -> Tensor:
-        """For each row the row that stands there when every sequence is turned round: int64 ``[rows]``. Its own inverse."""
+        """Return for each row its row in the reversed sequences: int64 ``[rows]``. Its own inverse."""
 
         def make() -> Tensor:
             last = self.levels[-1]
@@ -175,7 +176,7 @@ class Offsets:
 
 
 def as_list(numbers: Any) -> list[int]:
-    """A tensor of whole numbers as a list."""
+    """Return a tensor of whole numbers as a list."""
     return numbers.tolist()
 
 

@@ -1,7 +1,6 @@
-"""What is said to torch when it loads, and to OpenMP, which its kernels run on: how long a thread waits awake, how many threads there are, one
-of them in a forked child.
+"""Settings for torch at its import, and for OpenMP, under its kernels: the waiting of threads, their number, and one of them in a forked child.
 
-libgomp reads its settings once, when torch loads it. How its threads wait is chosen while they run (process/waiting.py), where that is possible.
+libgomp reads its settings once, when torch loads it. The waiting of its threads is chosen while they run (process/waiting.py), where possible.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from typing import Any
 from foreshape.values.processors import processors, without_processor
 
 SPINS = "30000"
-"""How often a thread looks for work before it sleeps, where nobody can tell whether the machine is busy (see process/waiting.py)."""
+"""The looks of a thread for work before it sleeps, if nobody can tell the machine's load (see process/waiting.py)."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 _LOG = "TORCH_CPP_LOG_LEVEL"
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class _Process:
-    """What was done, in this process."""
+    """The state of this process."""
 
     used = False
-    """Whether torch was made ready here."""
+    """True once torch was made ready here."""
     forked = False
-    """Whether this is a child of a process that had torch, forked from it."""
+    """True in a child forked from a process with torch."""
 
 
 _lock = threading.RLock()
 
 
 def load(name: str) -> ModuleType:
-    """Import torch, or a module of it; the first time OpenMP is told what the user has not."""
+    """Import torch, or a module of it; the first time set OpenMP's variables, unless the user has."""
     if not _Process.used:
         with _lock:
             if not _Process.used:
@@ -48,12 +47,12 @@ def load(name: str) -> ModuleType:
 
 
 def forked() -> bool:
-    """Whether this process is the forked child of one that had torch: OpenMP's threads stayed there, and to wait for them is to hang."""
+    """Return True in the forked child of a process with torch: OpenMP's threads stayed there, and waiting for them hangs."""
     return _Process.forked
 
 
 def says_how_to_wait() -> bool:
-    """Whether the user has said how OpenMP's threads wait."""
+    """Return True if the user has set the waiting of OpenMP's threads."""
     return any(n in os.environ for n in _WAITING)
 
 
@@ -68,9 +67,9 @@ def _make_ready() -> None:
 
 
 def _settings() -> dict[str, str]:
-    """What libgomp and torch read once, when they load, unless the user has said it.
+    """Return the settings that libgomp and torch read once, when they load, unless the user has set them.
 
-    A rank of a run says itself, in words, when others are gone; torch's store would write a stack of C++ calls for each look at it.
+    A rank of a run itself tells, in words, of ranks that are gone; torch's store would write a stack of C++ calls for each look at it.
     """
     out: dict[str, str] = {}
     if not says_how_to_wait() and without_processor() is None:
@@ -82,7 +81,7 @@ def _settings() -> dict[str, str]:
 
 @contextmanager
 def _set_while_loading(settings: dict[str, str]) -> Generator[None]:
-    """Set variables; other programs that are started are told nothing."""
+    """Set variables meanwhile; other programs started later do not see them."""
     os.environ.update(settings)
     try:
         yield
@@ -92,7 +91,7 @@ def _set_while_loading(settings: dict[str, str]) -> Generator[None]:
 
 
 def _is_set(torch: Any) -> bool:
-    """Whether somebody has called ``torch.set_num_threads``: a thread that is new to torch has that number, else OpenMP's own."""
+    """Return True if somebody has called ``torch.set_num_threads``: a new thread then has its number, else OpenMP's own."""
     try:
         choose = ctypes.CDLL(None).omp_set_num_threads
     except (AttributeError, OSError, TypeError):  # another OpenMP, where it cannot be asked

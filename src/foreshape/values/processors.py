@@ -1,5 +1,4 @@
-"""How many processors this process may use: by its affinity mask, by the quotas of the control groups that it
-is in; and how long it waited for them."""
+"""The number of processors for this process, by its affinity mask and the quotas of its control groups; and the time spent waiting for them."""
 
 from __future__ import annotations
 
@@ -15,28 +14,28 @@ _TASKS = Path("/proc/self/task")
 
 @cache
 def processors() -> int:
-    """As many as may run at once, and no more than the quota pays for; asked once, so that a process computes alike from first to last."""
+    """Return the most processors at once, within the quota; asked once, so a process computes alike from first to last."""
     granted = quota()
     return allowed() if granted is None else max(1, min(allowed(), int(granted + 0.5)))
 
 
 def allowed() -> int:
-    """How many processors the affinity mask has; all of them where the system has no such masks."""
+    """Return the number of processors in the affinity mask; all of them on systems without masks."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def quota(root: Path = _ROOT) -> float | None:
-    """How many processors' time the control groups grant, by the strictest of them; None where there is no limit, or none that can be read."""
+    """Return the processors' time granted by the strictest control group; None without a limit, or without one to read."""
     found = [*_limits("", root), *_limits("cpu", root)]
     return min(found, default=None)
 
 
 def groups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """The folders of the control groups that this process is in, its own first, then those around it as far as they are mounted.
+    """Yield the folders of the control groups of this process, its own first, then the mounted ones around it.
 
     Args:
-        controller: of version 1, as "cpu"; "" for version 2, which has one tree for all.
-        root: where the system's tree begins.
+        controller: of version 1, as "cpu"; "" for version 2, with one tree for all.
+        root: the root of the system's tree.
     """
     own = _own(controller, root)
     if own is None:
@@ -54,7 +53,7 @@ def groups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    """A file's lines; none where it cannot be read: what is not known limits nothing."""
+    """Return a file's lines; none if it cannot be read: an unknown limit limits nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -71,7 +70,7 @@ def _own(controller: str, root: Path) -> str | None:
 
 
 def _mounts(controller: str, root: Path) -> Iterator[tuple[str, str]]:
-    """The group that is the top of a mounted tree, and where it is mounted."""
+    """Yield the group at the top of each mounted tree, and its mount point."""
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         place, system = before.split(), after.split()
@@ -82,7 +81,7 @@ def _mounts(controller: str, root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _plain(escaped: str) -> str:
-    """A path as mountinfo writes it, with spaces and the like in octal."""
+    """Return a path as mountinfo writes it, with spaces and the like in octal."""
     return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), escaped)
 
 
@@ -98,7 +97,7 @@ def _limits(controller: str, root: Path) -> Iterator[float]:
 
 
 def without_processor() -> float | None:
-    """How many seconds the threads of this process have been ready to run and waiting for a processor, in all; None where nobody says."""
+    """Return the total seconds of this process' threads ready to run and waiting for a processor; None if unknown."""
     total, told = 0, False
     try:
         names = os.listdir(_TASKS)
@@ -108,7 +107,7 @@ def without_processor() -> float | None:
         try:
             with open(_TASKS / name / "schedstat", "rb") as file:
                 total += int(file.read().split()[1])
-        except (OSError, IndexError, ValueError):  # a thread that has just ended, or a system that does not count
+        except (OSError, IndexError, ValueError):  # an ended thread, or a system without counts
             continue
         told = True
     return total / 1e9 if told else None

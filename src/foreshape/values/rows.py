@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 1 << 12
-"""How many values are spread out at a time where several rows share one."""
+"""The values written out at a time when several rows share one."""
 
 
 class Rows:
-    """Row ids (int64 ``[n]``, possibly repeated), their values ``[n, *row]``, and the height of the table that they are rows of.
+    """Row ids (int64 ``[n]``, possibly repeated), their values ``[n, *row]``, and the height of their table.
 
-    Where many rows have the same value, as the words of one bag have, `spread` keeps each value once. Its tensors are never changed after it is
-    made; it takes others in their place (`become`) only where an operator says that it changes an operand.
+    If many rows have the same value, as the words of one bag have, `spread` keeps each value once. Its tensors are never changed after it is made; `become`
+    replaces them, only if an operator declares an operand changed.
     """
 
     __slots__ = ("_merged", "_unique", "_values", "_which", "height", "rows")
@@ -28,30 +28,30 @@ class Rows:
     def __init__(self, rows: Tensor, values: Tensor, height: int) -> None:
         self.rows, self.height = rows, height
         self._values, self._which = values, None
-        self._unique = False  # and not _merged = self: what refers to itself is freed only by the garbage collector
+        self._unique = False  # and not _merged = self: only the garbage collector frees a reference to itself
         self._merged: Rows | None = None
 
     _values: Tensor
     _which: Tensor | None
-    """Where it is not None, row ``i`` has the value ``_values[_which[i]]``."""
+    """Unless None, row ``i`` has the value ``_values[_which[i]]``."""
 
     @staticmethod
     def spread(rows: Tensor, values: Tensor, which: Tensor, height: int) -> Rows:
-        """Rows of which ``rows[i]`` has the value ``values[which[i]]``."""
+        """Return rows with the value ``values[which[i]]`` for ``rows[i]``."""
         out = Rows(rows, values, height)
         out._which = which
         return out
 
     @staticmethod
     def unique(rows: Tensor, values: Tensor, height: int) -> Rows:
-        """Rows of which each id is known to come once, in rising order."""
+        """Return rows whose ids come once, in rising order."""
         out = Rows(rows, values, height)
         out._unique = True
         return out
 
     @staticmethod
     def joined(parts: Sequence[Rows]) -> Rows:
-        """The sum of several: all their rows, one after the other."""
+        """Return the sum of several: all their rows, one after the other."""
         if len(parts) == 1:
             return parts[0]
         rows, values = torch.cat([p.rows for p in parts]), torch.cat([p._values for p in parts])
@@ -66,44 +66,44 @@ class Rows:
 
     @property
     def values(self) -> Tensor:
-        """``[n, *row]``."""
+        """Return ``[n, *row]``."""
         if self._which is not None:
             self._values, self._which = self._values.index_select(0, self._which), None
         return self._values
 
     @property
     def kept(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The ids; the values, of which those that several rows share are there once; and, where they share some, the number of each row's."""
+        """Return the ids; the values, with shared ones once; and, for shared ones, the number of each row's value."""
         return self.rows, self._values, self._which
 
     def become(self, other: Rows) -> Rows:
-        """Hold what another holds from now on; itself."""
+        """Hold the rows of another from now on; return itself."""
         for name in ("height", "rows", "_values", "_which", "_unique"):
             setattr(self, name, getattr(other, name))
         self._merged = None if other._merged is None or other._merged is self else other._merged
         return self
 
     def clone(self) -> Rows:
-        """What may take other rows while this one stays; the tensors are shared."""
+        """Return a copy that may take other rows while this one stays; the tensors are shared."""
         return Rows(self.rows[:0], self._values[:0], self.height).become(self)
 
     @property
     def device(self) -> Any:
-        """Where the values are."""
+        """Return the device of the values."""
         return self._values.device
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dims of the whole table."""
+        """Return the dims of the whole table."""
         return (self.height, *self._values.shape[1:])
 
     @property
     def dtype(self) -> Any:
-        """The element type of the values."""
+        """Return the element type of the values."""
         return self._values.dtype
 
     def to(self, device: Any = None, dtype: Any = None) -> Rows:
-        """The same elsewhere, or with values of another element type."""
+        """Return the same elsewhere, or with values of another element type."""
         where = self._values.device if device is None else device
         values = self._values.to(where, dtype or self.dtype)
         if values is self._values:
@@ -120,11 +120,11 @@ class Rows:
         return Rows.unique(ids, torch.empty((0, *shape[1:]), dtype=dtype, device=device), shape[0])
 
     def is_finite(self) -> Tensor:
-        """Whether all values are, as a tensor of one truth value."""
+        """Return True if all values are finite, as a tensor of one truth value."""
         return self._values.isfinite().all()
 
     def scaled(self, by: Any) -> Rows:
-        """All values multiplied by a number (or a tensor of one)."""
+        """Return all values multiplied by a number (or a tensor of one)."""
         if self._unique or self._merged is not None:
             merged = self.merged()
             return Rows.unique(merged.rows, merged.values * by, self.height)
@@ -132,10 +132,10 @@ class Rows:
         return Rows(self.rows, values, self.height) if self._which is None else Rows.spread(self.rows, values, self._which, self.height)
 
     def merged(self) -> Rows:
-        """The same with each id once, in rising order, its values summed. Made at the first question.
+        """Return the same rows with each id once, in rising order, its values summed. Made at the first question.
 
         Raises:
-            ExecutionError: an id that is no row of the table.
+            ExecutionError: an id is no row of the table.
         """
         if self._unique:
             return self
@@ -145,13 +145,13 @@ class Rows:
         return self._merged
 
     def to_dense(self) -> Tensor:
-        """The whole table: zeros but for these rows."""
+        """Return the whole table: zeros but for these rows."""
         out = torch.zeros(self.shape, dtype=self.dtype, device=self._values.device)
         self.add_to(out)
         return out
 
     def add_to(self, table: Tensor, factor: Any = 1.0) -> None:
-        """``table[rows] += factor * values``; a row that comes twice counts twice."""
+        """Compute ``table[rows] += factor * values``; a repeated row counts repeatedly."""
         values = self._values if self.dtype == table.dtype else self._values.to(table.dtype)
         scale = not isinstance(factor, float) or factor != 1.0
         if self._which is not None and scale:
@@ -160,7 +160,7 @@ class Rows:
             part = slice(first, first + CHUNK)
             if self._which is not None:
                 table.index_add_(0, self.rows[part], values.index_select(0, self._which[part]))
-            else:  # the factor is not index_add_'s alpha, which has a slow kernel
+            else:  # the factor is not index_add_'s alpha, with its slow kernel
                 table.index_add_(0, self.rows[part], values[part] * factor if scale else values[part])
 
     def _merge(self) -> Rows:
@@ -188,7 +188,7 @@ class Rows:
 
 
 def _sorted(rows: Tensor, highest: int) -> tuple[Tensor, Tensor]:
-    """``rows`` in rising order, and the positions that they come from; equal ones in their own order."""
+    """Return ``rows`` in rising order, and their positions before; equal ones in their own order."""
     count = rows.shape[0]
     bits = count.bit_length()
     if (highest + 1).bit_length() + bits > 62:
@@ -200,7 +200,7 @@ def _sorted(rows: Tensor, highest: int) -> tuple[Tensor, Tensor]:
 
 
 def _segment_sums(values: Tensor, which: Tensor, starts: Tensor) -> Tensor:
-    """For each segment of ``which`` the sum of the values that it names: ``[segments, *row]``, by the vectorised kernel for bags."""
+    """Return for each segment of ``which`` the sum of its values: ``[segments, *row]``, by the vectorised kernel for bags."""
     row = values.shape[1:]
     width = row.numel()
     if not width:
@@ -214,11 +214,11 @@ def _segment_sums(values: Tensor, which: Tensor, starts: Tensor) -> Tensor:
 
 
 def put_rows(table: Tensor, ids: Tensor, values: Tensor) -> None:
-    """``table[ids] = values``, for ids that come once."""
+    """Compute ``table[ids] = values``, for distinct ids."""
     size = table.dtype.itemsize
     plain = table.dim() == 2 and table.is_cpu and table.is_contiguous() and values.is_contiguous() and values.dtype == table.dtype
     if plain and size <= 8 and values.numel() and not table.shape[1] * size % 16 and not table.storage_offset() * size % 16:
-        wide = torch.complex128  # the same bytes in fewer elements, each of which costs the kernel the same
+        wide = torch.complex128  # the same bytes in fewer elements of equal cost each
         table.view(wide).index_copy_(0, ids, values.view(wide))
     else:
         table.index_copy_(0, ids, values)

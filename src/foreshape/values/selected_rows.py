@@ -13,12 +13,12 @@ class SelectedRows:
     """Some rows of a table: ids ``[n]``, values ``[n, *row]`` and the number of rows of the whole table.
 
     Args:
-        rows: those ids, integers, each once or more.
+        rows: the ids, integers, each once or more.
         values: an array with a row for each of them.
-        height: that number of rows.
+        height: the number of rows of the table.
 
     Raises:
-        FeedError: ids that are no rows of the table, or another number of values.
+        FeedError: ids are no rows of the table, or values have another number.
     """
 
     __slots__ = ("height", "rows", "values")
@@ -41,7 +41,7 @@ class SelectedRows:
             raise FeedError.must("row ids", f"in [0, {self.height})", f"{int(self.rows.min())} to {int(self.rows.max())}")
 
     def to_dense(self) -> Any:
-        """The whole table as an array: zeros but for these rows, repeated ids summed."""
+        """Return the whole table as an array: zeros but for these rows, repeated ids summed."""
         import numpy
 
         out = numpy.zeros((self.height, *self.values.shape[1:]), dtype=self.values.dtype)

@@ -1,4 +1,4 @@
-"""`TensorArray`: the run-time value of a LOD_TENSOR_ARRAY variable, a list of tensors that grows."""
+"""`TensorArray`: the run-time value of a LOD_TENSOR_ARRAY variable, a growing list of tensors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_LENGTH = 1 << 24
 
 
 class TensorArray:
-    """Elements by position, each with its offsets where it is ragged (else None). A position that nothing was written to is None.
+    """Elements by position, each with its offsets if ragged (else None). An unwritten position is None.
 
-    ``empty`` is an element without rows, where one is known: what is made of an array without elements is made of it.
+    ``empty`` is an element without rows, if known: it stands for an array without elements.
     """
 
     __slots__ = ("empty", "offsets", "tensors")
@@ -31,7 +31,7 @@ class TensorArray:
 
     @staticmethod
     def of(tensors: Sequence[Tensor | None], offsets: Sequence[Offsets | None] | None = None) -> TensorArray:
-        """The array of these elements."""
+        """Return the array of these elements."""
         out = TensorArray()
         out.tensors = list(tensors)
         out.offsets = list(offsets) if offsets is not None else [None] * len(out.tensors)
@@ -41,7 +41,7 @@ class TensorArray:
         return len(self.tensors)
 
     def write(self, at: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
-        """Set the element at a position, and lengthen the array to it. Raises `ExecutionError` for a position that cannot be."""
+        """Set the element at a position, and lengthen the array to it. Raise `ExecutionError` for an impossible position."""
         if not 0 <= at < MAX_LENGTH:
             raise ExecutionError.must("a position in an array", f"from 0 to {MAX_LENGTH - 1}", at)
         missing = at + 1 - len(self.tensors)
@@ -51,29 +51,29 @@ class TensorArray:
         self.tensors[at], self.offsets[at] = tensor, offsets
 
     def read(self, at: int) -> tuple[Tensor, Offsets | None]:
-        """The element at a position. Raises `ExecutionError` where nothing was written."""
+        """Return the element at a position. Raises `ExecutionError` where nothing was written."""
         tensor = self.tensors[at] if 0 <= at < len(self.tensors) else None
         if tensor is None:
             raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
         return tensor, self.offsets[at]
 
     def whole(self) -> list[Tensor]:
-        """All elements. Raises `ExecutionError` where one is missing."""
+        """Return all elements. Raises `ExecutionError` where one is missing."""
         return [self.read(at)[0] for at in range(len(self.tensors))]
 
     # --- arrays of gradients: nothing at a position stands for zeros
 
     def add(self, at: int, tensor: Tensor) -> None:
-        """Add to the element at a position, which was nothing at first."""
+        """Add to the element at a position, or set it."""
         before = self.get(at)
         self.write(at, tensor if before is None else before + tensor)
 
     def get(self, at: int) -> Tensor | None:
-        """The element at a position."""
+        """Return the element at a position."""
         return self.tensors[at] if 0 <= at < len(self.tensors) else None
 
     def take(self, at: int) -> Tensor | None:
-        """The element at a position, which becomes nothing."""
+        """Return the element at a position, and clear it."""
         out = self.get(at)
         if out is not None:
             self.tensors[at] = self.offsets[at] = None
@@ -87,10 +87,10 @@ class TensorArray:
                 other.add(at, part)
 
     def copy(self) -> TensorArray:
-        """The same elements in another array."""
+        """Return the same elements in another array."""
         out = TensorArray.of(self.tensors, self.offsets)
         out.empty = self.empty
         return out
 
     clone = copy
-    """By the name that tensors have for it."""
+    """The name of the method of tensors."""

@@ -1,7 +1,7 @@
-"""The private names of torch: the purpose of each, the release that brought it, and the way without it.
+"""The private names of torch: the purpose of each, its first release, and the way without it.
 
-They are attributes of `private`, as ``private.fused_sgd_(...)``, found at their first use and kept. No other file names a private of torch.
-Torch 2.11, 2.13 and 2.14 have them all; a release that drops one costs what its entry says, and the error names it.
+They are attributes of `private`, as ``private.fused_sgd_(...)``, found at their first use and kept. No other file names a private of torch. Torch 2.11, 2.13
+and 2.14 have them all; dropping one costs as its entry tells, and the error names it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class PrivateName(NamedTuple):
 
     Args:
         path: from the module ``torch`` on.
-        purpose: what needs it; it begins the error.
-        since: the release of torch that has it as it is called here.
+        purpose: its use; it begins the error.
+        since: the first release of torch with this form.
         otherwise: the way without it, called with the same arguments; None: its user has one, or an error.
     """
 
@@ -69,7 +69,7 @@ NAMES = {
     "DisableAutocast": PrivateName("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
     "len_torch_function_stack": PrivateName("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
     "DisableTorchFunction": PrivateName("_C.DisableTorchFunction", "leaving out what overrides torch's functions", "2.0"),
-    # what is fed
+    # feeds
     "DisableTorchFunctionSubclass": PrivateName("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
     "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
     "nested_tensor_size": PrivateName("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
@@ -107,7 +107,7 @@ NAMES = {
 
 
 def find(path: str) -> Any:
-    """Return what a path names in torch.
+    """Return the object at a path in torch.
 
     Raises:
         AttributeError: this torch has it not.
@@ -133,7 +133,7 @@ def has(*names: str) -> bool:
 
 
 def writing(kernel: Any) -> Callable[..., Any]:
-    """Return a kernel, given with all its overloads, as a function that writes into a tensor: ``writing(torch.ops.aten.elu)(x, 1.0, into=x)``."""
+    """Return a kernel with all its overloads as a function into a given tensor: ``writing(torch.ops.aten.elu)(x, 1.0, into=x)``."""
     function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
     place: str = function._schema.arguments[-1].name
 
@@ -179,4 +179,4 @@ class _PrivateInto(_Private):
 
 private: Any = _Private()
 private_into: Any = _PrivateInto()
-"""The same kernels, writing into a tensor that is given: ``private_into.softmax_gradient(..., into=d)``."""
+"""The same kernels, into a given tensor: ``private_into.softmax_gradient(..., into=d)``."""

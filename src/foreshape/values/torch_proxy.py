@@ -1,4 +1,4 @@
-"""PyTorch, imported at its first use, so that schemas and rules load where it is not installed."""
+"""PyTorch, imported at its first use: schemas and rules load without it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import torch.nn.functional as F
 
     aten: Any
-    """Kernels that torch has no Python function for, as ``aten.threshold_backward``."""
+    """Kernels without a Python function of torch, as ``aten.threshold_backward``."""
     aten_into: Any
-    """The same kernels, writing into a tensor that is given: ``aten_into.threshold_backward(..., into=d)``."""
+    """The same kernels, into a given tensor: ``aten_into.threshold_backward(..., into=d)``."""
 else:
 
     class _Deferred:
@@ -48,7 +48,7 @@ else:
 
 
 class Lazy:
-    """Something of torch's that is looked up when a step is compiled, so that the step can be planned without it: ``Lazy(lambda: torch.mm)``."""
+    """An object of torch's, looked up when a step is compiled, so the step can be planned without torch: ``Lazy(lambda: torch.mm)``."""
 
     __slots__ = ("get",)
 

@@ -17,7 +17,7 @@ _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64"
 
 @cache
 def torch_dtype(of: DType | int) -> torch_module.dtype:
-    """The torch element type for ours, or for its number in the file format."""
+    """Return the torch element type for ours, or for its number in the file format."""
     if isinstance(of, int):
         of = element_type(of)
     return getattr(torch, _TORCH_NAMES.get(of.name, of.name))
@@ -30,7 +30,7 @@ def dtype_of_torch(of: torch_module.dtype) -> DType:
 
 
 def element_type(code: int) -> DType:
-    """The element type with this number in the file format. Refuses a number that is none."""
+    """Return the element type of a number in the file format. Refuse other numbers."""
     found = DTYPE_OF_CODE.get(code)
     if found is None:
         raise TypeMismatchError(f"there is no element type number {code}")
