@@ -1,4 +1,4 @@
-"""Collectives along any axis, for values of which each rank has some columns: all of them put together, and a rank's own of what all have."""
+"""Collectives along any axis, for tensors sharded by columns over the ranks: the join of all shards, and a rank's own shard of the whole."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class _AlongAxis(Collective):
-    """What both have. What comes after the whole is computed alike on every rank, so that the gradient of either is the other."""
+    """The base of both. All ranks compute alike on the whole, so the gradient of either is the other."""
 
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
-    axis = attribute(AttrType.INT, -1, doc="along which; it may count from the back")
-    rank = attribute(AttrType.INT, 0, low=0, doc="the rank that the program was made for; what counts is the number that the rank has")
-    use_model_parallel = attribute(AttrType.BOOLEAN, True, doc="that what comes after the whole is computed alike on every rank, as it always is here")
+    axis = attribute(AttrType.INT, -1, doc="the axis; it may count from the back")
+    rank = attribute(AttrType.INT, 0, low=0, doc="the rank of the program's description; the number of the running rank counts")
+    use_model_parallel = attribute(AttrType.BOOLEAN, True, doc="all ranks compute alike on the whole, as they always do here")
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
 
     def _team(self) -> Team | None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class SyncBatchNorm(Collective, BatchNorm):
-    """As `batch_norm`, but that in training mean and variance are those of the examples of all ranks.
+    """`batch_norm` whose mean and variance in training are over the examples of all ranks.
 
-    Two sums of two numbers per channel pass between the ranks, one forward and one backward. A rank whose part of a batch is empty is fed an
-    example that counts nothing: ``Counts`` is 0 there.
+    Two sums of two numbers per channel pass between the ranks, one forward and one backward. A rank whose part of a batch is empty is fed one example with the
+    weight 0: ``Counts`` is 0 there.
     """
 
     type = "sync_batch_norm"
@@ -36,12 +36,15 @@ class SyncBatchNorm(Collective, BatchNorm):
         return BatchNorm.computes(self)
 
     def sends(self, given: Given) -> Messages:
-        """Two fp64 numbers per channel, and how many examples there are; nothing where the moving statistics are used, or no gradient of X is asked for."""
+        """Return the messages: two fp64 numbers per channel and the number of examples.
+
+        There are none if the moving statistics are used, or if no gradient of X is asked for.
+        """
         undone = self.forward_class is not None and "X@GRAD" not in given.requested
         (scale,) = given.specs["Scale"]
         return [] if undone or self.use_global_stats or self._tests() else [(ALL_REDUCE, (2 * scale.elements + 1) * FP64.itemsize)]
 
-    # it takes one operand more than the class that it extends
+    # one operand more than in the base class
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None
     ) -> Any:
@@ -77,9 +80,9 @@ class SyncBatchNorm(Collective, BatchNorm):
         return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
 
     def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: Team) -> tuple[float, Tensor, Tensor]:
-        """How many numbers a channel has on all ranks, their mean and their biased variance, fp64.
+        """Return the number of elements of a channel on all ranks, their mean and their biased variance, fp64.
 
-        Sums are of differences to the moving mean, which is the same on all ranks, so that a large mean takes no digits from the variance.
+        Sums are of differences to the moving mean, the same on all ranks, so a large mean takes no digits from the variance.
         """
         channels = x.shape[1]
         own = _own_count(x, Counts)
@@ -137,7 +140,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         sums = torch.empty(2 * channels + 1, dtype=torch.float64, device=x.device)
         sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias
         team.sum(sums, self.type)
-        if not own:  # what is in no mean has no part in its gradient
+        if not own:  # no element in the mean, no part in its gradient
             return torch.zeros_like(X), d_scale, d_bias
         inverse = saved_inverse.to(torch.float64)
         slope = Scale * inverse
@@ -164,5 +167,5 @@ class SyncBatchNorm(Collective, BatchNorm):
 
 
 def _own_count(x: Tensor, Counts: Tensor | None) -> float:
-    """How many numbers of a channel count on this rank."""
+    """Return the number of elements of a channel counted on this rank."""
     return x.numel() // x.shape[1] * (1.0 if Counts is None else float(Counts.item()))

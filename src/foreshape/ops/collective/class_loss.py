@@ -1,4 +1,4 @@
-"""Cross-entropy over classes of which each rank has a part, without putting the classes together."""
+"""Cross-entropy over classes sharded over the ranks, without a gather of the classes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class CSoftmaxWithCrossEntropy(Collective):
-    """Loss = -log softmax(Logits)[Label] over the classes of all ranks, of which this one has every class from its number times its count on.
+    """Loss = -log softmax(Logits)[Label] over the classes of all ranks. A rank's first class is its number times its count of classes.
 
-    The largest logit, the sum of exp(logit - largest) and the logit of the label are taken over the ranks (three messages of a number for each
-    example); the loss is log sum + largest - that logit. Loss is 0 where Label is ``ignore_index``.
+    The largest logit, the sum of exp(logit - largest) and the logit of the label are taken over the ranks (three messages of a number for each example); the
+    loss is log sum + largest - logit of the label. Loss is 0 where Label is ``ignore_index``.
     """
 
     type = "c_softmax_with_cross_entropy"
@@ -31,15 +31,15 @@ class CSoftmaxWithCrossEntropy(Collective):
     Label = operand(INDEX, doc="[*, 1], numbers of all classes")
     Softmax = result(doc="as Logits: the probabilities of this rank's classes")
     Loss = result(doc="as Label, of the type of Logits")
-    ignore_index = attribute(AttrType.LONG, -100, doc="a label that counts nothing")
-    rank = attribute(AttrType.INT, 0, low=0, doc="the rank that the program was made for; what counts is the number that the rank has")
+    ignore_index = attribute(AttrType.LONG, -100, doc="the label of an example without loss")
+    rank = attribute(AttrType.INT, 0, low=0, doc="the rank of the program's description; the number of the running rank counts")
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
     def sends(self, given: Given) -> Messages:
-        """For each example the largest logit, the sum over the classes, and the logit of its label."""
+        """Return the messages: per example the largest logit, the sum over the classes, and the logit of its label."""
         (logits,), (label,) = given.specs["Logits"], given.specs["Label"]
         return [(ALL_REDUCE, label.elements * logits.known_dtype.itemsize)] * 3
 
@@ -58,7 +58,7 @@ class CSoftmaxWithCrossEntropy(Collective):
         return copies(strided, Logits=Logits, Label=Label) + 2 * Logits.nbytes + (4 * Logits.known_dtype.itemsize + _EACH) * Label.elements
 
     def _own(self, Label: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Which of this rank's classes the labels are, and whether they are any."""
+        """Return the labels as indices of this rank's classes (0 for those of other ranks), and the mask of its own labels."""
         team = self._team()
         at = Label.long() - (0 if team is None else team.rank * classes)
         here = (at >= 0) & (at < classes) & (Label != self.ignore_index)

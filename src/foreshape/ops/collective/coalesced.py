@@ -1,4 +1,4 @@
-"""Many tensors one after the other in one that is divided over the ranks, one rank's part of it, and the tensors again."""
+"""Many tensors concatenated into one buffer that is sharded over the ranks, a rank's own shard, and the tensors again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 ALIGNED = 64
-"""The bytes that a tensor's place is a multiple of, as kernels like their operands."""
+"""The alignment of each tensor in the buffer in bytes, as kernels like their operands."""
 
 
 def places_of(sizes: Sequence[Size], itemsize: int) -> tuple[list[Size], Size]:
-    """Where tensors of so many elements begin, and how many elements all take, gaps included."""
+    """Return the offsets in elements of tensors of these sizes, and the elements of the whole, gaps included."""
     each = ALIGNED // itemsize
     starts: list[Size] = []
     at: Size = 0
@@ -34,13 +34,13 @@ def places_of(sizes: Sequence[Size], itemsize: int) -> tuple[list[Size], Size]:
 
 
 def part_of(total: Size, ranks: Size, itemsize: int) -> Size:
-    """How many elements each rank has of so many."""
+    """Return the elements of each rank's shard of ``total`` elements."""
     each = ALIGNED // itemsize
     return ceildiv(total, ranks * each) * each
 
 
 class _Coalesced(Operator):
-    """What `CoalesceParts` and `OwnPart` share."""
+    """The base of `CoalesceParts` and `OwnPart`."""
 
     abstract = True
     gradient = NOT_DIFFERENTIABLE
@@ -63,7 +63,7 @@ class _Coalesced(Operator):
 
 
 class CoalesceParts(_Coalesced):
-    """Out = the elements of all X, one tensor after the other, with zeros between them up to 64 bytes and up to a multiple for the ranks."""
+    """Out = the elements of all X, one tensor after the other. Zeros fill gaps up to 64 bytes, and the end up to a multiple for the ranks."""
 
     type = "coalesce_parts"
     Out = result(doc="[ranks * part]")
@@ -84,11 +84,11 @@ class CoalesceParts(_Coalesced):
 
 
 class OwnPart(_Coalesced):
-    """Out = this rank's part of what `coalesce_parts` would give; nothing of the other parts is made."""
+    """Out = this rank's shard of the result of `coalesce_parts`; nothing of the other shards is made."""
 
     type = "own_part"
     Out = result(doc="[part]")
-    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="the process group")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
         return X[0].dense([self._part(X)])
@@ -115,14 +115,14 @@ def _ranks() -> int:
 
 
 class SplitCoalesced(Operator):
-    """Out = tensors of the dims that ``dims`` and ``ranks`` say, which lie in X from ``starts`` on, as `coalesce_tensor` laid them."""
+    """Out = tensors of the dims ``dims`` (``ranks`` of them each), stored in X from ``starts`` on, as `coalesce_tensor` laid them."""
 
     type = "split_coalesced"
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="[elements]")
     Out = result(many=True, doc="views of X", view_of="X", layout="reshaped")
-    starts = attribute(AttrType.LONGS, low=0, doc="the element at which each begins")
-    ranks = attribute(AttrType.INTS, low=0, doc="how many dims each has")
+    starts = attribute(AttrType.LONGS, low=0, doc="the first element of each tensor in X")
+    ranks = attribute(AttrType.INTS, low=0, doc="the number of dims of each tensor")
     dims = attribute(AttrType.LONGS, low=0, doc="the dims of all, one after the other")
 
     def _dims(self) -> list[tuple[int, ...]]:

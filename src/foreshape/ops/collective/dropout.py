@@ -1,4 +1,4 @@
-"""Dropout of a value of which each rank has a part."""
+"""Dropout of a sharded tensor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _APART = 0x9E3779B97F4A7C15
 
 
 class CDropout(Dropout):
-    """As dropout, where ranks that draw the same numbers each have a part of X: each zeroes elements of its own.
+    """Dropout of a part of X per rank: ranks with the same random state each zero elements of their own.
 
-    One number is drawn, which is the same on every rank; the rank's own numbers follow from it, so that what is drawn next is the same again.
+    One number is drawn, the same on every rank. The rank's own numbers follow from it, so the next draw is the same on all ranks again.
     """
 
     type = "c_dropout"
     again = Again("Out", "c_dropout_grad", {"Mask": "Mask", "Out@GRAD": "X"}, "X@GRAD")
-    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="the process group")
 
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         shared = super()._generator(Seed)

@@ -1,4 +1,4 @@
-"""Operators of other frameworks' programs for many machines that have no place here, and why."""
+"""Operators of other frameworks' programs for many machines without a place here, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups in a table of which this rank has some rows in a row; what other ranks have is zero here, so that a sum puts it together."""
+"""Lookups in a table sharded by consecutive rows. Rows of other ranks are zero here, so a sum over the ranks gives the lookup."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _EACH = 4 * 8 + 4
-"""Bytes for each id: the row that it is here, where it is none, and copies of that."""
+"""Bytes for each id: its row on this rank, the mask of missing rows, and copies of both."""
 
 
 class CEmbedding(Operator):
-    """Out[..., :] = W[Ids[...] - start_index], zeros where that is no row of W: of a row that another rank has.
+    """Out[..., :] = W[Ids[...] - start_index], zeros where no row of W has this number: rows of other ranks.
 
-    Nothing is sent: what `c_allreduce_sum` makes of it is the lookup in the whole table.
+    Nothing is sent: `c_allreduce_sum` of Out is the lookup in the whole table.
     """
 
     type = "c_embedding"
@@ -46,19 +46,19 @@ class CEmbedding(Operator):
     W = operand(FLOATING, doc="[rows of this rank, width]")
     Ids = operand(INDEX, doc="row numbers of the whole table")
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
-    start_index = attribute(AttrType.LONG, 0, low=0, doc="which row of the whole table W begins with")
+    start_index = attribute(AttrType.LONG, 0, low=0, doc="the row of the whole table at which W begins")
     vocab_size = attribute(AttrType.LONG, -1, low=-1, doc="the rows of the whole table; -1: not said. It changes nothing")
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)
 
     def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
-        """The spec of Out."""
+        """Return the spec of Out."""
         require_rank(2, W, "W")
         return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
 
     def _rows(self, Ids: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Which rows of W the ids are, and whether they are any."""
+        """Return the ids as rows of W, and the mask of rows of this rank."""
         at = Ids.long() - self.start_index
         return at, (at >= 0) & (at < rows)
 

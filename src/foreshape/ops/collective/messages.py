@@ -1,4 +1,4 @@
-"""What a collective sends: which way its messages go round the ranks, and what their sizes follow from."""
+"""The messages of a collective: their way between the ranks, and their sizes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-re
 REDUCE, SCATTER = "reduce", "scatter"
 """To one rank, and from one rank to each its part."""
 NOTHING: Final = ""
-"""The way of what sends nothing: it waits, or takes a part of what each rank has."""
+"""The way of a collective that sends nothing: it waits, or takes a part of a tensor of its own rank."""
 Messages: TypeAlias = "list[tuple[str, Size]]"
-"""What a rank gives to each message, one after the other: which way it goes round, and the bytes."""
+"""The messages of a rank, one after the other: the way of each, and the rank's bytes in it."""
 
 
 @data_class(frozen=True)
 class Given:
-    """What an op of a collective reads, and is asked for.
+    """The operands and requested results of one op of a collective.
 
     Attributes:
-        specs: slot -> the specs of what is in it; nothing of what is absent.
-        requested: the result slots that somebody reads.
-        rows: of sparse rows, how many there are.
-        values: how many values these share; None where each has its own.
+        specs: slot -> the specs of its operands; absent slots are left out.
+        requested: the result slots with a reader.
+        rows: for sparse rows, their number.
+        values: the number of values these rows share; None for a value per row.
     """
 
     specs: Mapping[str, tuple[Spec, ...]]
@@ -36,7 +36,7 @@ class Given:
 
     @property
     def nbytes(self) -> Size:
-        """The bytes of all that it reads."""
+        """Return the bytes of all its operands."""
         total: Size = 0
         for spec in (s for specs in self.specs.values() for s in specs if s.dims is not None and s.dtype is not None):
             total = total + spec.nbytes

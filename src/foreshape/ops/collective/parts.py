@@ -1,4 +1,4 @@
-"""Collectives that join the parts of the ranks, or give each rank its part: gather, reduce-scatter, broadcast, exchange."""
+"""Collectives that join or deal the shards of the ranks: gather, reduce-scatter, broadcast, exchange."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COUNT_DOC = "how many ranks; 0: any number, the symbol `ranks`"
 
 
 def ranks_of(nranks: int) -> Size:
-    """How many ranks, as a size."""
+    """Return the number of ranks as a size."""
     return nranks if nranks else symbol(RANKS)
 
 
 class _Parts(Collective):
-    """What collectives have whose results depend on how many ranks there are."""
+    """The base of collectives with results that depend on the number of ranks."""
 
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
@@ -84,7 +84,7 @@ class CReducescatter(_Parts):
         return X.with_dims([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
 
     def retained_bytes(self, X: Spec) -> dict[str, Size]:
-        """While it is under way, the parts that come from all other ranks but one, whose part is where the sum will be."""
+        """Return the buffers while it is under way: the parts of all other ranks but one, whose part lies at the place of the sum."""
         ranks = ranks_of(self.nranks)
         return {} if self.use_calc_stream else {"Out": floordiv(X.nbytes, ranks) * maximum(ranks - 2, 0)}
 
@@ -133,7 +133,7 @@ class CBroadcast(Collective):
 
 
 class Alltoall(_Parts):
-    """Out = part r of X of each rank r's, in the order of the ranks: X is cut into as many parts as there are ranks, part r goes to rank r.
+    """Out = part r of X of each rank, in the order of the ranks: X is cut into a part for each rank, and part r goes to rank r.
 
     Its gradient goes back the same way.
     """

@@ -1,4 +1,4 @@
-"""What part of all examples a rank has: counted over the ranks while the forward pass runs, and used where a mean becomes a part of a mean."""
+"""A rank's share of all examples, counted over the ranks in the forward pass, and the weighting of its mean by this share."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SIGNED = 3
-"""The elements of what is summed: the count, the signature, its square."""
+"""The elements of the summed message: the count, the signature, its square."""
 
 
 class CountExamples(Collective):
-    """Own = the number of elements of X, or the sum of its ``values``; Total is the sum of these over the ranks, once `weigh_by_examples` has waited
-    for it.
+    """Own = the number of elements of X, or the sum of its ``values``. Total is its sum over the ranks, once `weigh_by_examples` has waited for it.
 
-    What each rank says of the step that it is in (its signature) is summed with it, so that ranks which are not in one step are found
-    before anything of theirs is mixed. A rank whose part of a batch is empty is fed an example that counts nothing: ``Counts`` is 0 there.
+    Each rank's signature of its step is summed with it, so ranks in different steps are found before any of their data is mixed. A rank whose part of a batch
+    is empty is fed one example with the weight 0: ``Counts`` is 0 there.
     """
 
     type = "count_examples"
@@ -52,7 +51,7 @@ class CountExamples(Collective):
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
     Own = result(doc="fp64 [1]")
     Total = result(doc="fp64 [3]: the elements, the signatures, their squares")
-    values = attribute(AttrType.BOOLEAN, False, doc="X is itself what is counted, such as a sum of weights")
+    values = attribute(AttrType.BOOLEAN, False, doc="X is the count itself, such as a sum of weights")
 
     def infer_shape(self, X: Spec, Counts: Spec | None) -> Any:
         if Counts is not None:
@@ -66,7 +65,7 @@ class CountExamples(Collective):
         team = self._team()
         count = float(X.sum() if self.values else X.numel()) * (1.0 if Counts is None else float(Counts.item()))
         signature = 0.0 if team is None else float(team.signature)
-        # of the processors wherever X is: that ranks are in one step is found by a message that has a deadline, and no device waits for it
+        # On the processor wherever X is: a message with a deadline checks the steps of the ranks, and no device waits for it.
         total = torch.tensor([count, signature, signature * signature], dtype=torch.float64, device="cpu")
         own = total[:1].clone()
         if team is not None:
@@ -78,21 +77,21 @@ class CountExamples(Collective):
 
 
 class WeighByExamples(Collective):
-    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks. Where X ``sums``, Out = X, or 0
-    where Own is: its part of the sum.
+    """Out = X * Own / Total: the mean over this rank's examples becomes its part of the mean over all ranks. If X ``sums``, Out = X, or 0 if Own is 0: its part
+    of the sum.
 
-    Where groups of ``alike`` ranks have the same examples, which are then counted as often, the parts of one rank of each make the whole.
+    If groups of ``alike`` ranks have the same examples, each example is counted once per rank, and one rank of each group gives the whole.
     """
 
     type = "weigh_by_examples"
     way = NOTHING
     awaits = True
     X = operand(NUMERIC, doc="any shape; floating-point, but for sums")
-    Own = operand((FP64,), doc="of count_examples")
-    Total = operand((FP64,), doc="of count_examples")
+    Own = operand((FP64,), doc="the result of count_examples")
+    Total = operand((FP64,), doc="the result of count_examples")
     Out = result(doc="as X")
-    Count = result(optional=True, doc="[], as X: what Total counts")
-    alike = attribute(AttrType.INT, 1, low=1, doc="how many ranks have the same examples")
+    Count = result(optional=True, doc="[], as X: the number of examples in Total")
+    alike = attribute(AttrType.INT, 1, low=1, doc="the number of ranks with the same examples")
     sums = attribute(AttrType.BOOLEAN, False, doc="X is a sum over examples, and no mean")
 
     def infer_shape(self, X: Spec, Own: Spec, Total: Spec) -> tuple[Spec, Spec]:
@@ -103,7 +102,7 @@ class WeighByExamples(Collective):
         return X.like(), X.dense(())
 
     def _share(self, own: Tensor, total: Tensor) -> tuple[float, float]:
-        """What X is multiplied by, and what is counted."""
+        """Return the factor of X, and the number of examples of all ranks."""
         team = self._team()
         if team is None:
             return 1.0, own.item()

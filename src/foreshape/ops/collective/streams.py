@@ -1,4 +1,4 @@
-"""Ops that order what is computed and what is sent, where a device has queues of each. Here the order of the program is that order."""
+"""Operators that order computation and communication for devices with a queue of each. Here the order of the program is their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CWaitComm(CSyncCommStream):
-    """As c_sync_comm_stream: Out = X, each when what was started on it has come."""
+    """Out = X, each once the collectives started on it have ended, as in c_sync_comm_stream."""
 
     type = "c_wait_comm"
 
@@ -40,7 +40,7 @@ class CSyncCalcStream(Collective):
 
 
 class CWaitCompute(Collective):
-    """Out = X, each when it is computed, so that it can be sent: here it is."""
+    """Out = X, each once it is computed, so that it can be sent: here it always is."""
 
     type = "c_wait_compute"
     way = NOTHING

@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 
 class Collective(Operator):
-    """What all collectives have."""
+    """The base of all collectives."""
 
     abstract = True
     collective = True
     way: ClassVar[str | None] = None
-    """Which way all that it reads goes round the ranks, of `foreshape.ops.collective.messages`; None where `sends` is its own."""
+    """The way of its operands between the ranks, of `foreshape.ops.collective.messages`; None for classes with their own `sends`."""
     starts: ClassVar[bool] = False
-    """Whether it only starts what it sends, unless ``use_calc_stream`` says otherwise or these are sparse rows."""
+    """True if it only starts its messages, unless ``use_calc_stream`` says otherwise or these are sparse rows."""
     readers_wait: ClassVar[bool] = False
-    """Whether whoever reads what it has started waits for it."""
+    """True if readers of its started results wait for them."""
     gradient_sends: ClassVar[bool] = False
-    """Whether its gradient operator sends as much; otherwise that sends nothing."""
-    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+    """True if its gradient operator sends as much; otherwise the gradient sends nothing."""
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="the process group")
     use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, type=self.type)
 
     def sends(self, given: Given) -> Messages:
-        """The messages that a rank gives something to, from what it is ``given``. Raises `SchemaError` where that is not known."""
+        """Return the messages to which a rank contributes, from the ``given`` operands. Raises `SchemaError` if they are not known."""
         of: Any = self.forward_class
         if of is not None:
             return of.sends(self, given) if of.gradient_sends else []
@@ -71,7 +71,7 @@ class Reduction(Collective):
     way = ALL_REDUCE
     X = operand(NUMERIC, doc="the same dims on every rank")
     Out = result(doc="as X, the same on every rank", may_share="X")
-    use_model_parallel = attribute(AttrType.BOOLEAN, False, doc="whether what comes after is computed alike on every rank")
+    use_model_parallel = attribute(AttrType.BOOLEAN, False, doc="all ranks compute alike on the result")
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like()
@@ -84,12 +84,12 @@ class Reduction(Collective):
 
 
 def own(X: Tensor, into: Tensor | None) -> Tensor:
-    """Memory for a result that is changed in place: the operand's where that is given away."""
+    """Return memory for a result changed in place: the operand's if it is given away."""
     return into if into is not None else X.clone(memory_format=torch.contiguous_format)
 
 
 def in_a_row(out: Tensor, change: Callable[[Tensor], None]) -> None:
-    """Change a tensor in place by what takes only what lies in a row."""
+    """Change a tensor in place by a function of contiguous tensors."""
     if out.is_contiguous():
         change(out)
     else:
@@ -99,11 +99,10 @@ def in_a_row(out: Tensor, change: Callable[[Tensor], None]) -> None:
 
 
 class CAllreduceSum(Reduction):
-    """Out = the sum of X over the ranks. Of sparse rows: the rows of all ranks, those of one id summed. A rank sends each id once; or, where that
-    is less, as of the words of a bag, each value once.
+    """Out = the sum of X over the ranks. For sparse rows: the rows of all ranks, summed by id. A rank sends each id once; or, if this takes fewer bytes, each
+    value once, as for the words of a bag.
 
-    Its gradient is the sum of the gradients; where what comes after is computed alike on every rank (``use_model_parallel``), it is the
-    gradient itself.
+    Its gradient is the sum of the gradients; if all ranks compute alike on the result (``use_model_parallel``), it is the gradient itself.
     """
 
     type = "c_allreduce_sum"
@@ -114,7 +113,7 @@ class CAllreduceSum(Reduction):
         return X.kind
 
     def sends(self, given: Given) -> Messages:
-        """Sparse rows are gathered: how many there are, and of how many values; then what `sum_rows` makes a message of."""
+        """Return the messages. Sparse rows are gathered: their counts of rows and of values, then the message of `sum_rows`."""
         if given.rows is None:
             return [(ALL_REDUCE, given.nbytes)]
         (spec,) = given.specs["X"]
@@ -141,7 +140,7 @@ class CAllreduceSum(Reduction):
 
 
 class MpAllreduceSum(Reduction):
-    """Out = the sum of X over the ranks, after which all compute alike: its gradient is the gradient itself."""
+    """Out = the sum of X over the ranks, for ranks that compute alike on it: its gradient is the gradient itself."""
 
     type = "mp_allreduce_sum"
 
@@ -158,25 +157,25 @@ class MpAllreduceSum(Reduction):
 
 
 def bytes_merged(rows: Size, height: Size, row: Size) -> Size:
-    """The bytes of a message with each id once, as if no id came twice, and its values; ``row``: those of one."""
+    """Return the bytes of a message with each id once, as if no id came twice, and its values of ``row`` bytes each."""
     count = minimum(rows, height)
     return _placed(count * INT64.itemsize) + _placed(count * row)
 
 
 def bytes_shared(rows: Size, values: Size, row: Size) -> Size:
-    """The bytes of a message with the id of each row, the number of its value, and each value once."""
+    """Return the bytes of a message with the id of each row, the number of its value, and each value once."""
     return 2 * _placed(rows * INT64.itemsize) + _placed(values * row)
 
 
 def _placed(size: Size) -> Size:
-    """What begins at a multiple of so many bytes."""
+    """Return the size rounded up to the alignment."""
     return ceildiv(size, WIDEST) * WIDEST
 
 
 def sum_rows(X: Rows, team: Team) -> Rows:
-    """The rows of all ranks, in the order of the ranks, so that every rank sums them in one order.
+    """Return the rows of all ranks, in the order of the ranks, so that every rank sums them in one order.
 
-    Rows that share their values, as those of a bag do, are sent with each value once, where that is less.
+    Rows with shared values, such as those of a bag, are sent with each value once where this takes fewer bytes.
     """
     ids, values, which = X.kept
     row = prod(values.shape[1:]) * values.element_size()
@@ -189,14 +188,14 @@ def sum_rows(X: Rows, team: Team) -> Rows:
         return Rows.joined([Rows.spread(rows, of, numbers, X.height) for rows, numbers, of in parts])
     if all(stored < 0 for _, stored in told):
         parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in told])
-    else:  # some come with a value each, so that all do; and how many ids that are on each rank is another number
+    else:  # some ranks send a value per row, so all do; the number of distinct ids differs by rank
         merged = X.merged()
         parts = team.gather_uneven([merged.rows, merged.values], CAllreduceSum.type)
     return Rows.joined([Rows(rows, of, X.height) for rows, of in parts]).merged()
 
 
 class _Extreme(Reduction):
-    """Of a reduction that has no gradient here."""
+    """The base of reductions without a gradient."""
 
     abstract = True
     gradient = NOT_DIFFERENTIABLE
@@ -243,13 +242,13 @@ class CIdentity(Reduction):
 
 
 class CSyncCommStream(Collective):
-    """Out = X, each when what was started on it has come."""
+    """Out = X, each once the collectives started on it have ended."""
 
     type = "c_sync_comm_stream"
     way = NOTHING
     awaits = True
     gradient = NOT_DIFFERENTIABLE
-    X = operand(NUMERIC, many=True, doc="results of collectives that were only started")
+    X = operand(NUMERIC, many=True, doc="results of collectives started without waiting")
     Out = result(many=True, doc="each as its X", view_of="X")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Any:

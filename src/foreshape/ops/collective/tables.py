@@ -1,4 +1,4 @@
-"""Lookups in a table whose rows are dealt over the ranks: ids go to the ranks that have the rows, rows come back, gradients likewise."""
+"""Lookups in a table with rows dealt over the ranks: ids go to the ranks of their rows, rows come back, gradients likewise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def rows_of_rank(height: Size, ranks: Size) -> Size:
-    """How many rows each rank has of a table whose rows are dealt in turn: rank r has r, r + ranks, r + 2 ranks, ..."""
+    """Return the number of rows per rank of a table dealt in turn: rank r has r, r + ranks, r + 2 ranks, ..."""
     return ceildiv(height, ranks)
 
 
@@ -44,9 +44,9 @@ def _rows_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
 
 
 class SplitLookup(Collective):
-    """Out[..., :] = row Ids[...] of a table of ``height`` rows, of which this rank has every ranks-th in W; zeros where Ids is ``padding_idx``.
+    """Out[..., :] = row Ids[...] of a table of ``height`` rows, with every ranks-th of them in this rank's W; zeros where Ids is ``padding_idx``.
 
-    Each id goes to the rank that has its row once, however often it comes. The gradient of W is the sum over all ranks of those of its rows.
+    Each distinct id goes once to the rank of its row. The gradient of W is the sum of its rows' gradients over all ranks.
     """
 
     type = "split_lookup"
@@ -56,13 +56,16 @@ class SplitLookup(Collective):
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
     height = attribute(AttrType.LONG, doc="the rows of the whole table", low=1)
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
-    padding_idx = attribute(AttrType.LONG, -1, doc="a row number that gives zeros and has no gradient; -1: none; other negative ones count from the end")
+    padding_idx = attribute(AttrType.LONG, -1, doc="a row number with zeros and no gradient; -1: none; other negative ones count from the end")
 
     def _team(self) -> Team | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
     def sends(self, given: Given) -> Messages:
-        """How many ids each rank is asked for, the ids, and their rows (back, or as a gradient), as if no id came twice and each rank had as many."""
+        """Return the messages: the number of ids for each rank, the ids, and their rows (back, or as a gradient).
+
+        They are counted as if no id came twice and each rank had as many.
+        """
         (ids,), (table,) = given.specs["Ids"], given.specs["W"]
         row = product(table.known_dims[1:]) * table.known_dtype.itemsize
         return [(ALL_TO_ALL, size) for size in (ranks_of(self.nranks) * INT64.itemsize, ids.elements * INT64.itemsize, ids.elements * row)]
@@ -71,7 +74,7 @@ class SplitLookup(Collective):
         return self._looked_up(W, Ids)
 
     def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
-        """The spec of Out."""
+        """Return the spec of Out."""
         require_rank(2, W, "W")
         require_equal(W.known_dims[0], rows_of_rank(self.height, ranks_of(self.nranks)), "W must have the rows of one rank", W=0)
         return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
@@ -81,13 +84,13 @@ class SplitLookup(Collective):
         return W.like()
 
     def _kept(self, ids: Tensor) -> Tensor | None:
-        """Which ids are not the padding; None where all are."""
+        """Return the mask of ids other than the padding; None if there is no padding."""
         at: int = self.padding_idx
         padding = at if at >= -1 else self.height + at
         return None if padding < 0 else ids != padding
 
     def _unique(self, Ids: Tensor, ranks: int) -> tuple[Tensor, Tensor, list[int]]:
-        """The ids, each once, in the order of the ranks that have them; where each of Ids is among them; how many each rank has.
+        """Return the distinct ids in the order of their ranks, the place of each of Ids among them, and their number per rank.
 
         Raises:
             ExecutionError: an id that is no row of the table.
@@ -102,7 +105,7 @@ class SplitLookup(Collective):
         return keys % self.height, where, numbers_of(counts)
 
     def _meet(self, team: Team, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
-        """The ids that the ranks ask this one for, and how many each asks."""
+        """Return the ids for which the ranks ask this one, and the number from each rank."""
         take: list[int] = numbers_of(team.exchange(torch.tensor(give, device="cpu"), [1] * team.ranks, [1] * team.ranks, self.type))
         return team.exchange(ids, give, take, self.type), take
 

@@ -1,4 +1,4 @@
-"""Collectives to one rank or from one: reductions that one rank has the result of, and parts that one rank deals."""
+"""Collectives to one rank or from one: reductions with a result on one rank, and parts dealt by one rank."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class _ToOne(Collective):
-    """What these reductions have. The other ranks keep their X."""
+    """The base of these reductions. The other ranks keep their X."""
 
     abstract = True
     way = REDUCE
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="the same dims on every rank")
     Out = result(doc="as X: on rank root_id the result, elsewhere the rank's own X", may_share="X")
-    root_id = attribute(AttrType.INT, 0, low=0, doc="the rank that has the result")
+    root_id = attribute(AttrType.INT, 0, low=0, doc="the rank of the result")
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like()
@@ -69,12 +69,12 @@ class CReduceProd(_ToOne):
 
 
 class CScatter(Collective):
-    """Out = this rank's part, along the first axis, of the X that rank ``root`` has."""
+    """Out = this rank's part, along the first axis, of the X of rank ``root``."""
 
     type = "c_scatter"
     way = SCATTER
     gradient = NOT_DIFFERENTIABLE
-    X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks; only that of rank root is read")
+    X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks; only X of rank root is read")
     Out = result(doc="as X, with the first dim divided by the number of ranks")
     root = attribute(AttrType.INT, 0, low=0, doc="the rank whose X is dealt")
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)

@@ -1,2 +1,1 @@
-"""Control: operators that run blocks, choose between values, the arrays of tensors and rank tables that loops need, and what
-watches a run: print, assert."""
+"""Control: operators that run blocks, choose between values or watch a run (print, assert), and the tensor arrays and rank tables of loops."""

@@ -1,7 +1,7 @@
-"""Operators that run a block of the program: loops, branches, recurrences, and the operators that undo them.
+"""Operators that run a block of the program: loops, branches, recurrences, and their gradients.
 
-They are described by their blocks, so that they have no shape rule and no kernel of their own: `foreshape.infer.regions`
-infers through the block, and `foreshape.lowering.regions` runs it. ``region`` says which of the three forms it is.
+Their blocks describe them, so they have no shape rule and no kernel of their own: `foreshape.infer.regions` infers through the block, and
+`foreshape.lowering.regions` runs it. ``region`` names one of the three forms.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from foreshape.operator.operator import Operator
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, NUMERIC, SELECTED_ROWS, STEP_SCOPES
 
 HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS)
-"""The kinds that a block may read and write."""
+"""The kinds of variables a block may read and write."""
 
 
 class While(Operator):
-    """Runs its block for as long as Condition, which the block writes, is true.
+    """A loop: its block runs for as long as Condition, written by the block, is true.
 
-    X are the variables that the block reads from outside, Out those that it writes: they carry their values from one round to
-    the next. StepScopes holds what each round leaves for `while_grad`.
+    X are the outer variables the block reads, Out the outer variables it writes: they carry their values from one round to the next. StepScopes keeps the
+    values of each round for `while_grad`.
     """
 
     type = "while"
-    X = operand(many=True, optional=True, kinds=HELD, doc="what the block reads from outside")
+    X = operand(many=True, optional=True, kinds=HELD, doc="the outer variables the block reads")
     Condition = operand((BOOL,), doc="one truth value; the block writes it anew")
-    Out = result(many=True, optional=True, doc="what the block writes outside")
-    StepScopes = result(doc="what each round keeps for the gradient")
+    Out = result(many=True, optional=True, doc="the outer variables the block writes")
+    StepScopes = result(doc="the values of each round for the gradient")
     sub_block = attribute(AttrType.BLOCK, doc="the block")
     is_test = attribute(AttrType.BOOLEAN, False, doc="keep nothing for the gradient")
     sub_blocks = ("sub_block",)
@@ -35,10 +35,9 @@ class While(Operator):
 
 
 class WhileGrad(Operator):
-    """Undoes the rounds of `while`, the last one first: its block is the backward pass of one round.
+    """The gradient of `while`: its block is the backward pass of one round, run from the last round to the first.
 
-    Of a variable that the loop carried, X@GRAD is what the gradient of Out has become in the first round; of another, the sum
-    over all rounds.
+    X@GRAD of a variable carried by the loop is the gradient of Out as it is in the first round; of any other, the sum over all rounds.
     """
 
     type = "while_grad"
@@ -49,20 +48,20 @@ class WhileGrad(Operator):
     X_GRAD = result(many=True, optional=True, name="X@GRAD")
     sub_block = attribute(AttrType.BLOCK)
     is_test = attribute(AttrType.BOOLEAN, False)
-    original_output_grad = attribute(AttrType.STRINGS, [], doc="Out@GRAD by the names that these have in the block; PaddlePaddle needs them")
+    original_output_grad = attribute(AttrType.STRINGS, [], doc="the names of Out@GRAD in the block; PaddlePaddle needs them")
     sub_blocks = ("sub_block",)
     region = "while_grad"
     gradient = THROUGH_BLOCK
 
 
 class ConditionalBlock(Operator):
-    """Runs its block once if Cond holds, otherwise not at all: what it would have written then keeps the value that it had."""
+    """A branch: its block runs once if Cond holds. Otherwise the variables it writes keep their values."""
 
     type = "conditional_block"
-    Cond = operand(many=True, doc="one truth value; without is_scalar_condition tensors of which none may be empty")
-    Input = operand(many=True, optional=True, kinds=HELD, doc="what the block reads from outside")
-    Out = result(many=True, optional=True, doc="what the block writes outside")
-    Scope = result(doc="what the block keeps for the gradient")
+    Cond = operand(many=True, doc="one truth value; without is_scalar_condition tensors, none of them empty")
+    Input = operand(many=True, optional=True, kinds=HELD, doc="the outer variables the block reads")
+    Out = result(many=True, optional=True, doc="the outer variables the block writes")
+    Scope = result(doc="the values of the block for the gradient")
     sub_block = attribute(AttrType.BLOCK, doc="the block")
     is_scalar_condition = attribute(AttrType.BOOLEAN, False)
     sub_blocks = ("sub_block",)
@@ -78,7 +77,7 @@ class ConditionalBlockInfer(ConditionalBlock):
 
 
 class ConditionalBlockGrad(Operator):
-    """The gradient of `conditional_block`: its block where that one ran, zeros where not."""
+    """The gradient of `conditional_block`: its block if the branch ran, zeros otherwise."""
 
     type = "conditional_block_grad"
     Cond = operand(many=True)
@@ -96,28 +95,28 @@ class ConditionalBlockGrad(Operator):
 
 
 class Recurrent(Operator):
-    """Runs its block once for each time step of ``inputs``, which are ``[time, batch, *row]``, or ragged rows.
+    """A recurrence: its block runs once for each time step of ``inputs``: ``[time, batch, *row]``, or ragged rows.
 
-    In the block, the name of an input is its slice at that step, ``[batch, *row]``; ``ex_states`` are the names that the previous
-    states have there, ``states`` those of the new ones; the name of an output is what that step gives. Outside, an output is all
-    steps, ``[time, batch, *row]``. ``parameters`` are what else the block reads from outside.
+    In the block, the name of an input is its slice at the step, ``[batch, *row]``; ``ex_states`` are the names of the previous states, ``states`` the names of
+    the new ones; the name of an output is its value of the step. Outside, an output is all steps, ``[time, batch, *row]``. ``parameters`` are the other outer
+    variables the block reads.
 
-    Over ragged inputs the sequences run in the order of falling length, those that have ended drop out, and outputs are ragged
-    rows with the inputs' offsets; an initial state has one row per sequence.
+    Over ragged inputs the sequences run in the order of falling length, and drop out as they end. Outputs are ragged rows with the inputs' offsets; an initial
+    state has one row per sequence.
     """
 
     type = "recurrent"
     inputs = operand(many=True, optional=True, doc="one slice of each goes to every step")
     initial_states = operand(many=True, optional=True, doc="the previous states of the first step")
-    parameters = operand(many=True, optional=True, kinds=HELD, doc="what the block reads from outside besides")
-    outputs = result(many=True, doc="what the steps give")
-    step_scopes = result(doc="what each step keeps for the gradient")
+    parameters = operand(many=True, optional=True, kinds=HELD, doc="the other outer variables the block reads")
+    outputs = result(many=True, doc="the values of all steps")
+    step_scopes = result(doc="the values of each step for the gradient")
     sub_block = attribute(AttrType.BLOCK, doc="the block")
     has_states = attribute(AttrType.BOOLEAN, False)
     ex_states = attribute(AttrType.STRINGS, [])
     states = attribute(AttrType.STRINGS, [])
     reverse = attribute(AttrType.BOOLEAN, False, doc="from the last step to the first")
-    is_train = attribute(AttrType.BOOLEAN, True, doc="keep what the gradient needs")
+    is_train = attribute(AttrType.BOOLEAN, True, doc="keep the values for the gradient")
     skip_eager_deletion_vars = attribute(AttrType.STRINGS, [])
     sub_blocks = ("sub_block",)
     region = "recurrent"

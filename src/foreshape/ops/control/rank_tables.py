@@ -1,8 +1,8 @@
-"""Rank tables: which sequences of a minibatch are the longest, and rows in that order.
+"""Rank tables: the sequences of a minibatch by falling length, and rows in this order.
 
-A table ranks the sequences of one level by falling length, those of one length in their own order. At run time it is the `Offsets` of the
-levels down to that one; its spec has their counts as lod and, as its one dim, the number of parts of the sequences (parts are sequences
-of the next level; of the last level, rows). `step_arrays` takes sequences apart in that order.
+A table ranks the sequences of one level; sequences of equal length keep their order. At run time it is the `Offsets` of all levels down to the ranked one. Its
+spec has their counts as lod, and as its one dim the number of parts of the sequences (the sequences of the next level; of the last level, rows). `step_arrays`
+splits sequences in this order.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TABLE = (LOD_RANK_TABLE,)
 
 
 def ranked(table: Spec) -> tuple[Lod, Size]:
-    """The levels of the operand RankTable down to the ranked one, and the number of parts."""
+    """Return the levels of the operand RankTable down to the ranked one, and the number of parts."""
     if table.lod is None or not table.dims:
         fail("nothing is known of RankTable: lod_rank_table makes it", RankTable=None)
     return table.lod, table.dims[0]
 
 
 def selected(levels: Sequence[Tensor], index: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The rows of the outermost sequences of ``levels`` in the order of ``index``, and the offsets of what they make."""
+    """Return the rows of the outermost sequences of ``levels`` in the order of ``index``, and their offsets."""
     made: list[Tensor] = []
     for level in levels:
         lengths = level.diff().index_select(0, index)
@@ -64,12 +64,12 @@ def selected(levels: Sequence[Tensor], index: Tensor) -> tuple[Tensor, list[Tens
 
 
 def at_first(first: int, then: int, row: Size) -> int:
-    """The bytes that each row takes where ``first`` are taken before there is a result, of which a row has ``row`` bytes, and ``then`` beside it."""
+    """Return the bytes per row beyond the result: ``first`` before there is a result with rows of ``row`` bytes, ``then`` beside it."""
     return max(then, first - row) if isinstance(row, int) else first
 
 
 def _unranked(table: Offsets) -> Tensor:
-    """For each sequence its rank."""
+    """Return the rank of each sequence."""
 
     def make() -> Tensor:
         out = torch.empty_like(table.order)
@@ -142,7 +142,7 @@ class ShrinkRnnMemory(Operator):
     """Out = the first rows of X (of a ragged X its first outermost sequences): as many as sequences of the table are longer than I."""
 
     type = "shrink_rnn_memory"
-    X = operand(doc="a row for each sequence that was alive before, in the order of the table")
+    X = operand(doc="a row for each sequence alive before, in the order of the table")
     RankTable = operand(kinds=TABLE)
     I = operand(INDEX, doc="one time step, from 0")
     Out = result(view_of="X", new_offsets=True, doc="[sequences longer than I, *row]")
@@ -258,13 +258,13 @@ def _reordered(x: Tensor, where: Offsets | None, order: Tensor) -> tuple[Tensor,
 
 
 class ReorderByRankGrad(ReorderByRank):
-    """Out = the rows of X, which are in the order of the table, in their own order again: X is the gradient of the reordered."""
+    """Out = the rows of X, in the order of the table, in their own order again: X is the gradient of the reordered rows."""
 
     type = "reorder_lod_tensor_by_rank_grad"
 
     def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
         count = ranked(RankTable)[0].counts[-1]
-        if X.lod is None and X.dims and equal(X.dims[0], count) is None:  # what a loop hands back is described with a size of its own
+        if X.lod is None and X.dims and equal(X.dims[0], count) is None:  # a loop describes its results with sizes of their own
             return X.dense((count, *X.dims[1:]))
         return ReorderByRank.infer_shape(self, X, RankTable)
 

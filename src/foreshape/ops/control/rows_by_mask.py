@@ -1,4 +1,4 @@
-"""Rows divided by a mask, and put together again: split_lod_tensor and merge_lod_tensor, which `fluid.layers.IfElse` of old programs writes."""
+"""Rows divided by a mask, and merged again: split_lod_tensor and merge_lod_tensor, written by `fluid.layers.IfElse` of old programs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 def _level() -> Any:
-    return attribute(AttrType.INT, 0, low=0, doc="the level of sequences that Mask is of, from the outermost")
+    return attribute(AttrType.INT, 0, low=0, doc="the level of the sequences of Mask, from the outermost")
 
 
 def _check_mask(Mask: Spec) -> Size:
-    """How many it is of."""
+    """Return the number of rows of a mask."""
     require_rank(2, Mask, "Mask")
     require_equal(Mask.known_dims[1], 1, "Mask must be a column, [n, 1]", Mask=1)
     return Mask.known_dims[0]
 
 
 def _taken(x: Tensor, levels: tuple[Tensor, ...], which: Tensor) -> tuple[Tensor, Offsets | None]:
-    """The rows, or the outermost sequences, at these places."""
+    """Return the rows, or the outermost sequences, at these places."""
     index, made = selected(levels, which)
     return x.index_select(0, index), Offsets(made) if made else None
 
@@ -61,7 +61,7 @@ class SplitLodTensor(Operator):
     type = "split_lod_tensor"
     X = operand(doc="rows, or ragged rows")
     Mask = operand((BOOL,), doc="[n, 1], for each row, or sequence at level")
-    OutTrue = result(new_offsets=True, doc="what Mask has true, in the order of X")
+    OutTrue = result(new_offsets=True, doc="the rows where Mask is true, in the order of X")
     OutFalse = result(new_offsets=True, doc="the others")
     level = _level()
 
@@ -99,7 +99,7 @@ class SplitLodTensor(Operator):
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         for slot in ("OutTrue", "OutFalse"):
-            if not all(name in slots.available for name in slots.output(slot)):  # what nobody needs has a gradient of zeros
+            if not all(name in slots.available for name in slots.output(slot)):  # outputs without a reader have a gradient of zeros
                 slots.add("fill_zeros_like", {"X": slots.output(slot)}, {"Out": slots.output(slot)})
         inputs = {"X": slots.input("X"), "Mask": slots.input("Mask"), "InTrue": slots.grad_of_output("OutTrue"), "InFalse": slots.grad_of_output("OutFalse")}
         slots.add("merge_lod_tensor", inputs, {"Out": slots.input("X")}, {"level": self.level})
@@ -124,14 +124,14 @@ class SplitLodTensor(Operator):
 
 
 class MergeLodTensor(Operator):
-    """Out = the rows (of ragged operands the outermost sequences) of InTrue where Mask is true, and of InFalse where it is not, in the order of Mask.
+    """Out = the rows of InTrue where Mask is true and of InFalse elsewhere, in the order of Mask. For ragged operands: the outermost sequences.
 
-    The levels of X above ``level`` come before those of InTrue and InFalse. (PaddlePaddle's kernel does not go on after a sequence without
-    rows; here it is one like any other.)
+    The levels of X above ``level`` come before the levels of InTrue and InFalse. (PaddlePaddle's kernel stops after a sequence without rows; here it is one
+    like any other.)
     """
 
     type = "merge_lod_tensor"
-    X = operand(doc="what was divided: its levels above level are read")
+    X = operand(doc="the divided rows: their levels above level are read")
     Mask = operand((BOOL,), doc="[n, 1]")
     InTrue = operand(doc="as many rows, or sequences, as Mask has true")
     InFalse = operand(same_type_as="InTrue", doc="as many as it has false")

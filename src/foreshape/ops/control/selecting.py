@@ -56,15 +56,15 @@ def _check_mask(Mask: Spec) -> None:
 
 
 class SelectInput(Operator):
-    """Out = X[Mask]. The others need not have a value, as those of branches that did not run.
+    """Out = X[Mask]. The others need not have a value, such as results of branches not taken.
 
-    A size in which the X differ is known only when it runs. Where they differ in how many dims they have, nothing is known of the dims of
-    Out: it can be given on, selected from and fetched, and what computes with it is refused. An X that is known to stand for a variable
-    that nobody has set (see `is_undefined`) says nothing: Out is as the others are. Of arrays Out is another array of the same elements.
+    A size that differs between the X is known only at run time. If their numbers of dims differ, nothing is known of the dims of Out: it can be passed on,
+    selected from and fetched, and computing with it is refused. An X known to stand for an unset variable (see `is_undefined`) says nothing: Out is as the
+    others are. For arrays Out is another array of the same elements.
     """
 
     type = "select_input"
-    X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="of one element type, or all integers; all arrays, or none")
+    X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="one element type, or all integers; all arrays, or none")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
@@ -119,7 +119,7 @@ class SelectInput(Operator):
         variable = slots.op.block.find(out)
         if variable is not None and variable.kind is LOD_TENSOR_ARRAY:
             if out in slots.available:
-                arrays = list(dict.fromkeys(slots.input("X")))  # branches that write to one array give it both
+                arrays = list(dict.fromkeys(slots.input("X")))  # branches writing to one array pass it twice
                 gives = {"X@GRAD": [n if slots.needs(n) else "@EMPTY@" for n in arrays], "Rest@GRAD": [out]}
                 places = [arrays.index(n) for n in slots.input("X")]
                 slots.add("select_input_array_grad", {"Mask": slots.input("Mask"), "Out@GRAD": slots.grad_of_output("Out")}, gives, {"places": places})
@@ -136,7 +136,7 @@ class SelectInput(Operator):
         sample(X=[f32(5, 3).ragged([2, 3]), f32(7, 3).ragged([0, 4, 3])], Mask=i32(1, data=[1]), differentiate=False),
         sample(X=[f32(5, 3).ragged([2], [2, 3]), f32(4, 3).ragged([0, 2], [1, 3])], Mask=i32(1, data=[0]), differentiate=False),
     ]
-    """Of tensors: a list in a slot of many is of tensors. Arrays are chosen from in tests/control/test_arrays_in_loops.py."""
+    """Samples with tensors: a list in a slot of many is of tensors. Arrays are selected in tests/control/test_arrays_in_loops.py."""
     rejects = [
         reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),
         reject(X=[i64(2), f32(2)], Mask=i32(1), says="or be integers; X[1] is fp32", error=TypeMismatchError),
@@ -145,7 +145,7 @@ class SelectInput(Operator):
 
 
 def _one_array(X: tuple[Spec, ...]) -> Spec:
-    """What is known of one of several arrays: a size in which their elements differ is another one in every element."""
+    """Return the spec of one of several arrays: a size that differs between their elements is a new symbol in each element."""
     if any(x.kind is not LOD_TENSOR_ARRAY for x in X):
         fail("either all X are arrays or none is", TypeMismatchError, X=None)
     known = [x for x in X if x.dims is not None]
@@ -170,7 +170,7 @@ class SelectInputArrayGrad(Operator):
     Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
     X_GRAD = result(many=True, name="X@GRAD", doc="arrays")
     Rest_GRAD = result(optional=True, name="Rest@GRAD", doc="Out@GRAD, empty")
-    places = attribute(AttrType.INTS, [0], doc="for each X, which of X@GRAD is its own")
+    places = attribute(AttrType.INTS, [0], doc="for each X, its place in X@GRAD")
     accumulates = ("X@GRAD", "Rest@GRAD")
     gradient = NOT_WRITTEN
 
@@ -209,7 +209,7 @@ class SelectOutput(Operator):
     X = operand(doc="any shape")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(many=True, doc="as X")
-    branches = attribute(AttrType.INT, 2, low=1, high=65536, doc="how many results there are; files that do not say it have two")
+    branches = attribute(AttrType.INT, 2, low=1, high=65536, doc="the number of results; two in files without it")
 
     def infer_shape(self, X: Spec, Mask: Spec) -> tuple[Spec, ...]:
         _check_mask(Mask)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 
 def _is_nested(x: Spec, table: Spec) -> bool:
-    """Whether the parts of the table are sequences of ``x``."""
+    """Tell whether the parts of the table are sequences of ``x``."""
     return x.lod is not None and table.lod is not None and len(x.lod.counts) > len(table.lod.counts)
 
 
 def _numbers(x: Spec, table: Spec) -> Size:
-    """The bytes of the numbers of all rows, and of the offsets that are made, where parts are sequences."""
+    """Return the bytes of the row numbers, and of the new offsets, if parts are sequences."""
     if not _is_nested(x, table):
         return 0
     count, parts, row = x.known_dims[0], ranked(table)[1], product(x.known_dims[1:]) * x.known_dtype.itemsize
@@ -53,14 +53,14 @@ def _numbers(x: Spec, table: Spec) -> Size:
 
 
 def _order(table: Spec, kept: int, row: Size = 0) -> Size:
-    """What it takes to say which part comes at which time, where nobody has asked that of the table before: of each part 48 bytes before
-    there is a result, of which a part has ``row`` bytes; ``kept`` stay with the table."""
+    """Return the bytes for the parts' order in time, if the table does not have it yet: 48 for each part before there is a result with parts of ``row`` bytes;
+    ``kept`` stay with the table."""
     lod, parts = ranked(table)
     return at_first(48, kept, row) * parts + 32 * lod.counts[-1]
 
 
 def _cuts(table: Offsets) -> list[int]:
-    """Where the parts of each time step begin among all parts by time, and where the last ones end."""
+    """Return the offsets of the time steps among all parts by time, with the end."""
 
     def make() -> list[int]:
         out = [0]
@@ -72,12 +72,12 @@ def _cuts(table: Offsets) -> list[int]:
 
 
 class LodTensorToArray(Operator):
-    """Element t of Out = part t of every sequence of X that is longer than t, in the order of the table."""
+    """Element t of Out = part t of every sequence of X longer than t, in the order of the table."""
 
     type = "lod_tensor_to_array"
     X = operand(doc="ragged, as the table")
     RankTable = operand(kinds=TABLE)
-    Out = result(doc="an array of [sequences that are longer than t, *row]; ragged where parts are sequences")
+    Out = result(doc="an array of [sequences longer than t, *row]; ragged if parts are sequences")
 
     def infer_var_type(self, X: Spec, RankTable: Spec) -> Kind:
         return LOD_TENSOR_ARRAY
@@ -201,7 +201,7 @@ class ArrayToLodTensor(Operator):
     type = "array_to_lod_tensor"
     X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged where parts are sequences")
     RankTable = operand(kinds=TABLE)
-    Out = result(new_offsets=True, doc="rows of the elements, ragged as what the table was made of")
+    Out = result(new_offsets=True, doc="rows of the elements, ragged as the tensor of the table")
 
     def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
         lod, parts = ranked(RankTable)
@@ -214,9 +214,12 @@ class ArrayToLodTensor(Operator):
         return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (*lod.counts, parts, *inner)))
 
     def workspace(self, X: Spec, RankTable: Spec) -> Size:
-        """The elements one after the other, before they are put in order. Where they are ragged themselves, no description says how many
-        rows all of them have (that of an array is of one element, the number of rows of the result a symbol that only the result has), so
-        that the copy of the rows, and 16 bytes of numbers of each, cannot be said: what is counted is the order of the parts."""
+        """Return the bytes of the elements one after the other, before they are put in order.
+
+        If the elements are ragged themselves, no description tells the number of rows of all of them: the array's spec is of one element, and the number of
+        rows of the result is a symbol only the result has. So the copy of the rows, with 16 bytes of numbers each, cannot be told: only the order of the parts
+        is counted.
+        """
         if X.dtype is None or X.dims is None or X.lod is not None or not RankTable.dims:
             return _order(RankTable, 32) if RankTable.dims else 0
         row = product(X.dims[1:]) * X.dtype.itemsize
@@ -265,7 +268,7 @@ class ArrayToLodTensor(Operator):
 
 
 class ArrayToLodTensorGrad(ArrayGradient):
-    """X@GRAD, an array: to element t is added what Out@GRAD has at time step t, in place."""
+    """X@GRAD, an array: time step t of Out@GRAD is added to its element t, in place."""
 
     type = "array_to_lod_tensor_grad"
     RankTable = operand(kinds=TABLE)
@@ -279,7 +282,7 @@ class ArrayToLodTensorGrad(ArrayGradient):
         return Spec(LOD_TENSOR_ARRAY, specs[1].dtype, dims, new_lod(f"{EACH}.parts", each) if each else None)
 
     def workspace(self, *specs: Spec) -> Size:
-        """The rows in order: a plan has the array to be made of Out@GRAD, which they are a copy of."""
+        """Return the bytes of the rows in order: a plan takes the array as made of Out@GRAD, and they are a copy of it."""
         return specs[1].nbytes + _numbers(specs[1], specs[0])
 
     def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> TensorArray:

@@ -1,7 +1,7 @@
 """Arrays of tensors: written and read element by element, their length, and all elements joined.
 
-The gradient of an array is an array too, to which every gradient op adds its part, element by element; an element that nothing was
-added to stands for zeros. What is written takes its element out of it, since whatever was there before has no part in the result.
+The gradient of an array is an array too. Every gradient op adds its part to it, element by element; an element without a part stands for zeros. A write takes
+its element out of the gradient, since the overwritten value has no part in the result.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class WriteToArray(Operator):
 
 
 class WriteToArrayGrad(Operator):
-    """X@GRAD = element I of Out@GRAD, zeros where there is none; Rest@GRAD is Out@GRAD without that element, in place."""
+    """X@GRAD = element I of Out@GRAD, zeros if there is none; Rest@GRAD is Out@GRAD without this element, in place."""
 
     type = "write_to_array_grad"
     X = operand(doc="as in write_to_array")
@@ -119,10 +119,9 @@ class WriteToArrayGrad(Operator):
 
 
 class ReadFromArray(Operator):
-    """Out = element I of X, to which something must have been written.
+    """Out = element I of X, already written.
 
-    With X_W an element that nothing was written to is zeros in the shape of X_W: so PaddlePaddle's files read a gradient, of what
-    was written to an array.
+    With X_W an unwritten element is zeros in the shape of X_W: so PaddlePaddle's files read the gradient of a value written to an array.
     """
 
     type = "read_from_array"
@@ -175,7 +174,7 @@ class ReadFromArray(Operator):
 
 
 class ArrayGradient(Operator):
-    """The base of what adds to elements of X@GRAD, the gradient of an array, in place."""
+    """The base of operators that add to elements of X@GRAD, the gradient of an array, in place."""
 
     abstract = True
     X_GRAD = result(name="X@GRAD", doc="an array")
@@ -198,7 +197,7 @@ class ReadFromArrayGrad(ArrayGradient):
         return array_of(specs[1])
 
     def workspace(self, *specs: Spec) -> Size:
-        return specs[1].nbytes  # the sum, where something was added to the element before: what it is made of is held while it is made
+        return specs[1].nbytes  # the sum, if the element has a value already: its terms are held while it is made
 
     def kernel(self, *given: Tensor, before: list[TensorArray | None]) -> TensorArray:
         out = before[0] if before[0] is not None else TensorArray()
@@ -269,7 +268,7 @@ class TensorArrayToTensor(Operator):
         if slots.needs(x[0]) and slots.output("Out")[0] in slots.available:
             attrs = {"axis": self.axis, "use_stack": self.use_stack}
             sizes = slots.output("OutIndex") or [slots.op.block.name_result(slots.op, "OutIndex")[0]]
-            # the sizes, and not X, which may have grown since
+            # the sizes, and not X: it may have grown since
             slots.add("tensor_array_to_tensor_grad", {"OutIndex": sizes, "Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": x}, attrs)
 
     samples = [

@@ -1,4 +1,4 @@
-"""What watches a running program: print, assert, check_numerics. `py_func`, which a file cannot hold, is refused."""
+"""Operators that watch a running program: print, assert, check_numerics. `py_func`, which a file cannot hold, is refused."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ refuse("py_func", "it calls a Python function of the process that wrote it, whic
 
 
 def numbers(tensor: Any, most: int) -> str:
-    """The first ``most`` elements (all, where that is negative) in row-major order, with six digits."""
+    """Return the first ``most`` elements (all if it is negative) in row-major order, with six digits."""
     flat = tensor.detach().reshape(-1)
     shown: list[Any] = (flat if most < 0 else flat[:most]).tolist()
     return "[" + " ".join(f"{v:g}" if isinstance(v, float) else str(int(v)) for v in shown) + "]"
 
 
 class Print(Operator):
-    """Out = In, which is written to the standard output: its name, dims, element type and first elements, as the attributes have it.
+    """Out = In, written to the standard output: its name, dims, element type and first elements, as the attributes have it.
 
-    Its gradient is written by another print, where ``print_phase`` is BACKWARD or BOTH.
+    Its gradient is written by another print, if ``print_phase`` is BACKWARD or BOTH.
     """
 
     type = "print"
     In = operand(ANY, doc="any shape")
     Out = result(doc="In itself", view_of="In")
-    first_n = attribute(AttrType.INT, -1, doc="in how many runs it is written; in all of them where that is not above 0")
+    first_n = attribute(AttrType.INT, -1, doc="the number of runs that write it; all if it is not above 0")
     message = attribute(AttrType.STRING, "", doc="written first")
-    summarize = attribute(AttrType.INT, 20, doc="how many elements are written; all where that is negative")
+    summarize = attribute(AttrType.INT, 20, doc="the number of elements written; all if negative")
     print_tensor_name = attribute(AttrType.BOOLEAN, True)
     print_tensor_type = attribute(AttrType.BOOLEAN, True)
     print_tensor_shape = attribute(AttrType.BOOLEAN, True)
     print_tensor_layout = attribute(AttrType.BOOLEAN, True, doc="for other readers of the file: tensors have no layout here")
     print_tensor_lod = attribute(AttrType.BOOLEAN, True)
     print_phase = attribute(AttrType.STRING, "BOTH", choices=("FORWARD", "BACKWARD", "BOTH"))
-    is_forward = attribute(AttrType.BOOLEAN, True, doc="whether it stands in the forward pass; the gradient op does not")
+    is_forward = attribute(AttrType.BOOLEAN, True, doc="the op stands in the forward pass; the gradient op does not")
     side_effects = True
 
     def infer_shape(self, In: Spec) -> Spec:
         return In
 
     def acts(self) -> bool:
-        return self.is_forward  # a run that asks for no gradients does not compute them for being written
+        return self.is_forward  # a run without gradients does not compute them to print them
 
     def kernel(self, In: Tensor, *, offsets: list[Offsets | None], use: Use | None = None) -> Tensor:
         if self.print_phase in ("BOTH", "FORWARD" if self.is_forward else "BACKWARD"):
@@ -113,13 +113,11 @@ class Print(Operator):
 
 
 class Assert(Operator):
-    """Stops the run with an error where Cond does not hold. The error has the first ``summarize`` elements of each of Data, all where that
-    is negative.
-    """
+    """A check: the run stops with an error if Cond does not hold. The error has the first ``summarize`` elements of each of Data, all if negative."""
 
     type = "assert"
     Cond = operand((BOOL,), doc="one bool")
-    Data = operand(ANY, many=True, optional=True, doc="what the error tells")
+    Data = operand(ANY, many=True, optional=True, doc="the tensors the error shows")
     summarize = attribute(AttrType.LONG, -1)
     gradient = ZERO_GRADIENT
     side_effects = True
@@ -147,7 +145,7 @@ class Assert(Operator):
 
 
 class CheckNumerics(Operator):
-    """stats = how many numbers are NaN, infinite and 0; values = the largest, the least (NaN counts where it comes first alone) and the mean.
+    """stats = the counts of NaN, infinite and 0; values = the largest, the least and the mean. NaN is the largest and the least if it comes first alone.
 
     ``check_nan_inf_level`` 0: NaN or an infinity stops the run with an error; 1 and 2: they are written to the standard output; 3: all tensors are.
     """
@@ -156,10 +154,10 @@ class CheckNumerics(Operator):
     tensor = operand(FLOATING, doc="any shape")
     stats = result(doc="int64 [3]")
     values = result(doc="fp32 [3]")
-    op_type = attribute(AttrType.STRING, "", doc="of what made the tensor, for the words")
-    var_name = attribute(AttrType.STRING, "", doc="of the tensor, for the words")
+    op_type = attribute(AttrType.STRING, "", doc="the type of the op of the tensor, for messages")
+    var_name = attribute(AttrType.STRING, "", doc="the name of the tensor, for messages")
     check_nan_inf_level = attribute(AttrType.INT, 0, low=0)
-    stack_height_limit = attribute(AttrType.INT, -1, doc="of no meaning")
+    stack_height_limit = attribute(AttrType.INT, -1, doc="ignored")
     output_dir = attribute(AttrType.STRING, "", doc="must be empty")
     gradient = ZERO_GRADIENT
     side_effects = True

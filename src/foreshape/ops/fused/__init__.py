@@ -1,1 +1,1 @@
-"""What several operators do, in one, as programs that were rewritten for a fast run have it; for inference."""
+"""Several operators in one, as in programs rewritten for fast inference."""

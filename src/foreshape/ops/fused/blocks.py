@@ -32,7 +32,7 @@ NOT_MADE = "of training: not made here"
 
 
 def check_test(is_test: bool, *rates: float) -> None:
-    """There is no dropout here: it must be a test, or nothing may be dropped."""
+    """Require a test, or rates of 0: there is no dropout here."""
     said = "it must have is_test=True, or dropout rates of 0: its form for training is not supported"
     require(is_test or not any(rates), said)
 
@@ -43,12 +43,12 @@ def kept(of: Composition, x: Any, rate: float, implementation: str, is_test: boo
 
 
 def rate(default: float = 0.5) -> Any:
-    """The attribute that says how probable it is that an element is dropped."""
+    """Return the attribute of a dropout probability."""
     return attribute(AttrType.FLOAT, default, low=0.0, high=1.0)
 
 
 def mode() -> Any:
-    """The attribute that says how dropout keeps the mean of what it drops elements of."""
+    """Return the attribute of dropout's way to keep the mean."""
     return attribute(AttrType.STRING, "downgrade_in_infer", choices=IMPLEMENTATIONS)
 
 
@@ -59,8 +59,8 @@ class FusedDropoutAdd(Operator):
     gradient = NOT_WRITTEN
     x = operand(FLOATING, doc="any shape")
     y = operand(FLOATING, same_type_as="x", doc="as x")
-    seed_tensor = operand(optional=True, doc="of training")
-    PTensor = operand(optional=True, doc="of training: must not be there")
+    seed_tensor = operand(optional=True, doc="for training")
+    PTensor = operand(optional=True, doc="for training: must be absent")
     out = result(doc="as x")
     seed_offset = result(optional=True, doc=NOT_MADE)
     p = rate()
@@ -138,10 +138,9 @@ class FusedBiasDropoutResidualLayerNorm(Operator):
 class FusedAttention(Operator):
     """Self-attention with its residual sum and layer norm, in a test.
 
-    X is normalised first where ``pre_layer_norm``, with LnScale, LnBias and ``epsilon``; queries, keys and values are its products with
-    QKVW, plus QKVBias; scores are those of queries, over the root of their length, plus SrcMask. What comes out of the heads is multiplied
-    with OutLinearW, plus OutLinearBias, and X is added where ``add_residual``; without ``pre_layer_norm`` the sum is normalised with
-    Ln2Scale, Ln2Bias and ``ln_epsilon``.
+    With ``pre_layer_norm``, X is first normalised with LnScale, LnBias and ``epsilon``. Queries, keys and values are its products with QKVW, plus QKVBias.
+    Scores are the products of queries and keys, over the root of their length, plus SrcMask. The heads' result is multiplied by OutLinearW, plus OutLinearBias,
+    and X is added with ``add_residual``. Without ``pre_layer_norm`` the sum is normalised with Ln2Scale, Ln2Bias and ``ln_epsilon``.
     """
 
     type = "fused_attention"
@@ -177,7 +176,7 @@ class FusedAttention(Operator):
     Ln2Variance = result(optional=True, doc=NOT_MADE)
     BiasDropoutResidualOut = result(optional=True, doc=NOT_MADE)
     CacheKVOut = result(optional=True, doc=NOT_MADE)
-    num_heads = attribute(AttrType.INT, 0, doc="of transpose_qkv_wb")
+    num_heads = attribute(AttrType.INT, 0, doc="the number of heads, for transpose_qkv_wb")
     transpose_qkv_wb = attribute(AttrType.BOOLEAN, False)
     pre_layer_norm = attribute(AttrType.BOOLEAN, False)
     epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
@@ -192,7 +191,7 @@ class FusedAttention(Operator):
     dropout_implementation = mode()
     ln_epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
     add_residual = attribute(AttrType.BOOLEAN, True)
-    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of heads that are divided over ranks: not supported")
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for heads divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
         given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
@@ -274,8 +273,8 @@ class FusedFeedforward(Operator):
     type = "fused_feedforward"
     gradient = NOT_WRITTEN
     X = operand(FLOATING, doc="[batch, steps, width]")
-    Dropout1Seed = operand(optional=True, doc="of training")
-    Dropout2Seed = operand(optional=True, doc="of training")
+    Dropout1Seed = operand(optional=True, doc="for training")
+    Dropout2Seed = operand(optional=True, doc="for training")
     Linear1Weight = operand(FLOATING, same_type_as="X", doc="[width, hidden]")
     Linear1Bias = operand(FLOATING, optional=True, same_type_as="X", doc="[hidden]")
     Linear2Weight = operand(FLOATING, same_type_as="X", doc="[hidden, width]")
@@ -309,7 +308,7 @@ class FusedFeedforward(Operator):
     dropout1_seed = attribute(AttrType.INT, 0)
     dropout2_seed = attribute(AttrType.INT, 0)
     add_residual = attribute(AttrType.BOOLEAN, True)
-    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of weights that are divided over ranks: not supported")
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for weights divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
         given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))

@@ -1,4 +1,4 @@
-"""A product of matrices with what comes after it: fc, fused_gemm_epilogue, and fc with a residual sum and a layer norm."""
+"""Products of matrices with the following operators: fc, fused_gemm_epilogue, and fc with a residual sum and a layer norm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from foreshape.spec import Spec
 
 
 def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str, str, str]) -> tuple[Size, ...]:
-    """The dims of a product of ``x``, whose dims from ``flat`` on are one, with ``w``, and of the sum of that and a bias."""
+    """Return the dims of the product of ``x``, with its dims from ``flat`` on as one, and ``w``, plus a bias."""
     x_slot, w_slot, bias_slot = slots
     require(1 <= flat < x.rank, f"the dims of {x_slot} before those of a row must be in [1, {x.rank}); seen {flat}", **{x_slot: None})
     require_rank(2, w, w_slot)
@@ -54,11 +54,11 @@ class Fc(Operator):
     in_num_col_dims = attribute(AttrType.INT, 1, low=1)
     activation_type = attribute(AttrType.STRING, "", choices=("", "relu"))
     padding_weights = attribute(AttrType.BOOLEAN, False)
-    use_quantizer = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
-    Scale_in = attribute(AttrType.FLOAT, 1.0, doc="of quantized inference: must be 1")
-    Scale_weights = attribute(AttrType.FLOATS, [1.0], doc="of quantized inference: must be 1")
-    Scale_out = attribute(AttrType.FLOAT, 1.0, doc="of quantized inference: must be 1")
-    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+    use_quantizer = attribute(AttrType.BOOLEAN, False, doc="ignored")
+    Scale_in = attribute(AttrType.FLOAT, 1.0, doc="for quantized inference: must be 1")
+    Scale_weights = attribute(AttrType.FLOATS, [1.0], doc="for quantized inference: must be 1")
+    Scale_out = attribute(AttrType.FLOAT, 1.0, doc="for quantized inference: must be 1")
+    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="ignored")
 
     def infer_shape(self, Input: Spec, W: Spec, Bias: Spec | None) -> Spec:
         plain = self.Scale_in == 1.0 and self.Scale_out == 1.0 and all(s == 1.0 for s in self.Scale_weights)
@@ -97,7 +97,7 @@ class Fc(Operator):
 
 
 class FusedGemmEpilogue(Operator):
-    """Out = activation(X Y + Bias), where the dims of X but the last are its rows; ``trans_x`` and ``trans_y`` say that they lie turned.
+    """Out = activation(X Y + Bias), where the dims of X but the last are its rows; ``trans_x`` and ``trans_y`` mark transposed operands.
 
     gelu is the one by tanh.
     """
@@ -108,7 +108,7 @@ class FusedGemmEpilogue(Operator):
     Y = operand(FLOATING, same_type_as="X", doc="[features, columns]; [columns, features] where trans_y")
     Bias = operand(FLOATING, same_type_as="X", doc="[columns]")
     Out = result(doc="[*rows, columns]")
-    ReserveSpace = result(optional=True, doc="of training: not made here")
+    ReserveSpace = result(optional=True, doc="for training: not made here")
     trans_x = attribute(AttrType.BOOLEAN, False)
     trans_y = attribute(AttrType.BOOLEAN, False)
     activation = attribute(AttrType.STRING, "none", choices=("none", "relu", "gelu"))
@@ -185,7 +185,7 @@ class FusedFcElementwiseLayernorm(Operator):
 
 
 def check_alike(out: Spec, other: Spec, slot: str) -> None:
-    """What is added must have the dims of the sum."""
+    """Require the dims of the sum of its other operand."""
     said = f"{slot} must have the dims of the sum that it is in"
     require(other.rank == out.rank, said, **{slot: None})
     for at, (a, b) in enumerate(zip(other.known_dims, out.known_dims, strict=True)):
@@ -193,7 +193,7 @@ def check_alike(out: Spec, other: Spec, slot: str) -> None:
 
 
 def check_norm(x: Spec, begin: int, slot: str, **given: Spec | None) -> None:
-    """What a layer norm of the dims from ``begin`` on is given must have one number for each element of an example."""
+    """Require one number for each element of an example from the operands of a layer norm of the dims from ``begin`` on."""
     require(1 <= begin < x.rank, f"begin_norm_axis must be in [1, {x.rank}); seen {begin}", **{slot: None})
     elements = product(x.known_dims[begin:])
     for name, spec in given.items():

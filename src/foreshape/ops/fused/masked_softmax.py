@@ -48,7 +48,7 @@ class FusedSoftmaxMask(Operator):
 
 
 class FusedSoftmaxMaskUpperTriangle(Operator):
-    """Out = softmax along the last axis over what is not above the diagonal of X's last two dims; 0 above it."""
+    """Out = softmax along the last axis over the lower triangle of X's last two dims, with the diagonal; 0 above it."""
 
     type = "fused_softmax_mask_upper_triangle"
     X = operand(FLOATING, doc="[batch, heads, steps, steps]")

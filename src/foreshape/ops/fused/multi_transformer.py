@@ -1,4 +1,4 @@
-"""All layers of a transformer that generates text in one operator, with the keys and values of earlier steps kept beside it."""
+"""All layers of a transformer for text generation in one operator, with the keys and values of earlier steps kept beside it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _REFUSED = "must not be there: not supported"
 
 
 class FusedMultiTransformer(Operator):
-    """Out = X after layers of attention and two products each, in a test; of each layer one tensor is in every list.
+    """Out = X after layers of attention and two products each, in a test; every list has one tensor per layer.
 
-    A layer is ``x + attention(norm(x))``, and then ``x + FFN2(act(FFN1(norm(x))))``, with a norm before each where ``pre_layer_norm``, and
-    otherwise one after each sum. With CacheKV, a first run (without TimeStep) writes the keys and values of all steps to its beginning; then
-    X is one step, number TimeStep, whose keys and values are written there, and which sees all steps up to itself. CacheKVOut is CacheKV.
-    The order of the numbers in CacheKV is that of its dims, which no other operator but this is meant to read.
+    A layer is ``x + attention(norm(x))``, and then ``x + FFN2(act(FFN1(norm(x))))``, with a norm before each if ``pre_layer_norm``, and otherwise one after
+    each sum. With CacheKV, a first run (without TimeStep) writes the keys and values of all steps to its beginning. Then X is one step, number TimeStep; its
+    keys and values are written there, and it sees all steps up to itself. CacheKVOut is CacheKV. The order of the numbers in CacheKV is as its dims say; no
+    other operator is meant to read it.
     """
 
     type = "fused_multi_transformer"
@@ -67,17 +67,17 @@ class FusedMultiTransformer(Operator):
     FFN1Bias = operand(FLOATING, many=True, optional=True, doc="[inner] each")
     FFN2Weight = operand(FLOATING, many=True, doc="[inner, width] each")
     FFN2Bias = operand(FLOATING, many=True, optional=True, doc="[width] each")
-    CacheKVOut = result(many=True, optional=True, updates="CacheKV", doc="CacheKV, with what was written")
+    CacheKVOut = result(many=True, optional=True, updates="CacheKV", doc="CacheKV, with the new keys and values")
     Out = result(doc="as X")
     pre_layer_norm = attribute(AttrType.BOOLEAN, True)
-    rotary_emb_dims = attribute(AttrType.INT, 0, choices=(0,), doc="of turned positions: not supported")
+    rotary_emb_dims = attribute(AttrType.INT, 0, choices=(0,), doc="for rotary position embeddings: not supported")
     epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
     dropout_rate = rate()
     is_test = attribute(AttrType.BOOLEAN, False)
     dropout_implementation = mode()
     act_method = attribute(AttrType.STRING, "gelu", choices=("gelu", "relu"))
     trans_qkvw = attribute(AttrType.BOOLEAN, True)
-    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of weights that are divided over ranks: not supported")
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for weights divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
         given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))

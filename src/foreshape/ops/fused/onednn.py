@@ -1,4 +1,4 @@
-"""What oneDNN's rewrites make of inference programs beside convolutions: an operator with an activation, scales and other dims in one."""
+"""oneDNN's rewrites of inference programs, without convolutions: an operator with an activation, scales and other dims in one."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def scaled(of: Composition, x: Any, factor: float) -> Any:
 
 
 def _activation() -> Any:
-    return attribute(AttrType.STRING, "", choices=ONEDNN_ACTIVATIONS, doc="what comes after it")
+    return attribute(AttrType.STRING, "", choices=ONEDNN_ACTIVATIONS, doc="the activation applied to the result")
 
 
 class FusedSoftplus(Operator):
     """Out = fuse_activation(log(1 + exp(beta X)) / beta), as oneDNN has it in rewritten inference programs.
 
-    ``threshold`` is not read, as there: beyond it `softplus` gives X, which is the same but for rounding where it is large.
+    ``threshold`` is not read, as there: beyond it `softplus` gives X, the same for large X but for rounding.
     """
 
     type = "fused_softplus"
@@ -52,7 +52,7 @@ class FusedSoftplus(Operator):
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X")
     beta = attribute(AttrType.FLOAT, 1.0, doc="not 0")
-    threshold = attribute(AttrType.FLOAT, 20.0, doc="of no meaning")
+    threshold = attribute(AttrType.FLOAT, 20.0, doc="ignored")
     fuse_activation = _activation()
     fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
     fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
@@ -93,9 +93,9 @@ class FusedElementwise(Elementwise):
     fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
     fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
     fused_output_scale = attribute(AttrType.FLOAT, 1.0, doc="the factor of all")
-    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="where a dim of 1 is put into the dims of Out, one after the other")
-    scale_x = attribute(AttrType.FLOAT, 1.0, doc="what X is divided by, not 0")
-    scale_y = attribute(AttrType.FLOAT, 1.0, doc="what Y is divided by, not 0")
+    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="positions of new dims of 1 in Out, one after the other")
+    scale_x = attribute(AttrType.FLOAT, 1.0, doc="the divisor of X, not 0")
+    scale_y = attribute(AttrType.FLOAT, 1.0, doc="the divisor of Y, not 0")
     scale_out = attribute(AttrType.FLOAT, 1.0, doc="the factor before the activation")
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
@@ -122,7 +122,7 @@ class FusedElementwise(Elementwise):
 class FusedElementwiseAdd(FusedElementwise):
     """Out = fused_output_scale * fuse_activation(scale_out * (X / scale_x + Y / scale_y)), as oneDNN has it in rewritten inference programs.
 
-    PaddlePaddle's rule leaves ``fused_unsqueeze2_axes`` out of account; what runs there has the dims that are said here.
+    PaddlePaddle's rule leaves ``fused_unsqueeze2_axes`` out of account; its kernel has the dims given here.
     """
 
     type = "fused_elementwise_add"
@@ -189,9 +189,9 @@ def _product_of(trans_x: bool, trans_y: bool) -> Any:
 class FusedMatmul(Operator):
     """Out = fused_output_scale * fuse_activation(matmul_alpha X Y + ResidualData), as oneDNN has it in rewritten inference programs.
 
-    X, and Y likewise, is reshaped to ``fused_reshape_X`` (where 0 copies a dim and one -1 is what is left) and its axes put in the order
-    ``fused_transpose_X`` first; the axes of Out are put in the order ``fused_transpose_Out`` and reshaped to ``fused_reshape_Out`` last. Each
-    pair is given together or not at all. Of two vectors Out is [1].
+    X, and Y likewise, is reshaped to ``fused_reshape_X`` (0 copies a dim and one -1 takes the rest). Then its axes are put in the order ``fused_transpose_X``.
+    The axes of Out are put in the order ``fused_transpose_Out`` and reshaped to ``fused_reshape_Out`` last. Each pair is given together or not at all. Of two
+    vectors Out is [1].
     """
 
     type = "fused_matmul"
@@ -200,7 +200,7 @@ class FusedMatmul(Operator):
     X = operand(FLOATING, doc="[..., rows, k], or [k]")
     Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
     ResidualData = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to the product")
-    Out = result(layout="row", doc="[..., rows, columns]; of fused_reshape_Out that")
+    Out = result(layout="row", doc="[..., rows, columns]; fused_reshape_Out if given")
     trans_x = attribute(AttrType.BOOLEAN, False)
     trans_y = attribute(AttrType.BOOLEAN, False)
     matmul_alpha = attribute(AttrType.FLOAT, 1.0, doc="the factor of the product")
@@ -214,12 +214,12 @@ class FusedMatmul(Operator):
     fused_transpose_Y = attribute(AttrType.INTS, [])
     fused_reshape_Out = attribute(AttrType.INTS, [])
     fused_transpose_Out = attribute(AttrType.INTS, [])
-    mkldnn_data_type = attribute(AttrType.STRING, "float32", doc="of no meaning")
+    mkldnn_data_type = attribute(AttrType.STRING, "float32", doc="ignored")
     Scale_x = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
     Scale_y = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
     Scale_in_eltwise = attribute(AttrType.FLOAT, 0.0, doc=f"{QUANTIZED} 0 or 1")
     Scale_out = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
-    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="ignored")
 
     def _seen(self, spec: Spec, slot: str) -> Spec:
         shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
@@ -290,8 +290,8 @@ class FusedMatmul(Operator):
 class FusedTranspose(Operator):
     """Out = scale * X with its axes in the order ``axis``, as oneDNN has it in rewritten inference programs.
 
-    The dims of X at ``fused_squeeze2_axes``, which are 1, are left out first; last come dims of 1 at ``fused_unsqueeze2_axes``, or the dims
-    ``fused_reshape2_shape``. PaddlePaddle's rule leaves the last two out of account; what runs there has the dims that are said here.
+    The dims of X at ``fused_squeeze2_axes``, all 1, are left out first; last come dims of 1 at ``fused_unsqueeze2_axes``, or the dims ``fused_reshape2_shape``.
+    PaddlePaddle's rule leaves the last two out of account; its kernel has the dims given here.
     """
 
     type = "fused_transpose"
@@ -299,13 +299,13 @@ class FusedTranspose(Operator):
     X = operand(FLOATING, doc="any shape")
     Out = result(layout="row", doc="the dims of X in the order of axis")
     XShape = result(optional=True, doc="not made here")
-    axis = attribute(AttrType.INTS, doc="a permutation of the axes that are left")
-    fused_squeeze2_axes = attribute(AttrType.INTS, [], doc="axes of 1 that are left out before")
-    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="where a dim of 1 is put in after, one after the other")
-    fused_reshape2_shape = attribute(AttrType.INTS, [], doc="the dims after; one -1 is what is left")
+    axis = attribute(AttrType.INTS, doc="a permutation of the remaining axes")
+    fused_squeeze2_axes = attribute(AttrType.INTS, [], doc="axes of 1 left out before")
+    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="positions of new dims of 1 put in after, one after the other")
+    fused_reshape2_shape = attribute(AttrType.INTS, [], doc="the dims after; one -1 takes the rest")
     scale = attribute(AttrType.FLOAT, 1.0)
     shift = attribute(AttrType.FLOAT, 0.0, doc=f"{QUANTIZED} 0")
-    output_data_type = attribute(AttrType.STRING, "", choices=("", "fp32"), doc="of no meaning: other ones are those of quantized inference")
+    output_data_type = attribute(AttrType.STRING, "", choices=("", "fp32"), doc="ignored: other values are for quantized inference")
 
     def infer_shape(self, X: Spec) -> Any:
         require(self.shift == 0.0, f"shift must be 0, not {self.shift}: quantized numbers are not supported", X=None)

@@ -1,4 +1,4 @@
-"""Ragged rows through a product and what comes after it in one, as programs that were rewritten for a CPU have it."""
+"""Ragged rows through a product and the following operators in one, as in programs rewritten for a CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_MADE = "not made here"
 
 
 def _logarithms(out: Tensor) -> None:
-    """Of each row [shows, clicks, ...] in place the logarithm of 1 more than shows, and how much more that of clicks is."""
+    """Replace in each row [shows, clicks, ...], in place, shows by log(1 + shows) and clicks by log(1 + clicks) minus it."""
     first = out[..., :2].add_(1.0).log_()
     first[..., 1].sub_(first[..., 0])
 
@@ -39,8 +39,8 @@ class FusionSeqconvEltaddRelu(Operator):
     Bias = operand(FLOATS, same_type_as="X", doc="columns numbers")
     Out = result(doc="[rows, columns], with the offsets of X")
     ColMat = result(optional=True, doc=NOT_MADE)
-    contextLength = attribute(AttrType.INT, low=1, high=MAX_CONTEXT, doc="how many rows are multiplied together")
-    contextStart = attribute(AttrType.INT, 0, low=-MAX_CONTEXT, high=MAX_CONTEXT, doc="where they begin, from the row itself")
+    contextLength = attribute(AttrType.INT, low=1, high=MAX_CONTEXT, doc="the number of rows multiplied together")
+    contextStart = attribute(AttrType.INT, 0, low=-MAX_CONTEXT, high=MAX_CONTEXT, doc="the first of these rows, from the row itself")
     contextStride = attribute(AttrType.INT, 1, choices=(1,), doc="1")
 
     def _product(self) -> Any:
@@ -122,9 +122,9 @@ class FusionSeqpoolCvmConcat(Operator):
 
 
 class Cvm(Operator):
-    """Y = X with the logarithm of 1 more than column 0, and of column 1 how much more that is; without ``use_cvm`` X without these columns.
+    """Y = X with log(1 + shows) in column 0 and log(1 + clicks) - log(1 + shows) in column 1; X without these columns if not ``use_cvm``.
 
-    PaddlePaddle's gradient of X is not the slope of that: its first two columns are CVM, so that a table of them counts shows and clicks.
+    PaddlePaddle's gradient of X is not the slope of this: its first two columns are CVM, so a table of them counts shows and clicks.
     """
 
     type = "cvm"
