@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 class BoxCoder(Operator):
     """OutputBox = boxes as their difference from priors, or back.
 
-    encode_center_size: of each target and each prior, (tx - px) / pw / v, (ty - py) / ph / v, log|tw / pw| / v and log|th / ph| / v, where
-    x, y are middles, w, h sizes, and v the four variances. decode_center_size: the box that these numbers stand for; along ``axis`` 0 the
-    columns of TargetBox belong to the priors, along 1 its rows. Unless ``box_normalized``, a box is larger by one pixel, and the middle of a
-    prior, not that of a target, lies half a pixel further, as in PaddlePaddle.
+    encode_center_size: for each target and each prior, (tx - px) / pw / v, (ty - py) / ph / v, log|tw / pw| / v and log|th / ph| / v. Here x, y are middles, w,
+    h sizes, and v the four variances. decode_center_size: the box of these numbers; along ``axis`` 0 the columns of TargetBox belong to the priors, along 1 its
+    rows. Unless ``box_normalized``, a box is larger by one pixel, and the middle of a prior (not of a target) lies half a pixel further, as in PaddlePaddle.
     """
 
     type = "box_coder"
@@ -167,7 +166,7 @@ class IouSimilarity(Operator):
 class BoxClip(Operator):
     """Output = the boxes of each image cut at its edges: coordinates at least 0, and at most width - 1 and height - 1.
 
-    The image of ImInfo is the one fed to the network; divided by its scale and rounded it is the one that the boxes are in.
+    ImInfo has the image as fed to the network; divided by its scale and rounded it is the image of the boxes.
     """
 
     type = "box_clip"
@@ -206,8 +205,10 @@ class BoxClip(Operator):
 
 
 class PolygonBoxTransform(Operator):
-    """Output = 4 x - Input in the even channels and 4 y - Input in the odd ones, where x and y number columns and rows: from how far corners
-    lie from a pixel to where they lie, in an image four times as large."""
+    """Output = 4 x - Input in the even channels and 4 y - Input in the odd ones, where x and y number columns and rows.
+
+    Distances of corners from a pixel become their places, in an image four times as large.
+    """
 
     type = "polygon_box_transform"
     Input = operand((FP32, FP64), doc="[images, channels, height, width], an even number of channels")

@@ -1,4 +1,4 @@
-"""The boxes of all classes, and of each region that of the class it most likely is."""
+"""The boxes of all classes, and for each region the box of its most likely class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 
 class BoxDecoderAndAssign(Operator):
-    """DecodeBox = for each region and class the box that TargetBox stands for, as differences from PriorBox: with v = PriorBoxVar and the middle
-    and size of a prior, v_0 tx w + x, v_1 ty h + y, exp(min(v_2 tw, box_clip)) w, exp(min(v_3 th, box_clip)) h, as corners.
+    """DecodeBox = for each region and class the box of TargetBox, coded as differences from PriorBox.
 
-    OutputAssignBox = for each region the box of the class after the first (the background) with the largest score, the first of equal ones;
-    PriorBox where there is no class but the background. Boxes are larger by one pixel than their corners tell.
+    With v = PriorBoxVar and the middle and size of a prior, the box is v_0 tx w + x, v_1 ty h + y, exp(min(v_2 tw, box_clip)) w, exp(min(v_3 th, box_clip)) h,
+    as corners.
+
+    OutputAssignBox = for each region the box of the class after the first (the background) with the largest score, the first of equal ones; PriorBox if there
+    is no class but the background. Boxes are larger by one pixel than their corners tell.
     """
 
     type = "box_decoder_and_assign"

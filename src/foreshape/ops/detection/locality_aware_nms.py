@@ -1,4 +1,4 @@
-"""Suppression of boxes that are merged with their neighbours first: `locality_aware_nms`, for text that stands in lines."""
+"""Suppression of boxes after a merge with their neighbours: `locality_aware_nms`, for text in lines."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 
 
 class LocalityAwareNms(Operator):
-    """Out = of each image the boxes that stay, of class after class: class, score and box; as `multiclass_nms`, of boxes merged before.
+    """Out = the kept boxes of each image, class after class: class, score and box; `multiclass_nms` of merged boxes.
 
-    In each class (but ``background_label``), one after the other, a box that overlaps the one before it by more than ``nms_threshold``
-    (intersection over union) is merged into that: their coordinates are averaged, weighted by their scores, and the scores are added.
-    Each class begins with the boxes as the one before it has left them, as PaddlePaddle has it. Where nothing is left in a minibatch,
-    Out has no rows (where PaddlePaddle gives a single -1).
+    In each class (but ``background_label``), a box is merged into the one before it if they overlap by more than ``nms_threshold`` (intersection over union):
+    their coordinates are averaged, weighted by their scores, and the scores are added. Each class begins with the boxes as left by the class before it, as in
+    PaddlePaddle. If nothing is left in a minibatch, Out has no rows (PaddlePaddle gives a single -1).
 
     Formula: Zhou et al., "EAST: An efficient and accurate scene text detector", CVPR 2017.
     """
@@ -51,11 +50,11 @@ class LocalityAwareNms(Operator):
     BBoxes = operand((FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers")
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]")
     Out = result(doc="[rows, 6] (2 and the numbers of a polygon), ragged: the boxes of each image", new_offsets=True)
-    background_label = attribute(AttrType.INT, -1, doc="a class that does not count; -1: all count")
+    background_label = attribute(AttrType.INT, -1, doc="an ignored class; -1: none")
     score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger, after boxes are merged")
     nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
-    nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes that overlaps a better one, which stays, by more than this")
-    nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each box that stays")
+    nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes if it overlaps a better kept one by more than this")
+    nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
     keep_top_k = attribute(AttrType.INT, doc="so many of the best boxes of an image stay at most; -1: all")
     normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
@@ -95,7 +94,7 @@ class LocalityAwareNms(Operator):
         return detections(found, classes, all_boxes), Offsets.of_lengths(per_image(found, classes, images))
 
     def _merge(self, boxes: Tensor, scores: Tensor, overlap: Overlap) -> Tensor:
-        """Merge boxes ``[n, width]`` and their scores ``[n]`` in place. Returns which are left: bool ``[n]``."""
+        """Merge boxes ``[n, width]`` and their scores ``[n]`` in place. Returns the mask of the remaining ones: bool ``[n]``."""
         left = torch.zeros_like(scores, dtype=torch.bool)
         leads = 0
         for at in range(1, len(boxes)):

@@ -1,4 +1,4 @@
-"""What belongs to which truth while a detector is trained: `bipartite_match`, `mine_hard_examples`, `target_assign`."""
+"""Assignment of truths to boxes in training a detector: `bipartite_match`, `mine_hard_examples`, `target_assign`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NONE = 1e-6
-"""Two that are less alike than this do not match."""
+"""The least similarity of a match."""
 _MANY = 130
 """From so many rows on, PaddlePaddle matches whatever is alike at all."""
 
 
 class BipartiteMatch(Operator):
-    """ColToRowMatchIndices = the row of its image that each column is matched to, -1 for none; ColToRowMatchDist = how alike they are, or 0.
+    """ColToRowMatchIndices = the matched row in its image for each column, -1 for none; ColToRowMatchDist = their similarity, or 0.
 
-    Of an image again and again the row and the column that are most alike are matched, until one of them has no other left (of equal ones
-    the first column, and of these the first row). With "per_prediction" each column that is left gets the row that it is most like, if that is
-    at least ``dist_threshold``.
+    In an image the most similar row and column are matched, again and again, until either has none left. Of equal pairs the first column is taken, and of these
+    the first row. With "per_prediction" each column left over gets its most similar row, if the similarity is at least ``dist_threshold``.
     """
 
     type = "bipartite_match"
@@ -77,7 +76,7 @@ class BipartiteMatch(Operator):
         """Fill in the columns of one image."""
         count = len(one)
         none = one < _NONE if count < _MANY else one <= 0
-        left = one.masked_fill(none, -1.0).t().contiguous()  # the first of equal ones is then that of the first column
+        left = one.masked_fill(none, -1.0).t().contiguous()  # the first of equal ones is then of the first column
         for _ in range(min(left.shape)):
             place = int(left.argmax())
             column, row = place // count, place % count
@@ -108,11 +107,11 @@ class BipartiteMatch(Operator):
 
 
 class MineHardExamples(Operator):
-    """NegIndices = of each image the priors that count as negative examples, rising; UpdatedMatchIndices = the matches that still count.
+    """NegIndices = the priors of each image counted as negative examples, rising; UpdatedMatchIndices = the remaining matches.
 
-    With "max_negative" these are, of the priors that match nothing and are less alike than ``neg_dist_threshold``, those with the largest
-    ClsLoss, ``neg_pos_ratio`` times as many as match something. With "hard_example" of all priors the ``sample_size`` with the largest ClsLoss +
-    LocLoss are chosen: those that match nothing are negative, and a match that is not chosen counts no more.
+    With "max_negative" the negatives are unmatched priors with a similarity below ``neg_dist_threshold`` and the largest ClsLoss: ``neg_pos_ratio`` times the
+    number of matched priors. With "hard_example" the ``sample_size`` priors with the largest ClsLoss + LocLoss are chosen. Of these the unmatched ones are
+    negative, and a match not chosen counts no more.
     """
 
     type = "mine_hard_examples"
@@ -120,7 +119,7 @@ class MineHardExamples(Operator):
     LocLoss = operand((FP32, FP64), same_type_as="ClsLoss", optional=True, doc="[images, priors]")
     MatchIndices = operand((INT32,), doc="[images, priors]; -1: it matches nothing")
     MatchDist = operand((FP32, FP64), same_type_as="ClsLoss", doc="[images, priors]: how alike they are")
-    NegIndices = result(new_offsets=True, doc="int32 [rows, 1], ragged: those of each image")
+    NegIndices = result(new_offsets=True, doc="int32 [rows, 1], ragged: the priors of each image")
     UpdatedMatchIndices = result(doc="as MatchIndices")
     neg_pos_ratio = attribute(AttrType.FLOAT, 1.0)
     neg_dist_threshold = attribute(AttrType.FLOAT, 0.5)
@@ -185,9 +184,11 @@ class MineHardExamples(Operator):
 
 
 class TargetAssign(Operator):
-    """Out = for each prior what the truth that it is matched to has: of row MatchIndices of its image in X the entry prior % entries;
-    ``mismatch_value`` where it is matched to none. OutWeight = 1 where it is matched, and for the priors in NegIndices, whose Out is
-    ``mismatch_value``; 0 elsewhere."""
+    """Out = for each prior an entry of its matched truth: in row MatchIndices of its image in X the entry prior % entries; ``mismatch_value`` if it is
+    unmatched.
+
+    OutWeight = 1 for matched priors, and for the priors in NegIndices, whose Out is ``mismatch_value``; 0 elsewhere.
+    """
 
     type = "target_assign"
     X = operand((FP32, FP64, INT32, INT64), doc="[rows, entries, width], ragged: the truths of each image")

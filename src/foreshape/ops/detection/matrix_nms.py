@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
 
 class MatrixNms(Operator):
-    """Out = of each image the boxes whose score stays above ``post_threshold``, the best first: class, score and box.
+    """Out = the boxes of each image with a score above ``post_threshold``, the best first: class, score and box.
 
-    Of each class (but ``background_label``) the ``nms_top_k`` boxes count with the best scores above ``score_threshold``. The score of box i
-    is multiplied by the least, over the better boxes j, of (1 - o_ij) / (1 - o_j), or with ``use_gaussian`` of
-    exp(gaussian_sigma (o_j^2 - o_ij^2)), and by 1 at most: o_ij is how much they overlap (intersection over union), o_j how much j does any
-    that is better than j. Then the ``keep_top_k`` best of an image stay. Index says which of all boxes they are, RoisNum how many are of
-    each image. Source: Wang et al., "SOLOv2", NeurIPS 2020.
+    In each class (but ``background_label``) the ``nms_top_k`` boxes with the best scores above ``score_threshold`` count. The score of box i is multiplied by
+    the least factor over the better boxes j, and by 1 at most. The factor is (1 - o_ij) / (1 - o_j), or with ``use_gaussian`` exp(gaussian_sigma (o_j^2 -
+    o_ij^2)). Here o_ij is their overlap (intersection over union), o_j the largest overlap of j with a box better than j. Then the ``keep_top_k`` best of an
+    image stay. Index has their places among all boxes, RoisNum their number in each image. Source: Wang et al., "SOLOv2", NeurIPS 2020.
     """
 
     type = "matrix_nms"
@@ -55,7 +54,7 @@ class MatrixNms(Operator):
     post_threshold = attribute(AttrType.FLOAT, 0.0)
     use_gaussian = attribute(AttrType.BOOLEAN, False)
     gaussian_sigma = attribute(AttrType.FLOAT, 2.0)
-    background_label = attribute(AttrType.INT, 0, doc="a class that does not count; -1: all count")
+    background_label = attribute(AttrType.INT, 0, doc="an ignored class; -1: none")
     normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 
@@ -72,7 +71,7 @@ class MatrixNms(Operator):
         images, classes, each = Scores.known_dims
         if self.nms_top_k >= 0:
             each = minimum(each, self.nms_top_k)
-        # scores and their orders; then of one class at a time how much each pair of boxes overlaps, and what that leaves, in doubles
+        # scores and their orders; then, for one class at a time, the overlaps of all pairs of boxes, and the factors from these, in doubles
         return (90 + 6 * item) * Scores.elements + 60 * images * classes * each + (60 + 12 * item) * each * each + copies(strided, BBoxes=BBoxes, Scores=Scores)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +94,7 @@ class MatrixNms(Operator):
         return detections(found, classes, all_boxes), found.row.int().unsqueeze(1), per_image(found, classes, images).int()
 
     def _decayed(self, score: Tensor, of: Tensor) -> Tensor:
-        """The scores of one class of one image, the best first, after what they lose to better ones."""
+        """Return the scores of one class of one image, the best first, after their decay by better boxes."""
         overlap = overlaps(of.unsqueeze(1), of, 0.0 if self.normalized else 1.0).tril_(-1)  # of no number too, as the first of equal ones
         most = overlap.nan_to_num(nan=0.0).amax(1)
         if self.use_gaussian:

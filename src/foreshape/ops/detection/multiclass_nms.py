@@ -45,7 +45,7 @@ _SAID = "a box must be 4 numbers, or a polygon 8, 16, 24 or 32, not {}"
 
 
 def require_box_or_polygon(width: Size) -> None:
-    """A box is 4 numbers, and a polygon has 4, 8, 12 or 16 corners; where the width is not known yet, `check_width` looks again."""
+    """Require 4 numbers for a box, or 4, 8, 12 or 16 corners for a polygon. A width not known yet is checked again by `check_width`."""
     said = _SAID.format(width)
     require(not isinstance(width, int) or width in _WIDTHS, said, BBoxes=2)
     require_divides(4, width, said, BBoxes=2)
@@ -59,7 +59,7 @@ def check_width(boxes: Tensor) -> None:
 
 
 class _Suppression(Operator):
-    """What the three forms share."""
+    """The base of the three forms."""
 
     abstract = True
     BBoxes = operand((FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers; or, of boxes of their own for each class, "
@@ -68,14 +68,14 @@ class _Suppression(Operator):
     score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger")
     nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
     keep_top_k = attribute(AttrType.INT, doc="so many of the best boxes of an image stay at most; -1: all")
-    nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes that overlaps a better one, which stays, by more than this")
+    nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes if it overlaps a better kept one by more than this")
     normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
-    nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each box that stays")
-    background_label = attribute(AttrType.INT, 0, doc="a class that does not count; -1: all count")
+    nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
+    background_label = attribute(AttrType.INT, 0, doc="an ignored class; -1: none")
     gradient = NOT_DIFFERENTIABLE
 
     def _images(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None = None) -> Size:
-        """The number of images, after the dims are checked."""
+        """Return the number of images, after the dims are checked."""
         require_rank(3, BBoxes, "BBoxes")
         require(Scores.rank in (2, 3), f"Scores must have 3 dims, or 2 for boxes of their own for each class; not {Scores.rank}", Scores=None)
         count, middle, width = BBoxes.known_dims
@@ -98,7 +98,7 @@ class _Suppression(Operator):
         count = Scores.elements
         if self.nms_top_k >= 0 and Scores.rank == 3:
             count = minimum(count, Scores.known_dims[0] * Scores.known_dims[1] * self.nms_top_k)
-        # of each score its number, group, rank and copies of these in other orders; of what counts also boxes and how they overlap
+        # for each score its number, group, rank and copies of these in other orders; for the counted ones also boxes and their overlaps
         taken = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
         pairs = minimum(count, BLOCK) * minimum(count, CHUNK)
         width = BBoxes.known_dims[2]
@@ -106,7 +106,7 @@ class _Suppression(Operator):
         return taken + polygons + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
 
     def _found(self, BBoxes: Tensor, Scores: Tensor, of: Offsets | None) -> tuple[Scored, int, int]:
-        """The boxes that stay, the number of classes and that of images."""
+        """Return the kept boxes, the number of classes and the number of images."""
         check_width(BBoxes)
         classes = Scores.shape[1]
         above = Scores > self.score_threshold
@@ -134,12 +134,12 @@ class _Suppression(Operator):
 
 
 class MulticlassNms(_Suppression):
-    """Out = of each image the boxes that stay, of class after class: class, score and box.
+    """Out = the kept boxes of each image, class after class: class, score and box.
 
-    Of each class (but ``background_label``) the ``nms_top_k`` boxes count with the best scores above ``score_threshold``. From the best on,
-    a box stays that overlaps none that stays, of its class and image, by more than ``nms_threshold`` (intersection over union); then of
-    all classes of an image the ``keep_top_k`` best. In a class the best is first; where each class has boxes of its own, they keep their
-    order. Where nothing is left in a minibatch, Out has no rows, as its description says (where PaddlePaddle gives a single -1).
+    In each class (but ``background_label``) the ``nms_top_k`` boxes with the best scores above ``score_threshold`` count. From the best on, a box is kept
+    unless it overlaps a kept one of its class and image by more than ``nms_threshold`` (intersection over union). Then of all classes of an image the
+    ``keep_top_k`` best stay. In a class the best is first; if each class has boxes of its own, they keep their order. If nothing is left in a minibatch, Out
+    has no rows, as its description says (PaddlePaddle gives a single -1).
     """
 
     type = "multiclass_nms"
@@ -180,7 +180,7 @@ class MulticlassNms(_Suppression):
 
 
 class MulticlassNms2(_Suppression):
-    """Out as `multiclass_nms` gives it, and Index = the rows of all boxes, ``[images * boxes, 4]`` or ``[rows * classes, 4]``, that these are."""
+    """Out as in `multiclass_nms`, and Index = their rows among all boxes, ``[images * boxes, 4]`` or ``[rows * classes, 4]``."""
 
     type = "multiclass_nms2"
     Out = result(doc="[rows, 6] (2 and the numbers of a polygon), ragged: the boxes of each image", new_offsets=True)
@@ -244,14 +244,14 @@ class MulticlassNms3(_Suppression):
 
 
 def _ragged(of: Offsets | None, scores: Tensor) -> Offsets | None:
-    """The images of rows that are ragged; None of scores that have a dim for images."""
+    """Return the images of ragged rows; None for scores with a dim for images."""
     return of.in_rows(-1) if of is not None and scores.dim() == 2 else None
 
 
 class Nms(Operator):
-    """KeepBoxesIdxs = which of the boxes stay, from the first on: a box stays that overlaps none that stays by more than ``iou_threshold``.
+    """KeepBoxesIdxs = the kept boxes, from the first on: a box is kept unless it overlaps a kept one by more than ``iou_threshold``.
 
-    Boxes are as large as their coordinates say; of two that have no area none suppresses the other.
+    Boxes are as large as their coordinates say; of two boxes without an area neither suppresses the other.
     """
 
     type = "nms"
@@ -282,7 +282,7 @@ class Nms(Operator):
 
 
 def _plain_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union where turned boxes count with whatever area comes out; less than any threshold where that is no number."""
+    """Return intersection over union, with the signed area of turned boxes; less than any threshold where it is NaN."""
     size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_(min=0)
     both = size[..., 0] * size[..., 1]
     of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]

@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 
 def _variances(variances: Sequence[float], like: Tensor) -> Tensor:
-    """The same four numbers for each box: ``[..., 4]``."""
+    """Return the same four numbers for each box: ``[..., 4]``."""
     return like.new_tensor(variances).expand(like.shape).contiguous()
 
 
 class _Priors(Operator):
-    """What boxes over an image share: where their middles are, and how large a step is."""
+    """The base of operators that lay boxes over an image: their middles, and the steps between them."""
 
     abstract = True
     Input = operand((FP32, FP64), doc="[images, channels, height, width] of the features")
     Image = operand((FP32, FP64), same_type_as="Input", doc="[images, channels, height, width] of the image")
     Boxes = result(doc="[height, width, priors, 4], in parts of the image")
     Variances = result(doc="as Boxes")
-    variances = attribute(AttrType.FLOATS, doc="four numbers, by which coded boxes are divided")
-    clip = attribute(AttrType.BOOLEAN, True, doc="whether boxes end at the edges of the image")
+    variances = attribute(AttrType.FLOATS, doc="four numbers, the divisors of coded boxes")
+    clip = attribute(AttrType.BOOLEAN, True, doc="cut boxes at the edges of the image")
     step_w = attribute(AttrType.FLOAT, 0.0, doc="the pixels between two cells; 0: as many as the image has for each")
     step_h = attribute(AttrType.FLOAT, 0.0)
-    offset = attribute(AttrType.FLOAT, 0.5, doc="where in a cell the middle is")
+    offset = attribute(AttrType.FLOAT, 0.5, doc="the place of the middle in a cell")
     gradient = NOT_DIFFERENTIABLE
 
     def _cells(self, Input: Spec, Image: Spec) -> tuple[Size, Size]:
-        """Height and width of the features, after what all priors need is checked."""
+        """Return height and width of the features, after the checks of all priors."""
         require_rank(4, Input, "Input")
         require_rank(4, Image, "Image")
         if len(self.variances) != 4:
@@ -67,13 +67,13 @@ class _Priors(Operator):
         return Input.known_dims[2], Input.known_dims[3]
 
     def _steps(self, Input: Tensor, Image: Tensor) -> tuple[float, float]:
-        """The pixels between two cells, across and down."""
+        """Return the pixels between two cells, across and down."""
         if self.step_w and self.step_h:
             return self.step_w, self.step_h
         return Image.shape[3] / Input.shape[3], Image.shape[2] / Input.shape[2]
 
     def _middles(self, Input: Tensor, Image: Tensor) -> Tensor:
-        """``[height, width, 1, 2]``: the middles of the cells in pixels, x and y."""
+        """Return ``[height, width, 1, 2]``: the middles of the cells in pixels, x and y."""
         across, down = self._steps(Input, Image)
         x = (torch.arange(Input.shape[3], dtype=Input.dtype, device=Input.device) + self.offset) * across
         y = (torch.arange(Input.shape[2], dtype=Input.dtype, device=Input.device) + self.offset) * down
@@ -81,23 +81,23 @@ class _Priors(Operator):
 
 
 class PriorBox(_Priors):
-    """Boxes = for each cell of Input its priors, in parts of Image: for each of ``min_sizes`` one of every aspect ratio, and one more of
-    sqrt(min * max) where there are ``max_sizes``.
+    """Boxes = for each cell of Input its priors, in parts of Image: for each of ``min_sizes`` one of every aspect ratio, and one of sqrt(min * max) with
+    ``max_sizes``.
 
-    The ratios are 1, then ``aspect_ratios``, each (with ``flip``) followed by its inverse, none of them twice. A ratio r of a size s is
-    s sqrt(r) wide and s / sqrt(r) high. With ``min_max_aspect_ratios_order`` the second box of a size is that of ``max_sizes``, otherwise
-    the last. Source: Liu et al., "SSD: Single Shot MultiBox Detector", ECCV 2016.
+    The ratios are 1, then ``aspect_ratios``, each (with ``flip``) followed by its inverse, none of them twice. A ratio r of a size s is s sqrt(r) wide and s /
+    sqrt(r) high. With ``min_max_aspect_ratios_order`` the box of ``max_sizes`` is the second of a size, otherwise the last. Source: Liu et al., "SSD: Single
+    Shot MultiBox Detector", ECCV 2016.
     """
 
     type = "prior_box"
     min_sizes = attribute(AttrType.FLOATS, doc="pixels")
-    max_sizes = attribute(AttrType.FLOATS, [], doc="pixels; none, or one for each of min_sizes, larger than that")
+    max_sizes = attribute(AttrType.FLOATS, [], doc="pixels; none, or one for each of min_sizes and larger than it")
     aspect_ratios = attribute(AttrType.FLOATS, [])
     flip = attribute(AttrType.BOOLEAN, True)
     min_max_aspect_ratios_order = attribute(AttrType.BOOLEAN, False)
 
     def _sizes(self) -> list[tuple[float, float]]:
-        """The width and height of each prior, in their order."""
+        """Return the width and height of each prior, in their order."""
         ratios = [1.0]
         for ratio in self.aspect_ratios:
             if all(abs(ratio - r) >= 1e-6 for r in ratios):
@@ -159,11 +159,10 @@ class PriorBox(_Priors):
 
 
 class DensityPriorBox(_Priors):
-    """Boxes = for each cell of Input its priors, in parts of Image: for each of ``fixed_sizes``, with its density d, and each of
-    ``fixed_ratios`` d x d boxes whose middles are spread over the cell, a whole number of pixels apart.
+    """Boxes = for each cell of Input its priors, in parts of Image: d x d boxes for each of ``fixed_sizes``, with its density d, and each of ``fixed_ratios``.
 
-    A ratio r of a size s is s sqrt(r) wide and s / sqrt(r) high; left and top are at least 0, right and bottom at most 1, also without
-    ``clip``. Source: Zhang et al., "FaceBoxes", IJCB 2017.
+    Their middles are spread over the cell, a whole number of pixels apart. A ratio r of a size s is s sqrt(r) wide and s / sqrt(r) high. Left and top are at
+    least 0, right and bottom at most 1, also without ``clip``. Source: Zhang et al., "FaceBoxes", IJCB 2017.
     """
 
     type = "density_prior_box"
@@ -232,11 +231,10 @@ class DensityPriorBox(_Priors):
 
 
 class AnchorGenerator(Operator):
-    """Anchors = for each cell of Input, in pixels of the image: for each aspect ratio r (height to width) and each of ``anchor_sizes`` s one
-    box, s / stride times as large as the base of that ratio, which is w = round(sqrt(stride area / r)) wide and round(w r) high.
+    """Anchors = for each cell of Input, in pixels of the image, one box for each aspect ratio r (height to width) and each of ``anchor_sizes`` s.
 
-    Around the middle x stride + offset (stride - 1), boxes reach to half of their size minus one on each side. Source: Ren et al., "Faster
-    R-CNN", NIPS 2015.
+    It is s / stride times as large as the base of the ratio, w = round(sqrt(stride area / r)) wide and round(w r) high. Around the middle x stride + offset
+    (stride - 1), boxes reach to half of their size minus one on each side. Source: Ren et al., "Faster R-CNN", NIPS 2015.
     """
 
     type = "anchor_generator"

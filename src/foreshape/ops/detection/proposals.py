@@ -1,4 +1,4 @@
-"""Regions of interest that a region proposal network proposes: `generate_proposals` in its two forms."""
+"""Regions of interest from a region proposal network: `generate_proposals` in its two forms."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST = math.log(1000.0 / 16.0)
-"""Where the logarithm of how much larger a box is than its anchor is cut."""
+"""The largest logarithm of a box's size relative to its anchor."""
 
 
 class _Proposals(Operator):
-    """What the two forms share."""
+    """The base of the two forms."""
 
     abstract = True
     pre_nms_topN = attribute(AttrType.INT, doc="so many of the best anchors of an image count; 0 or less: all")
     post_nms_topN = attribute(AttrType.INT, doc="so many stay at most; 0 or less: all")
-    nms_thresh = attribute(AttrType.FLOAT, doc="a box goes that overlaps a better one, which stays, by more than this; 0 or less: none goes")
+    nms_thresh = attribute(AttrType.FLOAT, doc="a box goes if it overlaps a better kept one by more than this; 0 or less: none goes")
     min_size = attribute(AttrType.FLOAT, doc="a smaller box goes, and one of less than a pixel")
-    eta = attribute(AttrType.FLOAT, doc="below 1: a threshold above 0.5 is multiplied by it after each box that stays")
+    eta = attribute(AttrType.FLOAT, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
     gradient = NOT_DIFFERENTIABLE
 
     def _images(self, Scores: Spec, BboxDeltas: Spec, info: Spec, slot: str, columns: int, Anchors: Spec, Variances: Spec) -> Size:
-        """The number of images, after the dims are checked."""
+        """Return the number of images, after the dims are checked."""
         require_rank(4, Scores, "Scores")
         require_rank(4, BboxDeltas, "BboxDeltas")
         images, count, height, width = Scores.known_dims
@@ -68,7 +68,7 @@ class _Proposals(Operator):
         return images
 
     def _taken(self, Scores: Spec, deltas: Spec, strided: frozenset[str], **others: Spec) -> Size:
-        """Of all the deltas and scores in another order, and of what counts of one image boxes and how they overlap."""
+        """Return the bytes of all deltas and scores in another order, and of the counted boxes of one image with their overlaps."""
         item = Scores.known_dtype.itemsize
         images, *dims = Scores.known_dims
         all_of_one = dims[0] * dims[1] * dims[2]
@@ -78,7 +78,7 @@ class _Proposals(Operator):
 
     def _propose(self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
                  ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Boxes, scores, and how many are of each image."""
+        """Return boxes, scores, and their number in each image."""
         images, count, height, width = Scores.shape
         anchors, variances = Anchors.reshape(-1, 4), Variances.reshape(-1, 4)
         scores = Scores.permute(0, 2, 3, 1).reshape(images, height * width * count)
@@ -102,7 +102,7 @@ class _Proposals(Operator):
         return torch.cat([middle - half, middle + half - pixel], 1)
 
     def _chosen(self, box: Tensor, score: Tensor, info: Tensor, pixel: float, scaled: bool) -> tuple[Tensor, Tensor]:
-        """What stays of the boxes of one image; a box of zeros where none does."""
+        """Return the kept boxes of one image with their scores; a box of zeros if none is kept."""
         size = box[:, 2:] - box[:, :2]
         middle = box[:, :2] + (size + pixel) / 2
         size = size / info[2] + 1 if scaled else size + pixel
@@ -114,7 +114,7 @@ class _Proposals(Operator):
             return box.new_zeros(1, 4), score.new_zeros(1)
         if self.nms_thresh <= 0:
             return box, score
-        # what PaddlePaddle takes the best of it takes from the back, so that of equal ones the last is first
+        # PaddlePaddle takes the best from the back, so of equal ones the last is first
         order = torch.argsort(score.flip(0), descending=True, stable=True).neg_().add_(len(score) - 1)
         box, score = box[order], score[order]
         kept = unsuppressed(box, torch.zeros_like(order), self.nms_thresh, self.eta, partial(overlaps, pixel=pixel))
@@ -123,11 +123,11 @@ class _Proposals(Operator):
 
 
 class GenerateProposals(_Proposals):
-    """RpnRois = of each image the boxes that a region proposal network proposes, the best first; RpnRoiProbs = their scores.
+    """RpnRois = the proposed boxes of each image, the best first; RpnRoiProbs = their scores.
 
-    Of an image the ``pre_nms_topN`` best anchors count. Moved and scaled by BboxDeltas times Variances, and cut at the edges of the image,
-    those stay that are large enough in the image before it was scaled and whose middle is inside; then of those that overlap the best. An
-    image of which none stays has a box of zeros, with score 0. Coordinates number pixels. Source: Ren et al., "Faster R-CNN", NIPS 2015.
+    In an image the ``pre_nms_topN`` best anchors count. They are moved and scaled by BboxDeltas times Variances, and cut at the edges of the image. A box stays
+    if it is large enough in the image before scaling and its middle is inside; then of overlapping boxes the best. An image without any has a box of zeros,
+    with score 0. Coordinates number pixels. Source: Ren et al., "Faster R-CNN", NIPS 2015.
     """
 
     type = "generate_proposals"
@@ -175,8 +175,10 @@ class GenerateProposals(_Proposals):
 
 
 class GenerateProposalsV2(_Proposals):
-    """RpnRois, RpnRoiProbs and RpnRoisNum as `generate_proposals` gives them, but not ragged, and with sizes that are those of the image as it
-    is fed. Without ``pixel_offset`` coordinates are places, and a middle may lie outside."""
+    """RpnRois, RpnRoiProbs and RpnRoisNum as in `generate_proposals`, but not ragged, and with sizes in the image as it is fed.
+
+    Without ``pixel_offset`` coordinates are places, and a middle may lie outside.
+    """
 
     type = "generate_proposals_v2"
     Scores = operand((FP32, FP64), doc="[images, anchors, height, width]")

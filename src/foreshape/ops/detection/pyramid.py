@@ -39,28 +39,28 @@ if TYPE_CHECKING:
 
 
 MOST_LEVELS = 64
-"""An image that is halved so often has less than one pixel."""
+"""The most levels: an image halved so often has less than one pixel."""
 
 
 class DistributeFpnProposals(Operator):
-    """MultiFpnRois = the regions of each level, in their order: a region goes to level floor(refer_level + log2(sqrt(area) / refer_scale)), but
-    to ``min_level`` at least and ``max_level`` at most.
+    """MultiFpnRois = the regions of each level, in their order.
 
-    RestoreIndex says where each region stands in all levels one after the other; MultiLevelRoIsNum, of each level, how many are of each
-    image. Where RoisNum groups the regions into images, levels are not ragged. Source: Lin et al., "Feature Pyramid Networks", CVPR 2017.
+    A region goes to level floor(refer_level + log2(sqrt(area) / refer_scale)), within ``min_level`` and ``max_level``. RestoreIndex is the place of each region
+    in all levels one after the other; MultiLevelRoIsNum, for each level, the number of regions in each image. If RoisNum groups the regions into images, levels
+    are not ragged. Source: Lin et al., "Feature Pyramid Networks", CVPR 2017.
     """
 
     type = "distribute_fpn_proposals"
-    FpnRois = operand((FP32, FP64), doc="[regions, 4], ragged: those of each image; or dense with RoisNum")
+    FpnRois = operand((FP32, FP64), doc="[regions, 4], ragged by image; or dense with RoisNum")
     RoisNum = operand(INDEX, optional=True, doc="[images]: how many regions are of each image")
-    MultiFpnRois = result(many=True, new_offsets=True, doc="of each level [rows, 4], ragged: those of each image")
+    MultiFpnRois = result(many=True, new_offsets=True, doc="for each level [rows, 4], ragged by image")
     RestoreIndex = result(doc="int32 [regions, 1]")
-    MultiLevelRoIsNum = result(many=True, optional=True, doc="of each level int32 [images]")
+    MultiLevelRoIsNum = result(many=True, optional=True, doc="for each level int32 [images]")
     min_level = attribute(AttrType.INT)
     max_level = attribute(AttrType.INT)
-    refer_level = attribute(AttrType.INT, doc="where regions of refer_scale go")
+    refer_level = attribute(AttrType.INT, doc="the level of regions of refer_scale")
     refer_scale = attribute(AttrType.INT, low=1, doc="pixels, the square root of an area")
-    pixel_offset = attribute(AttrType.BOOLEAN, True, doc="whether coordinates number pixels, so that a box is larger by one")
+    pixel_offset = attribute(AttrType.BOOLEAN, True, doc="coordinates number pixels, so that a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, FpnRois: Spec, RoisNum: Spec | None) -> Any:
@@ -125,10 +125,10 @@ class CollectFpnProposals(Operator):
     """
 
     type = "collect_fpn_proposals"
-    MultiLevelRois = operand((FP32, FP64), many=True, doc="of each level [rows, 4], ragged: those of each image; or dense with MultiLevelRoIsNum")
-    MultiLevelScores = operand((FP32, FP64), many=True, doc="of each level [rows, 1]")
-    MultiLevelRoIsNum = operand(INDEX, many=True, optional=True, doc="of each level [images]")
-    FpnRois = result(new_offsets=True, doc="[regions, 4], ragged: those of each image")
+    MultiLevelRois = operand((FP32, FP64), many=True, doc="for each level [rows, 4], ragged by image; or dense with MultiLevelRoIsNum")
+    MultiLevelScores = operand((FP32, FP64), many=True, doc="for each level [rows, 1]")
+    MultiLevelRoIsNum = operand(INDEX, many=True, optional=True, doc="for each level [images]")
+    FpnRois = result(new_offsets=True, doc="[regions, 4], ragged by image")
     RoisNum = result(optional=True, doc="int32 [images]")
     post_nms_topN = attribute(AttrType.INT, low=0)
     gradient = NOT_DIFFERENTIABLE

@@ -1,4 +1,4 @@
-"""The end of a RetinaNet: boxes of all levels decoded, and the best of those that overlap kept."""
+"""The end of a RetinaNet: boxes of all levels decoded, and the best of overlapping ones kept."""
 
 from __future__ import annotations
 
@@ -38,24 +38,23 @@ if TYPE_CHECKING:
 
 
 class RetinanetDetectionOutput(Operator):
-    """Out = of each image the boxes that stay, the best first: class (from 1), score and box.
+    """Out = the kept boxes of each image, the best first: class (from 1), score and box.
 
-    Of each level the ``nms_top_k`` best scores above ``score_threshold`` (of the last level above 0) count, of all classes together. Decoded
-    with their anchors, in the image before it was scaled, and cut at its edges, a box stays that overlaps none of its class that stays by
-    more than ``nms_threshold``; then the ``keep_top_k`` best. Coordinates number pixels. Source: Lin et al., "Focal Loss for Dense Object
-    Detection", ICCV 2017.
+    In each level the ``nms_top_k`` best scores above ``score_threshold`` (in the last level above 0) count, of all classes together. Boxes are decoded with
+    their anchors, in the image before scaling, and cut at its edges. A box is kept unless it overlaps a kept one of its class by more than ``nms_threshold``;
+    then the ``keep_top_k`` best stay. Coordinates number pixels. Source: Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
     """
 
     type = "retinanet_detection_output"
-    BBoxes = operand((FP32, FP64), many=True, doc="of each level [images, boxes, 4], coded")
-    Scores = operand((FP32, FP64), many=True, doc="of each level [images, boxes, classes]")
-    Anchors = operand((FP32, FP64), many=True, doc="of each level [boxes, 4]")
+    BBoxes = operand((FP32, FP64), many=True, doc="for each level [images, boxes, 4], coded")
+    Scores = operand((FP32, FP64), many=True, doc="for each level [images, boxes, classes]")
+    Anchors = operand((FP32, FP64), many=True, doc="for each level [boxes, 4]")
     ImInfo = operand((FP32, FP64), doc="[images, 3]: height, width and scale")
     Out = result(new_offsets=True, doc="[rows, 6], ragged: the boxes of each image")
     score_threshold = attribute(AttrType.FLOAT)
     nms_top_k = attribute(AttrType.INT, doc="-1: all")
     nms_threshold = attribute(AttrType.FLOAT)
-    nms_eta = attribute(AttrType.FLOAT, doc="below 1: a threshold above 0.5 is multiplied by it after each box that stays")
+    nms_eta = attribute(AttrType.FLOAT, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
     keep_top_k = attribute(AttrType.INT, low=0)
     gradient = NOT_DIFFERENTIABLE
 
@@ -136,7 +135,7 @@ class RetinanetDetectionOutput(Operator):
 
 
 def _decoded(delta: Tensor, anchor: Tensor, info: Tensor) -> Tensor:
-    """Boxes in the pixels of their images before these were scaled, cut at the edges."""
+    """Return boxes in the pixels of their images before these were scaled, cut at the edges."""
     size = anchor[:, 2:] - anchor[:, :2] + 1
     middle = delta[:, :2] * size + (anchor[:, :2] + size / 2)
     half = delta[:, 2:].exp().mul_(size).div_(2)

@@ -14,7 +14,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def boxes(*dims: int, size: float = 8.0, within: float = 20.0, double: bool = False, start: int = 0) -> Any:
-    """fp32 (or fp64) boxes ``[*dims, 4]`` of up to ``size`` that overlap here and there, with corners in [0, within + size]."""
+    """Return fp32 (or fp64) boxes ``[*dims, 4]`` of up to ``size``, some of them overlapping, with corners in [0, within + size]."""
     numbers: list[float] = []
     for at in range(start, start + prod(dims)):
         left, top, width, height = ((_GOLDEN * (at + 1) * k) % 1 for k in (1, 2.3, 5.9, 7.1))
@@ -24,7 +24,7 @@ def boxes(*dims: int, size: float = 8.0, within: float = 20.0, double: bool = Fa
 
 
 def polygons(images: int, count: int, corners: int, *, double: bool = False) -> Any:
-    """fp32 (or fp64) polygons ``[images, count, 2 corners]`` around middles that lie near each other; some are hollow."""
+    """Return fp32 (or fp64) polygons ``[images, count, 2 corners]`` around middles near each other; some are hollow."""
     numbers: list[float] = []
     for at in range(images * count):
         x, y = ((_GOLDEN * (at + 1) * k) % 1 * 6 for k in (1, 2.3))

@@ -1,4 +1,4 @@
-"""yolo_box: boxes and scores read off the grid that a YOLO network gives."""
+"""yolo_box: boxes and scores decoded from the grid of a YOLO network."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
 
 class YoloBox(Operator):
-    """Boxes = in pixels of the image, of each anchor of each cell of X; Scores = the product of confidence and the share of each class.
+    """Boxes = for each anchor of each cell of X, in pixels of the image; Scores = the product of confidence and the share of each class.
 
-    An anchor's channels are x, y, width, height, confidence and one for each class. With s the logistic function, the middle is
-    (cell + scale_x_y s(x) - (scale_x_y - 1) / 2) / cells of the image, the width exp(width) anchor / (downsample_ratio cells) of it, the
-    confidence s(confidence), the share s(class). With ``iou_aware`` one channel for each anchor comes before all others, and the confidence
-    is s(confidence)^(1 - f) s(that)^f, f the ``iou_aware_factor``. Where it is below ``conf_thresh``, box and scores are zeros.
-    Source: Redmon and Farhadi, "YOLOv3", 2018.
+    An anchor's channels are x, y, width, height, confidence and one for each class. With s the logistic function, the middle is (cell + scale_x_y s(x) -
+    (scale_x_y - 1) / 2) / cells of the image, the width exp(width) anchor / (downsample_ratio cells) of it, the confidence s(confidence), the share s(class).
+    With ``iou_aware`` one channel u for each anchor comes before all others, and the confidence is s(confidence)^(1 - f) s(u)^f, f the ``iou_aware_factor``. If
+    it is below ``conf_thresh``, box and scores are zeros. Source: Redmon and Farhadi, "YOLOv3", 2018.
     """
 
     type = "yolo_box"
@@ -49,14 +48,14 @@ class YoloBox(Operator):
     class_num = attribute(AttrType.INT, 1, low=1)
     conf_thresh = attribute(AttrType.FLOAT, 0.01)
     downsample_ratio = attribute(AttrType.INT, 32, low=1, doc="the pixels of the network's input for each cell")
-    clip_bbox = attribute(AttrType.BOOLEAN, True, doc="whether boxes end at the edges of the image")
+    clip_bbox = attribute(AttrType.BOOLEAN, True, doc="cut boxes at the edges of the image")
     scale_x_y = attribute(AttrType.FLOAT, 1.0)
     iou_aware = attribute(AttrType.BOOLEAN, False)
     iou_aware_factor = attribute(AttrType.FLOAT, 0.5, low=0, high=1)
     gradient = NOT_DIFFERENTIABLE
 
     def _count(self) -> int:
-        """The number of anchors."""
+        """Return the number of anchors."""
         if not self.anchors or len(self.anchors) % 2 or any(a <= 0 for a in self.anchors):
             fail(f"anchors must be pairs of width and height, at least one pair, larger than 0; seen {list(self.anchors)}", SchemaError)
         return len(self.anchors) // 2

@@ -1,4 +1,4 @@
-"""yolov3_loss: what a YOLO network's boxes, confidences and classes cost."""
+"""yolov3_loss: the loss of a YOLO network's boxes, confidences and classes."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NONE = 1e-6
-"""A truth that is less wide or less high than this is none."""
+"""The least width and height of a truth."""
 
 
 class _Truths(NamedTuple):
-    """The truths that a cell answers for, ``[n]`` each."""
+    """The truths of a cell, ``[n]`` each."""
 
     image: Tensor
     anchor: Tensor
     down: Tensor
     across: Tensor
     wanted: Tensor
-    """``[n, 4]``: what x, y, width and height are to be."""
+    """``[n, 4]``: the targets of x, y, width and height."""
     weight: Tensor
-    """What the four count."""
+    """The weight of the four."""
     classes: Tensor
-    """``[n, classes]``: what the shares of the classes are to be."""
+    """``[n, classes]``: the targets of the classes' shares."""
     score: Tensor
 
 
 class Yolov3Loss(Operator):
-    """Loss = of each image what its boxes, confidences and classes cost.
+    """Loss = the loss of each image's boxes, confidences and classes.
 
-    A truth belongs to the cell that its middle is in, and to that of all ``anchors`` whose shape is most like its own; it counts here where
-    that is one of ``anchor_mask``. There x and y cost the cross entropy of their logistic function, width and height the difference of their
-    logarithms, both times 2 - the truth's area, each class its cross entropy, and the confidence that of 1; all times GTScore. Elsewhere the
-    confidence costs the cross entropy of 0, but where the predicted box overlaps a truth by more than ``ignore_thresh``. With
-    ``use_label_smooth`` classes are to be 1 - d and d instead of 1 and 0, d = min(1 / classes, 1 / 40).
+    A truth belongs to the cell of its middle, and to the one of all ``anchors`` with the most similar shape; it counts here if this anchor is in
+    ``anchor_mask``. There x and y have the cross entropy of their logistic function, and width and height the difference of their logarithms, both times 2 -
+    the truth's area. Each class has its cross entropy, and the confidence its cross entropy with 1; all times GTScore. Elsewhere the confidence has its cross
+    entropy with 0, unless the predicted box overlaps a truth by more than ``ignore_thresh``. With ``use_label_smooth`` the targets of classes are 1 - d and d
+    instead of 1 and 0, d = min(1 / classes, 1 / 40).
 
-    ObjectnessMask = what a confidence is to be: a score, 0, or -1 where it does not count. GTMatchMask = which of ``anchor_mask`` each truth has,
-    or -1. Where several truths meet in one cell and anchor, the gradient is that of
-    all (where PaddlePaddle has that of the last). Source: Redmon and Farhadi, "YOLOv3", 2018.
+    ObjectnessMask = the target of a confidence: a score, 0, or -1 where it does not count. GTMatchMask = the place in ``anchor_mask`` of each truth's anchor,
+    or -1. If several truths meet in one cell and anchor, the gradient is of all of them (in PaddlePaddle of the last). Source: Redmon and Farhadi, "YOLOv3",
+    2018.
     """
 
     type = "yolov3_loss"
@@ -73,7 +73,7 @@ class Yolov3Loss(Operator):
     ObjectnessMask = result(doc="[images, len(anchor_mask), height, width]")
     GTMatchMask = result(doc="int32 [images, truths]")
     anchors = attribute(AttrType.INTS, [], doc="width and height of each, in pixels of the input of the network")
-    anchor_mask = attribute(AttrType.INTS, [], doc="which of them X predicts")
+    anchor_mask = attribute(AttrType.INTS, [], doc="the anchors X predicts")
     class_num = attribute(AttrType.INT, 1, low=1)
     ignore_thresh = attribute(AttrType.FLOAT, 0.7)
     downsample_ratio = attribute(AttrType.INT, 32, low=1, doc="the pixels of the network's input for each cell")
@@ -101,11 +101,11 @@ class Yolov3Loss(Operator):
         return X.with_dims((images,)), X.with_dims((images, count, height, width)), rows(INT32, (images, GTBox.known_dims[1]), X.lod)
 
     def _anchors(self, like: Tensor, size: int) -> Tensor:
-        """``[anchors, 2]``: width and height in parts of the network's input."""
+        """Return ``[anchors, 2]``: width and height in parts of the network's input."""
         return like.new_tensor(self.anchors).view(-1, 2) / size
 
     def _ignored(self, cells: Tensor, GTBox: Tensor, there: Tensor) -> Tensor:
-        """``[images, anchors, height, width]``: whether the predicted box overlaps a truth by more than the threshold."""
+        """Return the mask ``[images, anchors, height, width]`` of predicted boxes overlapping a truth by more than the threshold."""
         height, width = cells.shape[-2:]
         step = torch.stack(torch.meshgrid(torch.arange(height, device=cells.device), torch.arange(width, device=cells.device), indexing="ij")[::-1])
         middle = cells[:, :, :2].sigmoid().mul_(self.scale_x_y).add_(step).add_(-0.5 * (self.scale_x_y - 1.0)).div_(height)
@@ -121,7 +121,7 @@ class Yolov3Loss(Operator):
         return best > self.ignore_thresh
 
     def _match(self, GTBox: Tensor, there: Tensor, height: int) -> Tensor:
-        """int32 ``[images, truths]``: which of ``anchor_mask`` each truth has, or -1."""
+        """Return the place of each truth's anchor in ``anchor_mask``, or -1: int32 ``[images, truths]``."""
         shape, size = self._anchors(GTBox, self.downsample_ratio * height), GTBox[..., None, 2:]
         both = torch.minimum(shape, size).prod(-1)
         best = (both / (shape.prod(-1) + size.prod(-1) - both)).argmax(-1)
@@ -219,6 +219,6 @@ class Yolov3Loss(Operator):
 
 
 def _confidences(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """How much each confidence counts, and what it is to be."""
+    """Return the weight and the target of each confidence."""
     is_true = mask > 1e-5
     return torch.where(is_true, mask, (mask > -0.5).to(mask.dtype)), is_true.to(mask.dtype)

@@ -1,4 +1,4 @@
-"""What is done to each channel of an image, and across channels: affine_channel, maxout, local response normalization."""
+"""Operators on each channel of an image, and across channels: affine_channel, maxout, local response normalization."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AffineChannel(Operator):
         return 1 if self.data_layout == "NCHW" else rank - 1
 
     def _along(self, x: Tensor, one: Tensor) -> Tensor:
-        """A number for each channel, as it is combined with images."""
+        """Return a number for each channel, in the dims for broadcasting with images."""
         dims = [1] * x.dim()
         dims[self._axis(x.dim())] = one.shape[0]
         return one.view(dims)
@@ -97,10 +97,10 @@ class AffineChannel(Operator):
 
 
 class Maxout(Operator):
-    """Out = the maximum of each ``groups`` channels of X that follow each other."""
+    """Out = the maximum of each ``groups`` consecutive channels of X."""
 
     type = "maxout"
-    X = operand(FLOATING, doc="four dims, of which ``axis`` holds the channels")
+    X = operand(FLOATING, doc="four dims, with the channels at ``axis``")
     Out = result(doc="as X with channels / groups channels", layout="row")
     groups = attribute(AttrType.INT)
     axis = attribute(AttrType.INT, 1, doc="1, or 3 or -1")
@@ -115,7 +115,7 @@ class Maxout(Operator):
         return X.with_dims(dims)
 
     def _groups(self, x: Tensor) -> tuple[Tensor, int]:
-        """The channels of each group along an axis of its own, and that axis."""
+        """Return ``x`` with the channels of each group along a new axis, and this axis."""
         axis = self.axis % 4
         dims: list[int] = list(x.shape)
         dims[axis : axis + 1] = [dims[axis] // self.groups, int(self.groups)]
@@ -184,9 +184,9 @@ class LocalResponseNorm(Operator):
         return 3 if self.data_format == "NHWC" else 1
 
     def _around(self, x: Tensor) -> Tensor:
-        """For each channel the sum of the ``n`` around it."""
+        """Return for each channel the sum of the ``n`` around it."""
         axis, channels = self._axis(), x.shape[self._axis()]
-        half = min(self.n // 2, channels)  # beyond that there are only zeros
+        half = min(self.n // 2, channels)  # beyond, there are only zeros
         pads = [0, 0] * (3 - axis) + [half, half]
         padded = F.pad(x, pads)
         out = padded.narrow(axis, 0, channels).clone(memory_format=torch.contiguous_format)
@@ -237,7 +237,7 @@ class LocalResponseNorm(Operator):
 
 
 def _per_channel(x: Spec, axis: int) -> Size:
-    """The bytes of one channel of all images."""
+    """Return the bytes of one channel of all images."""
     out: Size = x.known_dtype.itemsize
     for at, size in enumerate(x.known_dims):
         out = out if at == axis else out * size

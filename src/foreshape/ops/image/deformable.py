@@ -49,7 +49,7 @@ class Deformable(Operator):
     dilations = attribute(AttrType.INTS, [1, 1], low=1)
     groups = attribute(AttrType.INT, 1, low=1)
     deformable_groups = attribute(AttrType.INT, 1, low=1, doc="the channels are divided into so many groups with offsets of their own")
-    im2col_step = attribute(AttrType.INT, 64, doc="how many images PaddlePaddle takes at once, and finds no gradient of fewer; no matter here")
+    im2col_step = attribute(AttrType.INT, 64, doc="the number of images PaddlePaddle takes at once (it finds no gradient of fewer); ignored here")
 
     def _shape(self, Input: Spec, Offset: Spec, Mask: Spec | None, Filter: Spec) -> Spec:
         batch, channels, image = image_of(Input, 4, False, "Input")
@@ -84,11 +84,11 @@ class Deformable(Operator):
         return out.elements * product(Filter.known_dims[1:])
 
     def _column_bytes(self, Input: Spec, Filter: Spec, out: Spec) -> Size:
-        """The bytes of what one image's windows read, of each pixel once."""
+        """Return the bytes of the pixels read by one image's windows, each pixel once."""
         return Input.known_dims[1] * product(Filter.known_dims[2:]) * product(out.known_dims[2:]) * Input.known_dtype.itemsize
 
     def _place_bytes(self, Filter: Spec, out: Spec) -> Size:
-        """The bytes of where they read, as `places` and `corners` hold it."""
+        """Return the bytes of the windows' places, as `places` and `corners` hold them."""
         return self.deformable_groups * product(Filter.known_dims[2:]) * product(out.known_dims[2:]) * 160
 
     def _forward_bytes(self, Input: Spec, Filter: Spec, out: Spec) -> Size:
@@ -114,7 +114,7 @@ class Deformable(Operator):
     def _backward(
         self, Input: Tensor, Offset: Tensor, Mask: Tensor | None, Filter: Tensor, d_out: Tensor, requested: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients of Input, Offset, Mask and Filter, those that are requested."""
+        """Return the requested gradients of Input, Offset, Mask and Filter."""
         batch, channels, height, width = Input.shape
         windows, sets, groups = self._windows(Filter), self.deformable_groups, self.groups
         high, wide = d_out.shape[2:]
@@ -148,8 +148,10 @@ class Deformable(Operator):
 
 
 class DeformableConv(Deformable):
-    """Output = the images in Input convolved with Filter, where each pixel of a window is read beside its place, as far as Offset says, and
-    weighted by Mask (Zhu et al., 2018). Between pixels there is the mean of the four around, weighted by nearness; outside there is 0."""
+    """Output = the images in Input convolved with Filter, each pixel of a window moved by its Offset and weighted by Mask (Zhu et al., 2018).
+
+    Between pixels there is the mean of the four around, weighted by nearness; outside there is 0.
+    """
 
     type = "deformable_conv"
     Mask = operand(FLOATING, same_type_as="Input", doc="[batch, deformable_groups * kh * kw, *image]")
@@ -204,7 +206,7 @@ class DeformableConv(Deformable):
 
 
 class DeformableConvV1(Deformable):
-    """As `deformable_conv` without a mask (Dai et al., 2017)."""
+    """`deformable_conv` without a mask (Dai et al., 2017)."""
 
     type = "deformable_conv_v1"
 

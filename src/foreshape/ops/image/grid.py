@@ -47,9 +47,9 @@ _FAR = 1e6
 class GridSampler(Operator):
     """Output = the images (or volumes) in X at the points in Grid, ``(x, y)`` or ``(x, y, z)`` from -1 to 1 across the image.
 
-    With ``align_corners`` -1 and 1 are the middle of the outer pixels, else their outer edges. A point between pixels has a mean of
-    those around it, weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0. Outside, a pixel is 0 ("zeros"),
-    the nearest one of the image ("border"), or the image reflected ("reflection").
+    With ``align_corners`` -1 and 1 are the middle of the outer pixels, else their outer edges. A point between pixels has the mean of the pixels around it,
+    weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0. Outside, a pixel is 0 ("zeros"), the nearest one of the image ("border"),
+    or the image reflected ("reflection").
     """
 
     type = "grid_sampler"
@@ -105,7 +105,7 @@ class GridSampler(Operator):
             d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners) if requested[0] else None
             return d_x, Grid.new_zeros(Grid.shape) if requested[1] else None
         undo = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
-        seen = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes memory where what is no number leads it
+        seen = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes out of bounds at NaN
         d_x, d_grid = undo(d_out, X, seen, *self._settings(), [requested[0], True])
         return d_x.contiguous() if requested[0] else None, d_grid.contiguous() if requested[1] else None
 
@@ -157,7 +157,7 @@ class AffineGrid(Operator):
         return Theta.with_dims((batch, *image, axes))
 
     def _base(self, theta: Tensor, image: Sequence[int]) -> Tensor:
-        """``[pixels, axes + 1]``: where each pixel is, x first, and 1."""
+        """Return the place of each pixel, ``[pixels, axes + 1]``: x first, and 1 last."""
         axes: list[Tensor] = []
         for size in image:
             if self.align_corners:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Patches(Operator):
-    """The base of unfold and fold: which patches an image has."""
+    """The base of unfold and fold: the patches of an image."""
 
     abstract = True
     kernel_sizes = attribute(AttrType.INTS, low=1, doc="height and width of a patch")
@@ -58,17 +58,17 @@ class Patches(Operator):
         check_count(self.paddings, 4, "paddings")
 
     def _counts(self, image: Sequence[Size], **sides: int | None) -> tuple[Size, Size]:
-        """How many patches there are along the height and along the width."""
+        """Return the number of patches along the height and along the width."""
         each = zip(image, self.kernel_sizes, self.dilations, self._pads(), self.strides, strict=True)
         high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", False, **sides) for size, k, d, pad, s in each)
         return high, wide
 
     def _even(self) -> bool:
-        """Whether torch's kernels put the paddings around an image themselves."""
+        """Tell whether torch's kernels can pad the image."""
         return all(before == after for before, after in self._pads())
 
     def _apart(self, x: Tensor) -> Tensor:
-        """``[batch, channels, height, width]`` -> ``[batch, channels * kh * kw, patches]``."""
+        """Return ``[batch, channels, height, width]`` -> ``[batch, channels * kh * kw, patches]``."""
         (top, bottom), (left, right) = self._pads()
         padding = [top, left]
         if not self._even():
@@ -76,15 +76,15 @@ class Patches(Operator):
         return aten.im2col(x, self.kernel_sizes, self.dilations, padding, self.strides)
 
     def _together(self, rows: Tensor, image: Sequence[int]) -> Tensor:
-        """The adjoint of `_apart`: what lies on one pixel is summed."""
+        """Return the adjoint of `_apart`: the sum of all values of a pixel."""
         (top, bottom), (left, right) = self._pads()
-        if self._even():  # torch leaves the result in the memory that its columns had
+        if self._even():  # torch leaves the result in the memory of its columns
             return aten.col2im(rows, list(image), self.kernel_sizes, self.dilations, [top, left], self.strides).clone()
         whole = aten.col2im(rows, [image[0] + top + bottom, image[1] + left + right], self.kernel_sizes, self.dilations, [0, 0], self.strides)
         return whole[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
 
     def _padded(self, dims: Sequence[Size], itemsize: int) -> Size:
-        """The bytes of images with their paddings, where these are added first; and of a copy that torch makes."""
+        """Return the bytes of images with their paddings, if these are added first, and of torch's copy."""
         if self._even():
             return product(dims) * itemsize
         (top, bottom), (left, right) = self._pads()
@@ -208,7 +208,7 @@ class Im2Sequence(Operator):
     kernels = attribute(AttrType.INTS, low=1, doc="height and width of a patch")
     strides = attribute(AttrType.INTS, [1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0, 0, 0], low=0, doc="top, left, bottom, right")
-    out_stride = attribute(AttrType.INTS, [1, 1], doc="of inputs that are not supported here: the images' sizes in Y")
+    out_stride = attribute(AttrType.INTS, [1, 1], doc="for inputs not supported here: the images' sizes in Y")
 
     def _counts(self, image: Sequence[Any]) -> tuple[Any, Any]:
         p = self.paddings
@@ -225,7 +225,7 @@ class Im2Sequence(Operator):
         return rows(X.dtype, (batch * high * wide, channels * self.kernels[0] * self.kernels[1]), new_lod("Out", [batch]))
 
     def _around(self, image: Sequence[Any]) -> tuple[int, int, int, int]:
-        """What is put around an image so that torch makes the same patches: left, right, top, bottom; a negative number cuts pixels off."""
+        """Return the padding with which torch makes the same patches: left, right, top, bottom; a negative number cuts pixels off."""
         spans = [(count - 1) * s + k for count, s, k in zip(self._counts(image), self.strides, self.kernels, strict=True)]
         top, left = self.paddings[:2]
         return left, spans[1] - image[1] - left, top, spans[0] - image[0] - top

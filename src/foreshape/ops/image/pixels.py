@@ -1,4 +1,4 @@
-"""Pixels that become channels, channels that become pixels, and channels in another order."""
+"""Pixels moved to channels, channels moved to pixels, and channels in another order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shuffled(Operator):
         return self.data_format == "NCHW"
 
     def _grown(self, x: Spec, slot: str) -> Spec:
-        """Larger images with fewer channels."""
+        """Return the spec of larger images with fewer channels."""
         require_rank(4, x, slot)
         r = self._checked(slot)
         n, c, h, w = x.known_dims if self._first() else (x.known_dims[k] for k in (0, 3, 1, 2))
@@ -57,7 +57,7 @@ class Shuffled(Operator):
         return x.with_dims((n, c, h * r, w * r) if self._first() else (n, h * r, w * r, c))
 
     def _shrunk(self, x: Spec, slot: str) -> Spec:
-        """Smaller images with more channels."""
+        """Return the spec of smaller images with more channels."""
         require_rank(4, x, slot)
         r = self._checked(slot)
         channels = 1 if self._first() else 3
@@ -134,7 +134,7 @@ class PixelShuffle(Shuffled):
 
 
 class PixelUnshuffle(Shuffled):
-    """Out = an image whose squares of ``downscale_factor`` by ``downscale_factor`` pixels have become channels: what undoes pixel_shuffle."""
+    """Out = an image with its squares of ``downscale_factor`` by ``downscale_factor`` pixels as channels: the inverse of pixel_shuffle."""
 
     type = "pixel_unshuffle"
     X = operand(FLOATING, doc="[batch, channels, height * r, width * r], or channels last")

@@ -63,10 +63,10 @@ class RegionPooling(Operator):
     Out = result(doc="[regions, channels, pooled_height, pooled_width]", layout="row")
     pooled_height = attribute(AttrType.INT, 1, low=1)
     pooled_width = attribute(AttrType.INT, 1, low=1)
-    spatial_scale = attribute(AttrType.FLOAT, 1.0, doc="what the regions are multiplied with to be in pixels of X")
+    spatial_scale = attribute(AttrType.FLOAT, 1.0, doc="the factor from regions to pixels of X")
 
     def _checked(self, X: Spec, ROIs: Spec, RoisNum: Spec | None) -> tuple[Size, Size]:
-        """The channels of X and the number of regions."""
+        """Return the channels of X and the number of regions."""
         batch, channels, _ = image_of(X, 4, False, "X")
         require_rank(2, ROIs, "ROIs")
         require_equal(ROIs.known_dims[1], 4, "a region must be four numbers: dim 1 of ROIs must be 4", ROIs=1)
@@ -83,7 +83,7 @@ class RegionPooling(Operator):
         return X.dense((regions, channels, self.pooled_height, self.pooled_width))
 
     def _image_of_each(self, X: Tensor, ROIs: Tensor, RoisNum: Tensor | None, of: Offsets | None) -> Tensor:
-        """For each region the number of its image. Raises `ExecutionError` where the counts are not those of the regions and the images."""
+        """Return the number of the image for each region. Raises `ExecutionError` if the counts do not fit the regions and the images."""
         if RoisNum is not None:
             counts = RoisNum.long()
         elif of is not None:
@@ -101,7 +101,7 @@ class RegionPooling(Operator):
         return left, top, right, bottom
 
     def _list_bytes(self, X: Spec, ROIs: Spec) -> Size:
-        """Of the tables of weights, and of the pixels that are listed at once."""
+        """Return the bytes of the tables of weights, and of the pixels listed at once."""
         _, _, (height, width) = image_of(X, 4, False, "X")
         regions = ROIs.known_dims[0]
         tables = regions * (self.pooled_height * height + self.pooled_width * width) * 64
@@ -120,32 +120,32 @@ class RegionPooling(Operator):
 
 
 REGIONS = [0.3, 1.2, 5.1, 6.6, 2.0, 0.4, 7.9, 3.3, 1.1, 1.4, 1.3, 1.8, -2.2, 3.1, 4.4, 12.6, 3.3, 4.6, 6.2, 5.7]
-"""Five regions of an image of nine by eight: a large one, a flat one, one smaller than a pixel, one that leaves the image, a small one."""
+"""Five regions of an image of nine by eight: large, flat, less than a pixel, partly outside, small."""
 
 LARGER = [*REGIONS[:8], 1.1, 1.4, 4.3, 4.8, *REGIONS[12:16], 3.3, 2.6, 6.2, 5.7]
-"""The same without those of less than a pixel."""
+"""The same without regions of less than a pixel."""
 
 
 _POINT_BYTES = 48
-"""Of places, pixels, shares and truth values while the weights of a point are made."""
+"""The bytes of places, pixels, shares and masks while the weights of a point are made."""
 
 
 class RoiAlign(RegionPooling):
-    """Out = for each part of each region the mean of points that lie evenly in it, each read between its four pixels (He et al., 2017).
+    """Out = for each part of each region the mean of evenly spaced points, each interpolated between its four pixels (He et al., 2017).
 
-    A region is at least one pixel high and wide unless ``aligned``, with which coordinates are half a pixel less. A point more than one
-    pixel outside the image is 0. (Of an ``aligned`` region smaller than a pixel PaddlePaddle's gradient is that of a larger one.)
+    A region is at least one pixel high and wide unless ``aligned``, with which coordinates are half a pixel less. A point more than one pixel outside the image
+    is 0. (If an ``aligned`` region is smaller than a pixel, PaddlePaddle has the gradient of a larger one.)
     """
 
     type = "roi_align"
-    sampling_ratio = attribute(AttrType.INT, -1, doc="how many points a part has along each axis; without one above 0 its length in pixels, rounded up")
+    sampling_ratio = attribute(AttrType.INT, -1, doc="the number of points of a part along each axis; if not above 0, its length in pixels, rounded up")
     aligned = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec, ROIs: Spec, RoisNum: Spec | None) -> Spec:
         return self._pooled(X, *self._checked(X, ROIs, RoisNum))
 
     def _weights(self, X: Tensor, ROIs: Tensor) -> tuple[Tensor, Tensor]:
-        """``[regions, parts, pixels]`` of rows and of columns."""
+        """Return the weights of rows and of columns, ``[regions, parts, pixels]`` each."""
         shift = 0.5 if self.aligned else 0.0
         left, top, right, bottom = (e * self.spatial_scale - shift for e in self._ends(ROIs))
         out: list[Tensor] = []
@@ -192,10 +192,10 @@ class RoiAlign(RegionPooling):
 
 
 class RoiPool(RegionPooling):
-    """Out = for each part of each region the maximum of its pixels; Argmax = where in its image that is, ``row * width + column``.
+    """Out = for each part of each region the maximum of its pixels; Argmax = its place in its image, ``row * width + column``.
 
-    Regions are rounded to pixels, both ends are inside, and parts reach from pixel to pixel, so that they may share some. A part without
-    pixels has 0, and -1 as its place (Girshick, 2015).
+    Regions are rounded to pixels, both ends are inside, and parts reach from pixel to pixel, so they may share some. A part without pixels has 0, and -1 as its
+    place (Girshick, 2015).
     """
 
     type = "roi_pool"
@@ -250,10 +250,10 @@ class RoiPool(RegionPooling):
 
 
 class PositionSensitiveRoiPool(RegionPooling):
-    """Out = for each part of each region the mean of its pixels, each part in channels of its own: channel ``(c * pooled_height + i) *
-    pooled_width + j`` for part (i, j) of channel c of the result (Dai et al., 2016).
+    """Out = for each part of each region the mean of its pixels, each part in channels of its own.
 
-    Regions are rounded, then scaled, and reach one pixel further; parts reach from pixel to pixel. A part without pixels has 0.
+    Part (i, j) of channel c of the result is in channel ``(c * pooled_height + i) * pooled_width + j`` (Dai et al., 2016). Regions are rounded, then scaled,
+    and reach one pixel further; parts reach from pixel to pixel. A part without pixels has 0.
     """
 
     type = "psroi_pool"
@@ -282,7 +282,7 @@ class PositionSensitiveRoiPool(RegionPooling):
         return own_means(X.contiguous(), image, *self._weights(X, ROIs), self.output_channels)
 
     def _needs(self, X: Spec, ROIs: Spec, out: Spec) -> Size:
-        """Of the tables of weights and, of a few regions, sums along rows; products bring the images and those in another order."""
+        """Return the bytes of the tables of weights, of sums along rows for a few regions, and of the images and products in another order."""
         _, _, (height, width) = image_of(X, 4, False, "X")
         one = product(out.known_dims[1:]) * (height + width)
         tables = ROIs.known_dims[0] * (self.pooled_height * height + self.pooled_width * width) * 16
@@ -314,5 +314,5 @@ class PositionSensitiveRoiPool(RegionPooling):
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """To whole numbers, halves away from 0."""
+    """Return ``x`` rounded to whole numbers, halves away from 0."""
     return (x.abs() + 0.5).floor().copysign(x)

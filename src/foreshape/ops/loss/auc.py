@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class Auc(Operator):
     """AUC = the area under the curve of true positives over false ones, by ``num_thresholds`` steps of the score.
 
-    StatPos and StatNeg count, for each step, the examples that are one and those that are none. Without ``slide_steps`` they count all
-    that ever came. With it they have the counts of that many last minibatches, one after the other, then the sums of these, and last a number:
-    how many minibatches came. An example's score is the last column of Predict. Where all examples are of one kind the area is 0.
+    StatPos and StatNeg count, for each step, the positive and the negative examples. Without ``slide_steps`` they count all examples so far. With it they have
+    the counts of the last ``slide_steps`` minibatches, one after the other, then the sums of these, and last the number of minibatches so far. An example's
+    score is the last column of Predict. If all examples are of one kind the area is 0.
     """
 
     type = "auc"
@@ -80,7 +80,7 @@ class Auc(Operator):
         return torch.where(whole > 0, area / whole.clamp(min=1), torch.zeros_like(area)), StatPos, StatNeg
 
     def _counted(self, counts: Tensor, at: Tensor) -> Tensor:
-        """Take a minibatch into the counts, and give those that the area is of."""
+        """Add a minibatch to the counts, and return the counts of the area."""
         steps = self.num_thresholds + 1
         now = torch.bincount(at, minlength=steps)
         if not self.slide_steps:

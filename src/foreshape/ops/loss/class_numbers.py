@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class NllLoss(Operator):
     """Out = -Weight[Label] * X[Label] for each label, 0 where it is ``ignore_index``; X is the logarithm of distributions along axis 1.
 
-    ``reduction``: "none"; or their "sum"; or their "mean", the sum over Total_weight (0 where that is 0). Total_weight is the sum of
-    Weight[Label] where the label is not ignored, and 0 for "none". Without Weight all weights are 1.
+    ``reduction``: "none"; or their "sum"; or their "mean", the sum over Total_weight (0 where Total_weight is 0). Total_weight is the sum of Weight[Label]
+    where the label is not ignored, and 0 for "none". Without Weight all weights are 1.
     """
 
     type = "nll_loss"
@@ -70,7 +70,7 @@ class NllLoss(Operator):
         return {"Out": Total(by=("Total_weight",)) if self.reduction == "mean" else SUM, "Total_weight": SUM}
 
     def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The labels as an index (0 where ignored), and the weight of each (0 where ignored)."""
+        """Return the labels as an index (0 where ignored), and the weight of each (0 where ignored)."""
         index = Label if Label.dtype == torch.int64 else Label.long()
         check_classes(index, X.shape[1], self.ignore_index)
         counted = index != self.ignore_index
@@ -129,7 +129,7 @@ class NllLoss(Operator):
 
 
 class LabelSmooth(Operator):
-    """Out = (1 - epsilon) * X + epsilon * PriorDist; without PriorDist that is 1 over the number of classes (Szegedy et al., 2016)."""
+    """Out = (1 - epsilon) * X + epsilon * PriorDist; without PriorDist it is 1 over the number of classes (Szegedy et al., 2016)."""
 
     type = "label_smooth"
     X = operand(FLOATING, doc="distributions [..., classes]")

@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from foreshape.backward import GradientSlots
 
 _LOG_BOUND = 1e20
-"""What PaddlePaddle puts for the infinite logarithm of a probability of 0."""
+"""PaddlePaddle's bound for the infinite logarithm of a probability of 0."""
 
 
 def _log_bound(of: Tensor) -> float:
-    """The bound in the element type of a tensor, of which half precision's ends before it."""
+    """Return the bound in the element type of a tensor; the largest number of half precision is less."""
     return min(_LOG_BOUND, torch.finfo(of.dtype).max)
 
 
 def _is_bounded(p: Tensor) -> Tensor:
-    """Where the logarithm of a probability is the bound, whose slope is 0; and where 1 / p is none of the element type's numbers."""
+    """Return the mask of probabilities with a bounded logarithm, with a slope of 0, or with a 1 / p outside of the element type."""
     return p < torch.finfo(p.dtype).tiny
 
 
 class CrossEntropy(Operator):
-    """Y = -log of the probability that X gives to Label, along the last axis.
+    """Y = -log of the probability of Label in X, along the last axis.
 
-    With ``soft_label`` the Label is a distribution, and Y = -sum(Label * log X). The logarithm of 0 counts as -1e20,
-    with a slope of 0 (PaddlePaddle's is infinite).
+    With ``soft_label`` the Label is a distribution, and Y = -sum(Label * log X). The logarithm of 0 counts as -1e20, with a slope of 0 (PaddlePaddle's is
+    infinite).
     """
 
     type = "cross_entropy"
@@ -108,9 +108,9 @@ class CrossEntropy(Operator):
 
 
 class CrossEntropy2(Operator):
-    """Y = -log of the probability that X gives to the class number in Label, along the last axis, as `cross_entropy`.
+    """Y = -log of the probability of the class number Label in X, along the last axis, as `cross_entropy`.
 
-    MatchX is that probability, and XShape has the dims of X and a 0, and no data: the gradient needs no more of X.
+    MatchX is this probability, and XShape has the dims of X and a 0, and no data: the gradient needs no more of X.
     """
 
     type = "cross_entropy2"
@@ -203,7 +203,7 @@ class CrossEntropyGrad2(Operator):
 
 
 def _loss_dims(x: Spec, label: Spec, soft: bool) -> tuple[Size, ...]:
-    """The dims of a loss along the last axis of ``x``; where the label has no axis for the class, the loss has none."""
+    """Return the dims of a loss along the last axis of ``x``; without it if the label has no axis for the class."""
     rank = len(x.known_dims)
     require(rank > 0, "X must have the axis of the classes", X=None)
     dims = check_label(x, label, rank - 1, soft, "X")
@@ -211,12 +211,12 @@ def _loss_dims(x: Spec, label: Spec, soft: bool) -> tuple[Size, ...]:
 
 
 def _picking_workspace(x: Spec, label: Spec) -> Size:
-    """The bytes that it takes to pick the probabilities at the labels and to work on them."""
+    """Return the bytes to pick the probabilities at the labels and to compute with them."""
     return picking(label) + 2 * x.known_dtype.itemsize * label.elements
 
 
 def _picked(x: Tensor, label: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """The probabilities at the labels (1 where ignored, so that the loss is 0), and the labels as an index (0 where ignored)."""
+    """Return the probabilities at the labels (1 where ignored, for a loss of 0), and the labels as an index (0 where ignored)."""
     index = class_index(x, label, -1)
     check_classes(index, x.shape[-1], ignore_index)
     ignored = index == ignore_index
@@ -230,7 +230,7 @@ def _picked_loss(picked: Tensor, label: Tensor) -> Tensor:
 
 
 def _scattered(shape: Sequence[int], picked: Tensor, index: Tensor, label: Tensor, d_y: Tensor, ignore_index: int) -> Tensor:
-    """The gradient of the probabilities: -d_y / picked at the labels, zero elsewhere, where ignored, and where the loss is bounded."""
+    """Return the gradient of the probabilities: -d_y / picked at the labels, zero elsewhere, where ignored, and where the loss is bounded."""
     nothing = (label.reshape(picked.shape) == ignore_index).logical_or_(_is_bounded(picked))
     grad = d_y.reshape(picked.shape).div(picked).neg_().masked_fill_(nothing, 0.0)
     return grad.new_zeros(shape).scatter_(-1, index, grad)

@@ -1,4 +1,4 @@
-"""Distances and similarities of rows: as PaddlePaddle 1 has them, with what their gradients need as results."""
+"""Distances and similarities of rows, as in PaddlePaddle 1: operands of their gradients are results."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 
 class SmoothL1Loss(Operator):
-    """Out = the sum over each row of OutsideWeight * loss(Diff), where Diff = InsideWeight * (X - Y), and
-    loss(d) = sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2) (Girshick, 2015). Of PaddlePaddle 1.
+    """Out = the sum over each row of OutsideWeight * loss(Diff), where Diff = InsideWeight * (X - Y). Of PaddlePaddle 1.
 
-    The weights are 1 where they are not given; both are given, or neither.
+    loss(d) = sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2) (Girshick, 2015). The weights are 1 by default; both are given, or neither.
     """
 
     type = "smooth_l1_loss"
@@ -108,7 +107,7 @@ class SmoothL1Loss(Operator):
 
 
 def check_rows(X: Spec, Y: Spec) -> None:
-    """Y must have the dims of X, or 1 row for all."""
+    """Require the dims of X for Y, or 1 row for all."""
     require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
     require_rank(X.rank, Y, "Y", like=X.known_dims)
     for at, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
@@ -119,7 +118,7 @@ def check_rows(X: Spec, Y: Spec) -> None:
 
 
 def to_rows(d: Tensor, of: Tensor) -> Tensor:
-    """The gradient of Y: that of its one row is the sum of all."""
+    """Return the gradient of Y: for its one row the sum of all."""
     return d if d.shape[0] == of.shape[0] else d.sum(0, keepdim=True)
 
 
@@ -133,18 +132,18 @@ NOT_OF_ROWS = [
     reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
     reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
 ]
-"""Samples and rejects of what compares the rows of X with those of Y, or with its only one."""
+"""Rejects of operators with a row of Y for each row of X, or one for all."""
 
 
 def _is_no_direction(x_norm: Tensor, y_norm: Tensor) -> Tensor:
-    """Where one of two rows is of zeros."""
+    """Return the mask of pairs with a row of zeros."""
     return (x_norm == 0.0) | (y_norm == 0.0)
 
 
 class CosSim(Operator):
-    """Out = the cosine of the angle between each row of X and that of Y; Y may have 1 row for all. Of PaddlePaddle 1.
+    """Out = the cosine of the angle between each row of X and its row of Y; Y may have 1 row for all. Of PaddlePaddle 1.
 
-    XNorm and YNorm are the rows' lengths; where one is 0, Out is 0, and so are the gradients.
+    XNorm and YNorm are the rows' lengths; if one is 0, Out is 0, and so are the gradients.
     """
 
     type = "cos_sim"
@@ -208,7 +207,7 @@ class CenterLoss(Operator):
     Loss = result(doc="[rows, 1]")
     CentersOut = result(updates="Centers", doc="[classes, features]")
     moving = ("CentersOut",)
-    cluster_num = attribute(AttrType.INT, 0, doc="of no meaning: the rows of Centers are")
+    cluster_num = attribute(AttrType.INT, 0, doc="ignored: the rows of Centers count")
     need_update = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec, Label: Spec, Centers: Spec, CenterUpdateRate: Spec) -> tuple[Spec, Spec, Spec]:

@@ -1,4 +1,4 @@
-"""Hierarchical sigmoid: a loss over a large vocabulary that follows one path of a tree of classes."""
+"""Hierarchical sigmoid: a loss over a large vocabulary along one path of a tree of classes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LIMIT = 40.0
-"""Where logits are cut off, so that no exponential overflows."""
+"""The bound of logits, so that no exponential overflows."""
 
 
 def _gradient_kinds(self: Any, *specs: Any) -> tuple[Kind, ...]:
@@ -43,12 +43,11 @@ def _gradient_kinds(self: Any, *specs: Any) -> tuple[Kind, ...]:
 class HierarchicalSigmoid(Operator):
     """The loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, each inner node a classifier.
 
-    Along the path to the class, with z = X . W[node] + Bias[node] and the code 1 or 0 for which way the path goes, Out is the sum of
-    log(1 + exp(z)) - code * z; PreOut holds log(1 + exp(z)). As in PaddlePaddle each place that a short path leaves free, of as many
-    as the longest path has, adds log(2).
+    Along the path to the class, z = X . W[node] + Bias[node], and the code (1 or 0) is the direction of the path. Out is the sum of log(1 + exp(z)) - code * z;
+    PreOut holds log(1 + exp(z)). Paths are padded to the longest; as in PaddlePaddle each padded place adds log(2).
 
-    PathTable and PathCode give the path of each row: nodes and codes, -1 after its end. Without them the tree is the complete one with
-    ``num_classes`` leaves, in which leaf c is at place c + num_classes of the heap and its code is the bits of that number.
+    PathTable and PathCode give the path of each row: nodes and codes, -1 after its end. Without them the tree is the complete one with ``num_classes`` leaves.
+    Leaf c is at place c + num_classes of the heap, and its code is the bits of this number.
     """
 
     type = "hierarchical_sigmoid"
@@ -63,10 +62,10 @@ class HierarchicalSigmoid(Operator):
     W_Out = result(optional=True, view_of="W", doc="W itself")
     num_classes = attribute(AttrType.INT, 2, low=2)
     is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient of W is sparse rows, not a whole table")
-    trainer_id = attribute(AttrType.INT, 0, doc="which of the machines this is, where W is spread over some")
+    trainer_id = attribute(AttrType.INT, 0, doc="this machine's number, if W is spread over several")
     height_sections = attribute(AttrType.LONGS, [], doc="the rows of each machine")
     epmap = attribute(AttrType.STRINGS, [], doc="their addresses")
-    table_names = attribute(AttrType.STRINGS, [], doc="what they call W")
+    table_names = attribute(AttrType.STRINGS, [], doc="their names of W")
 
     def infer_shape(self, X: Spec, W: Spec, Label: Spec, PathTable: Spec | None, PathCode: Spec | None, Bias: Spec | None) -> Any:
         require_rank(2, X, "X")
@@ -91,8 +90,7 @@ class HierarchicalSigmoid(Operator):
         return X.with_dims((batch, 1)), X.dense((batch, longest)), W.like()
 
     def _path(self, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row and place of the path: the node (0 past the end), the code, and whether the path goes as far, the last two as
-        truth values."""
+        """Return for each row and place of the path the node (0 past the end), the code, and the mask of the path, the last two as truth values."""
         if PathTable is not None and PathCode is not None:
             on = (PathTable >= 0).cumprod(1).bool()
             if PathTable.numel() and int(PathTable.max()) >= nodes:

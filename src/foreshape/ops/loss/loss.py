@@ -1,4 +1,4 @@
-"""The cross entropy of logits and a label, and what a label of a classification must be."""
+"""The cross entropy of logits and a label, and the checks of a classification's label."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def picking(label: Spec) -> Size:
-    """The bytes that it takes to pick what belongs to labels: their numbers without the ignored ones, which those are, and both as int64."""
+    """Return the bytes to pick the elements at labels: the mask of ignored ones, the labels without them, and both as int64."""
     return (9 if label.dtype is INT64 else 17) * label.elements
 
 
 def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tuple[Any, ...]:
-    """The dims of a classification loss: those of ``x`` with 1 at ``axis``. The label is a distribution or a class number."""
+    """Return the dims of a classification loss: ``x`` with 1 at ``axis``. The label is a distribution or a class number."""
     dims = x.known_dims
     of = label.known_dtype
     if soft and not of.is_floating:
@@ -65,13 +65,13 @@ def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tup
 
 
 def class_index(x: Tensor, label: Tensor, axis: int) -> Tensor:
-    """Class numbers as int64 with 1 at ``axis``, in the rank of ``x``."""
+    """Return class numbers as int64 with 1 at ``axis``, in the rank of ``x``."""
     label = label if label.dim() == x.dim() else label.unsqueeze(axis)
     return label if label.dtype == torch.int64 else label.long()
 
 
 class SoftmaxWithCrossEntropy(Operator):
-    """Softmax = softmax(Logits) along ``axis``; Loss = -log of the probability that Softmax gives to Label.
+    """Softmax = softmax(Logits) along ``axis``; Loss = -log of the probability of Label in Softmax.
 
     With ``soft_label`` the Label is a distribution, and Loss = -sum(Label * log Softmax).
     """
@@ -157,7 +157,7 @@ class SoftmaxWithCrossEntropy(Operator):
 
 
 def check_classes(index: Tensor, classes: int, ignore_index: int) -> None:
-    """Refuse a class number outside of 0..classes-1 (other than the ignored one), which torch's kernels may not check."""
+    """Refuse a class number outside of 0..classes-1 (other than the ignored one): torch's kernels may not check it."""
     if index.numel() and index.device.type == "cpu":
         low, high = index.aminmax()
         if (low.item() < 0 or high.item() >= classes) and bool((((index < 0) | (index >= classes)) & (index != ignore_index)).any()):

@@ -20,7 +20,7 @@ class Accuracy(Operator):
     """
 
     type = "accuracy"
-    Out = operand(FLOATING, doc="[rows, k]: the k largest scores, which only say the element type")
+    Out = operand(FLOATING, doc="[rows, k]: the k largest scores, read for the element type only")
     Indices = operand(INDEX, doc="[rows, k]: the classes of these scores")
     Label = operand(INDEX, doc="[rows, 1]")
     Accuracy = result(doc="[]")

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation: a loss over a large vocabulary that looks at the true classes and at a few that are drawn."""
+"""Noise-contrastive estimation: a loss over a large vocabulary with the true classes and a few drawn ones."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _gradient_kinds(self: Any, *specs: Any) -> tuple[Kind, ...]:
 class Nce(Operator):
     """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010).
 
-    For each row the classes are its labels and ``num_neg_samples`` drawn ones. With o = sigmoid(Input . Weight[class] + Bias[class]) and
-    b = num_neg_samples * the probability that the class is drawn, Cost = SampleWeight * (the sum of -log(o / (o + b)) over the labels
-    and of -log(b / (o + b)) over the drawn classes). SampleLogits are the o, SampleLabels the classes, labels first.
+    For each row the classes are its labels and ``num_neg_samples`` drawn ones. With o = sigmoid(Input . Weight[class] + Bias[class]) and b = num_neg_samples *
+    the probability of drawing the class, Cost = SampleWeight * (the sum of -log(o / (o + b)) over the labels and of -log(b / (o + b)) over the drawn classes).
+    SampleLogits are the o, SampleLabels the classes, labels first.
 
-    Class c is drawn with the probability 1 / classes (sampler 0), (log(c + 2) - log(c + 1)) / log(classes) (1: the last class never is),
-    or CustomDistProbs[c] (2, by the alias method). A seed draws the same classes in every step.
+    Class c is drawn with the probability 1 / classes (sampler 0), (log(c + 2) - log(c + 1)) / log(classes) (1: the last class never is), or CustomDistProbs[c]
+    (2, by the alias method). A seed draws the same classes in every step.
     """
 
     type = "nce"
@@ -60,13 +60,13 @@ class Nce(Operator):
     Bias = operand((FP32, FP64), optional=True, same_type_as="Input", doc="[classes, 1] or [classes]")
     SampleWeight = operand((FP32, FP64), optional=True, same_type_as="Input", doc="[batch, 1] or [batch]")
     CustomDistProbs = operand((FP32, FP64), optional=True, doc="[classes]")
-    CustomDistAlias = operand((INT32,), optional=True, doc="[classes]: the class that is taken for another")
-    CustomDistAliasProbs = operand((FP32, FP64), optional=True, doc="[classes]: with which probability it is not")
+    CustomDistAlias = operand((INT32,), optional=True, doc="[classes]: the alias of each class")
+    CustomDistAliasProbs = operand((FP32, FP64), optional=True, doc="[classes]: the probability of the class itself, not its alias")
     Cost = result(doc="[batch, 1], ragged as Input")
     SampleLogits = result(doc="[batch, labels + num_neg_samples]")
     SampleLabels = result(doc="int64, as SampleLogits")
     num_total_classes = attribute(AttrType.INT, low=1)
-    num_neg_samples = attribute(AttrType.INT, 10, low=0, doc="how many classes are drawn for each row")
+    num_neg_samples = attribute(AttrType.INT, 10, low=0, doc="the number of classes drawn for each row")
     sampler = attribute(AttrType.INT, UNIFORM, choices=(UNIFORM, LOG_UNIFORM, CUSTOM))
     seed = attribute(AttrType.INT, 0)
     is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient of Weight is sparse rows, not a whole table")
@@ -100,7 +100,7 @@ class Nce(Operator):
         return Input.with_dims((batch, 1)), Input.dense(looked_at), Input.dense(looked_at, INT64)
 
     def _drawn(self, count: int, device: Any, Alias: Tensor | None, AliasProbs: Tensor | None) -> Tensor:
-        """The drawn classes of each row."""
+        """Return the drawn classes of each row."""
         shape, classes, generator = (count, self.num_neg_samples), self.num_total_classes, generator_for(self.seed)
         if self.sampler == LOG_UNIFORM:
             u = torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
@@ -115,7 +115,7 @@ class Nce(Operator):
         return out
 
     def _noise(self, classes: Tensor, Probs: Tensor | None, of: Any) -> Tensor:
-        """How often each of these classes is drawn for a row, on average."""
+        """Return the mean number of draws of these classes for a row."""
         if self.sampler == UNIFORM:
             return torch.full((), self.num_neg_samples / self.num_total_classes, dtype=of, device=classes.device)
         if self.sampler == LOG_UNIFORM:
@@ -132,7 +132,7 @@ class Nce(Operator):
         return self._looked_at(Input, Label) * (Input.known_dims[1] * Input.known_dtype.itemsize + 32)
 
     def _looked_at(self, Input: Spec, Label: Spec) -> Size:
-        """How many rows of Weight are looked at."""
+        """Return the number of rows of Weight read."""
         return Label.elements + Input.known_dims[0] * self.num_neg_samples
 
     def kernel(

@@ -31,16 +31,18 @@ _FLOATS = (FP32, FP64)
 
 
 class PrecisionRecall(Operator):
-    """BatchMetrics and AccumMetrics = the means over the classes of precision and of recall, the F1 score of these two means; and the same three of
-    the counts of all classes together: of the minibatch, and of it and StatesInfo.
+    """BatchMetrics and AccumMetrics = precision, recall and F1 score of the minibatch, and of it with StatesInfo.
 
-    AccumStatesInfo has for each class its true positives, false positives, true negatives and false negatives, of all that came. Precision
-    and recall of a class that is not there are 1. A row of Weights weighs its row of Indices, the predicted classes, and of Labels.
+    Each has the means over the classes of precision and of recall, and the F1 score of these two means; then the same three of the counts of all classes
+    together.
+
+    AccumStatesInfo has for each class its true positives, false positives, true negatives and false negatives so far. Precision and recall of an absent class
+    are 1. A row of Weights weighs its row of Indices, the predicted classes, and of Labels.
     """
 
     type = "precision_recall"
     gradient = NOT_DIFFERENTIABLE
-    MaxProbs = operand(_FLOATS, doc="[rows, 1], which only says the element type")
+    MaxProbs = operand(_FLOATS, doc="[rows, 1], read for the element type only")
     Indices = operand((INT32,), doc="[rows, 1]")
     Labels = operand((INT32,), doc="[rows, 1]")
     Weights = operand(_FLOATS, optional=True, same_type_as="MaxProbs", doc="[rows, 1]")

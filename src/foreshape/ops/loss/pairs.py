@@ -1,4 +1,4 @@
-"""Losses of one number for each example: of a score and a label, or of two scores of which one should be higher."""
+"""Losses of one number for each example: of a score and a label, or of two scores in the right order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def check_columns(first: str, **specs: Spec) -> Spec:
-    """All must be [examples, 1], of as many examples. Returns the spec of ``first``."""
+    """Require [examples, 1] for all, with equal numbers of examples. Returns the spec of ``first``."""
     for slot, spec in specs.items():
         require_rank(2, spec, slot, like=(*spec.known_dims[:1], 1))
         require_equal(spec.known_dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
@@ -224,10 +224,10 @@ class BprLoss(Operator):
 
 
 class TeacherStudentSigmoidLoss(Operator):
-    """The cross entropy of sigmoid(X) and a click, plus that of sigmoid(X) and a teacher's score, where Label has both:
+    """The cross entropy of sigmoid(X) and a click, plus the one of sigmoid(X) and a teacher's score. Label has both:
 
-    -2 is no click and no score, -1 a click and no score; from 0 to 1 no click and the score Label; from 1 a click and the score Label - 1.
-    The gradient is 0 where X is at or beyond one of the bounds.
+    -2 is no click and no score, -1 a click and no score; from 0 to 1 no click and the score Label; from 1 a click and the score Label - 1. The gradient is 0
+    where X is at or beyond one of the bounds.
     """
 
     type = "teacher_student_sigmoid_loss"
@@ -241,7 +241,7 @@ class TeacherStudentSigmoidLoss(Operator):
         return check_columns("X", X=X, Label=Label)
 
     def _parts(self, Label: Tensor) -> tuple[Tensor, Tensor]:
-        """How many cross entropies there are, and the sum of what X is multiplied by in them."""
+        """Return the number of cross entropies, and the sum of the factors of X in them."""
         has_score = (Label >= 0.0).to(Label.dtype)
         click = torch.where(Label < 0.0, Label >= -1.0, Label >= 1.0).to(Label.dtype)
         return has_score + 1.0, torch.where(Label < 0.0, click, Label)

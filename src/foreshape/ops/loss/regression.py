@@ -1,4 +1,4 @@
-"""Losses elementwise: of regression, and of probabilities that stand each for itself."""
+"""Losses elementwise: of regression, and of independent probabilities."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class SigmoidCrossEntropyWithLogits(Operator):
     """Out = max(X, 0) - X * Label + log(1 + exp(-|X|)): the cross entropy of sigmoid(X) and Label, elementwise.
 
-    It is 0 where Label is ``ignore_index``; ``normalize`` divides it by the number of the other elements. ``pos_weight`` multiplies the
-    logarithm alone, as PaddlePaddle 2.6.2 computes it (which is not what weighs the positive examples where X is negative).
+    It is 0 where Label is ``ignore_index``; ``normalize`` divides it by the number of the other elements. ``pos_weight`` multiplies the logarithm alone, as in
+    PaddlePaddle 2.6.2 (for negative X this does not weigh the positive examples).
     """
 
     type = "sigmoid_cross_entropy_with_logits"

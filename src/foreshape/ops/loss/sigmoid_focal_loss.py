@@ -1,4 +1,4 @@
-"""sigmoid_focal_loss: a loss of many independent classes in which what is easy counts little."""
+"""sigmoid_focal_loss: a loss of many independent classes with a small weight for easy examples."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LEAST = 1.1754943508222875e-38
-"""The least number of which a logarithm is taken."""
+"""The least operand of a logarithm."""
 
 
 class SigmoidFocalLoss(Operator):
-    """Out = of each class of each example, with p = 1 / (1 + exp(-X)) and n = max(FgNum, 1): -alpha (1 - p)^gamma log(p) / n where the class is
-    that of Label, -(1 - alpha) p^gamma log(1 - p) / n elsewhere.
+    """Out = for each class of each example -alpha (1 - p)^gamma log(p) / n if Label is the class, -(1 - alpha) p^gamma log(1 - p) / n otherwise.
 
-    Classes are numbered from 1 in Label; an example with 0 is of none, and one with -1 does not count. Source: Lin et al., "Focal Loss for
-    Dense Object Detection", ICCV 2017.
+    Here p = 1 / (1 + exp(-X)) and n = max(FgNum, 1). Classes are numbered from 1 in Label; an example with 0 has no class, and one with -1 does not count.
+    Source: Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
     """
 
     type = "sigmoid_focal_loss"
@@ -58,7 +57,7 @@ class SigmoidFocalLoss(Operator):
         return X.like()
 
     def _parts(self, X: Tensor, Label: Tensor, FgNum: Tensor) -> tuple[Tensor, Tensor]:
-        """What each element counts where its class is that of the example, and where not; 0 elsewhere."""
+        """Return the weights of each element for its own class, and for another class; 0 elsewhere."""
         number = FgNum.reshape(-1).clamp(min=1).to(X.dtype)
         is_own = Label == torch.arange(1, X.shape[1] + 1, dtype=Label.dtype, device=Label.device)
         is_other = (Label != -1) & ~is_own
