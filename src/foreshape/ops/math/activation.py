@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARED = {"X@GRAD": "Out@GRAD"}
-"""The gradient may take over the memory of the gradient that came in."""
+"""The gradient may take over the memory of Out@GRAD."""
 LIKE_OUT = {"X@GRAD": "Out"}
 
 
 def times(made: Tensor, by: Tensor, into: Tensor | None) -> Tensor:
-    """``made * by``, in ``into`` where that is given, and otherwise in ``made``, which the kernel has just made."""
+    """Return ``made * by``, in ``into`` if given, and otherwise in ``made``, the kernel's own new tensor."""
     return torch.mul(made, by, out=made if into is None else into)
 
 
@@ -56,7 +56,7 @@ class Unary(Operator):
 
 
 USUAL = [sample(X=f32(2, 3, 5, distinct=True)), sample(X=f32(0, 4)), sample(X=f32())]
-"""Samples that every function of one tensor takes."""
+"""Samples for every function of one tensor."""
 NOT_INTEGERS = [reject(X=i64(2, 3), says="floating", error=TypeMismatchError)]
 
 
@@ -116,7 +116,7 @@ class LeakyRelu(Unary):
     @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         of = torch.finfo(X.dtype)
-        moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so that torch's kernel takes 0 for positive
+        moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so torch's kernel takes 0 for positive
         return aten_into.leaky_relu_backward(d_out, moved, self.alpha, False, into=moved)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3)]
@@ -273,7 +273,10 @@ class HardSwish(Unary):
 
 
 class Prelu(Operator):
-    """Out = X where X > 0, else Alpha * X, with a learned slope: one for all, one per channel, or one per element (He et al., 2015)."""
+    """Out = X where X > 0, else Alpha * X.
+
+    The learned slope is one for all, one per channel, or one per element (He et al., 2015).
+    """
 
     type = "prelu"
     family = "activation"
@@ -339,7 +342,7 @@ class Prelu(Operator):
 
 
 def check_slopes(mode: str, channel_axis: int, x: Spec, alpha: Spec) -> None:
-    """Alpha of `Prelu` must hold as many numbers as its mode says."""
+    """Require as many numbers in Alpha of `Prelu` as its mode says."""
     if mode == "all":
         require_equal(alpha.elements, 1, "Alpha must hold one number in mode all", Alpha=None)
         return

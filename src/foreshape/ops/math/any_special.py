@@ -1,4 +1,4 @@
-"""Whether any number of a tensor is infinite, or none: what old programs ask before they go on."""
+"""Tests for any NaN or infinity in a tensor, as old programs have them."""
 
 from __future__ import annotations
 

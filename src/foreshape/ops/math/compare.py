@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:
-    """``x`` in the shape that two tensors are broadcast to; ragged where either is."""
+    """Return ``x`` in the broadcast shape of both tensors; ragged if either is."""
     dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots, (x.lod is not None, y.lod is not None))
     return Spec(x.kind, x.dtype, dims, broadcast_lod(x, y, dims, axis))
 
@@ -50,7 +50,7 @@ class Comparison(Operator):
     X = operand(ANY, doc="any shape")
     Y = operand(ANY, same_type_as="X", doc="broadcast against X")
     Out = result(doc="bool, the broadcast shape")
-    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X at which dim 0 of Y stands; -1 lines up the last dims")
+    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X for dim 0 of Y; -1 aligns the last dims")
     force_cpu = attribute(AttrType.BOOLEAN, False)
     gradient = ZERO_GRADIENT
     samples = [
@@ -125,7 +125,7 @@ class GreaterEqual(Comparison):
 
 
 class Logical(Operator):
-    """The base of the logic of two tensors; a number is true where it is not 0."""
+    """The base of the logic of two tensors; a number other than 0 is true."""
 
     abstract = True
     family = "shape"
@@ -169,7 +169,7 @@ class LogicalXor(Logical):
 
 
 class LogicalNot(Operator):
-    """Out = not X; a number is true where it is not 0."""
+    """Out = not X; a number other than 0 is true."""
 
     type = "logical_not"
     family = "shape"
@@ -202,7 +202,7 @@ class Bitwise(Logical):
 
 
 class BitwiseAnd(Bitwise):
-    """Out = the bits that X and Y both have."""
+    """Out = X & Y, bit by bit."""
 
     type = "bitwise_and"
 
@@ -211,7 +211,7 @@ class BitwiseAnd(Bitwise):
 
 
 class BitwiseOr(Bitwise):
-    """Out = the bits that X or Y has."""
+    """Out = X | Y, bit by bit."""
 
     type = "bitwise_or"
 
@@ -220,7 +220,7 @@ class BitwiseOr(Bitwise):
 
 
 class BitwiseXor(Bitwise):
-    """Out = the bits that one of X and Y has."""
+    """Out = X ^ Y, bit by bit."""
 
     type = "bitwise_xor"
 
@@ -229,7 +229,7 @@ class BitwiseXor(Bitwise):
 
 
 class BitwiseNot(Operator):
-    """Out = the bits that X has not."""
+    """Out = ~X, bit by bit."""
 
     type = "bitwise_not"
     per_element = True
@@ -257,7 +257,7 @@ class IsClose(Operator):
     Out = result(doc="bool, the broadcast shape")
     rtol = attribute(AttrType.STRING, "1e-5", doc="a number, as text")
     atol = attribute(AttrType.STRING, "1e-8", doc="a number, as text")
-    equal_nan = attribute(AttrType.BOOLEAN, False, doc="whether NaN is close to NaN")
+    equal_nan = attribute(AttrType.BOOLEAN, False, doc="NaN is close to NaN")
     gradient = ZERO_GRADIENT
 
     def _tolerance(self, name: str, given: Any) -> float:
@@ -328,7 +328,7 @@ class AllClose(IsClose):
 
 
 class EqualAll(Operator):
-    """Out = whether X and Y have the same dims and the same elements; floating-point ones that differ by less than 1e-8 count as the same."""
+    """Out = true if X and Y have the same dims and elements; floating-point elements with a difference below 1e-8 count as the same."""
 
     type = "equal_all"
     X = operand(ANY, doc="any shape")

@@ -1,4 +1,4 @@
-"""Complex numbers: made of two real ones, taken apart, seen as pairs. Gradients are those of real and imaginary part, as a complex number."""
+"""Complex numbers: from two real ones, into two, viewed as pairs. A gradient is a complex number: the gradients of real and imaginary part."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ REAL_OF = {COMPLEX64: FP32, COMPLEX128: FP64}
 
 
 def c64(*dims: int, data: Any = None) -> Value:
-    """A sample of complex numbers: random ones, or ``data``."""
+    """Return a sample of complex numbers: random ones, or ``data``."""
     return Value(COMPLEX64, dims, -1.0, 1.0, data=data)
 
 
 def real_type(of: Spec) -> DType:
-    """The element type of the parts of complex numbers; of real ones their own."""
+    """Return the element type of the parts of complex numbers; of real ones their own."""
     return REAL_OF.get(of.known_dtype, of.known_dtype)
 
 
 def in_a_row(x: Tensor) -> Tensor:
-    """A copy in memory of its own."""
+    """Return a contiguous copy in memory of its own."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def conjugate(x: Tensor) -> Tensor:
-    """What a gradient is multiplied with where the result was multiplied with ``x``: of real numbers themselves."""
+    """Return the factor of a gradient for a product with ``x``: the conjugate; real numbers themselves."""
     return torch.conj_physical(x) if x.is_complex() else x
 
 
 def conjugate_bytes(of: Spec) -> Size:
-    """The bytes that `conjugate` takes."""
+    """Return the bytes of `conjugate`."""
     return of.nbytes if of.known_dtype.is_complex else 0
 
 

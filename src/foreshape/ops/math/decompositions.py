@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 TALL = f32(4, 2, data=[[1.0, 0.2], [-0.5, 2.0], [0.7, 0.4], [1.5, -1.0]])
 WIDE = f32(2, 3, data=[[1.0, 0.2, -0.6], [-0.5, 2.0, 0.9]])
 PAIR = f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])
-"""What samples of decompositions are of."""
+"""The matrices of samples of decompositions."""
 IN_ROWS: dict[str, Any] = {"X@GRAD": "row"}
 
 
 def matrices(spec: Spec, slot: str) -> tuple[tuple[Size, ...], Size, Size]:
-    """The batch dims, the rows and the columns."""
+    """Return the batch dims, the rows and the columns."""
     require(spec.rank >= 2, f"{slot} must have at least 2 dims, not {spec.rank}", **{slot: None})
     *batch, rows, columns = spec.known_dims
     return tuple(batch), rows, columns
 
 
 def _differences(squares: Tensor) -> Tensor:
-    """At [i, j] 1 / (squares[j] - squares[i]), and 0 on the diagonal."""
+    """Return 1 / (squares[j] - squares[i]) at [i, j], and 0 on the diagonal."""
     apart = squares.unsqueeze(-2) - squares.unsqueeze(-1)
     apart.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
     return apart.reciprocal_()
@@ -57,9 +57,9 @@ def _differences(squares: Tensor) -> Tensor:
 class Svd(Operator):
     """X = U diag(S) VH, with orthogonal columns in U, orthogonal rows in VH, and the singular values S from the largest on.
 
-    U and VH have as many columns and rows as the smaller dim of the matrices, or with ``full_matrices`` are square. The gradient is that of
-    singular values that are all different, each vector as it is (Townsend, "Differentiating the singular value decomposition", 2016); with ``full_matrices``
-    only S has one. A pair of vectors might as well be their opposites; which of them come out depends on the library.
+    U and VH have as many columns and rows as the smaller dim of the matrices, or with ``full_matrices`` are square. The gradient holds for distinct singular
+    values (Townsend, "Differentiating the singular value decomposition", 2016); with ``full_matrices`` only S has one. The signs of a pair of vectors depend on
+    the library.
     """
 
     type = "svd"
@@ -133,8 +133,8 @@ class Svd(Operator):
 class Qr(Operator):
     """X = Q R, with orthogonal columns in Q and upper triangular R.
 
-    ``mode`` reduced: Q is [..., m, k], k the smaller dim of the matrices; complete: Q is square; r: R as in reduced, and Q empty, [0]. There
-    is a gradient for reduced, and for complete where m is at most n.
+    ``mode`` reduced: Q is [..., m, k], k the smaller dim of the matrices; complete: Q is square; r: R as in reduced, and Q empty, [0]. Reduced has a gradient,
+    and complete if m is at most n.
     """
 
     type = "qr"
@@ -207,10 +207,10 @@ class Qr(Operator):
 
 
 class MatrixRank(Operator):
-    """Out = how many singular values of each matrix are more than a tolerance; with ``hermitian`` how many eigenvalues' magnitudes are.
+    """Out = the number of singular values of each matrix above a tolerance; with ``hermitian`` of eigenvalues' magnitudes.
 
-    The tolerance is TolTensor, or ``tol`` where there is none; with ``use_default_tol`` it is at least the largest of them times the larger
-    dim of the matrices and the distance from 1 to the next number of the element type.
+    The tolerance is TolTensor, or else ``tol``. With ``use_default_tol`` it is at least the largest value times the larger dim of the matrices and the distance
+    from 1 to the next number of the element type.
     """
 
     type = "matrix_rank"

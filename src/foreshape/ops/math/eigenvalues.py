@@ -21,13 +21,13 @@ _ROW: dict[str, Any] = {"X@GRAD": "row"}
 
 
 class Symmetric(Operator):
-    """The base of both: what they take, and how long the work takes."""
+    """The base of both: their operand and the time they take."""
 
     abstract = True
     X = operand(REAL, doc="[..., n, n]")
     Eigenvalues = result(layout="row", doc="[..., n], the least first")
     Eigenvectors = result(layout="row", doc="[..., n, n], a column for each")
-    UPLO = attribute(AttrType.STRING, "L", choices=("L", "U"), doc="which triangle of X is read, the lower or the upper one")
+    UPLO = attribute(AttrType.STRING, "L", choices=("L", "U"), doc="the triangle of X that is read, lower or upper")
 
     def infer_shape(self, X: Spec) -> Any:
         n = square(X, "X")
@@ -49,9 +49,9 @@ class Symmetric(Operator):
 
 
 class Eigh(Symmetric):
-    """X = V diag(Eigenvalues) V^T, with the Eigenvectors V, of symmetric matrices, of which one triangle is read.
+    """X = V diag(Eigenvalues) V^T, with the Eigenvectors V, of symmetric matrices; one triangle is read.
 
-    The gradient is that of eigenvalues that are all different, over all of X, as if both triangles were read.
+    The gradient holds for distinct eigenvalues, over all of X, as if both triangles were read.
     """
 
     type = "eigh"
@@ -92,7 +92,7 @@ class Eigh(Symmetric):
 
 
 class Eigvalsh(Symmetric):
-    """Eigenvalues of symmetric matrices, of which one triangle is read. Eigenvectors are for the gradient, and zeros with ``is_test``."""
+    """Eigenvalues of symmetric matrices; one triangle is read. Eigenvectors are for the gradient, and zeros with ``is_test``."""
 
     type = "eigvalsh"
     Eigenvectors = result(layout="row", doc="[..., n, n], a column for each; zeros with is_test")

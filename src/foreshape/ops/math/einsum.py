@@ -36,11 +36,10 @@ _FORM = re.compile(r"[A-Za-z.]+(,[A-Za-z.]+)*->[A-Za-z.]*")
 
 
 class Einsum(Operator):
-    """Out = the sum over all letters of ``equation`` that are not right of ``->``, of the products of the numbers of Operands at the letters.
+    """Out = the product of Operands, summed over all letters of ``equation`` absent right of ``->``.
 
-    As in ``ij,jk->ik``, the product of two matrices. An axis of 1 counts as one of any size; ``...`` stands for axes that are broadcast. A
-    letter stands once in each operand. InnerCache and XShape are what the gradient takes, under PaddlePaddle's names: here both are Operands,
-    without a copy.
+    ``ij,jk->ik`` is the product of two matrices. An axis of 1 broadcasts; ``...`` stands for broadcast axes. A letter stands once in each operand. InnerCache
+    and XShape are for the gradient, under PaddlePaddle's names: here both are Operands, without a copy.
     """
 
     type = "einsum"
@@ -52,7 +51,7 @@ class Einsum(Operator):
     equation = attribute(AttrType.STRING)
 
     def _terms(self, count: int) -> tuple[list[str], str]:
-        """The letters of the operands, and those of the result."""
+        """Return the letters of the operands, and the letters of the result."""
         text = self.equation.replace(" ", "")
         if _FORM.fullmatch(text) is None:
             fail(f"equation must be letters for each operand, divided by commas, and -> with those of the result; seen {self.equation!r}", SchemaError)
@@ -158,14 +157,14 @@ class Einsum(Operator):
 
 
 def _summed(equation: str, operands: Sequence[Tensor]) -> Tensor:
-    """``torch.einsum``, which multiplies matrices one by one where axes of their batch lie innermost in memory: operands that lie so are copied."""
+    """Return ``torch.einsum`` of operands copied where their batch axes lie innermost: there torch multiplies matrices one by one."""
     batches = _batches(equation)
     return torch.einsum(equation, *(map(_batch_outside, operands, *batches) if batches else operands))
 
 
 @lru_cache(1024)
 def _batches(equation: str) -> tuple[list[str], list[set[str]]] | None:
-    """The letters of each operand, and for each those of the batch, which all operands and the result have; None where there are none."""
+    """Return the letters of each operand, and for each the batch: the letters all operands and the result have. None without a batch."""
     left, out = equation.split("->")
     terms = left.split(",")
     batch = set(out).intersection(*terms)
@@ -183,13 +182,13 @@ def _batch_outside(x: Tensor, term: str, batch: set[str]) -> Tensor:
 
 
 def _own(x: Tensor, others: Sequence[Tensor]) -> Tensor:
-    """``x`` in a row, in memory that is not that of others: a sum over nothing is a view."""
+    """Return ``x`` contiguous, in memory none of the others has: a sum over nothing is a view."""
     shared = any(x.untyped_storage().data_ptr() == o.untyped_storage().data_ptr() for o in others)
     return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
 
 
 def _arranged(made: Tensor, have: str, term: str, x: Tensor) -> Tensor:
-    """A gradient with the axes of ``have``, the broadcast ones first, as that of the operand x with the axes of ``term``."""
+    """Return a gradient with the axes of ``have``, the broadcast ones first, as the gradient of the operand x with the axes of ``term``."""
     letters = have.replace("...", "")
     lead = made.dim() - len(letters)
     mine = x.dim() - len(term.replace("...", ""))

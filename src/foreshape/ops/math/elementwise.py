@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Elementwise(Operator):
-    """The base of the binary arithmetic operators. ``_number`` does for known integer values what the kernel does for tensors."""
+    """The base of the binary arithmetic operators. ``_number`` does for known integer values the kernel's arithmetic."""
 
     abstract = True
     family = "shape"
@@ -47,7 +47,7 @@ class Elementwise(Operator):
     X = operand(NUMERIC, doc="any shape")
     Y = operand(NUMERIC, same_type_as="X", doc="broadcast against X")
     Out = result(doc="the broadcast shape", may_share="X")
-    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X at which dim 0 of Y stands; -1 lines up the last dims")
+    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X for dim 0 of Y; -1 aligns the last dims")
     _number: Any = None
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
@@ -63,7 +63,7 @@ class Elementwise(Operator):
         return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
 
     def _gradient_specs(self, X: Spec, Y: Spec, *made: Spec) -> tuple[Spec, Spec]:
-        """Gradients are shaped like their operands, which lie at ``axis`` as the forward op asks; what that made has the higher rank."""
+        """Return the specs of the gradients: the operands', aligned at ``axis``; results of the forward op have the higher rank."""
         if X.dims is not None and Y.dims is not None:
             check_axis(X.rank, Y.rank, self.axis)
             rank = max(X.rank, Y.rank)
@@ -77,11 +77,11 @@ class Elementwise(Operator):
         return aligned(X, Y, self.axis), Y
 
     def _gradients_before_sum(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
-        """What gradients take that are made in the broadcast shape together, by a comparison."""
+        """Return the bytes of gradients made together in the broadcast shape, by a comparison."""
         return before_sum(requested[0], X, d_out) + before_sum(requested[1], Y, d_out) + 2 * d_out.elements
 
     def _summed(self, X: Tensor, Y: Tensor, d_x: Tensor | None, d_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients in the broadcast shape, brought back to the shapes of X and Y."""
+        """Return gradients in the broadcast shape, brought back to the shapes of X and Y."""
         return (
             None if d_x is None else sum_to(d_x, X, Y, self.axis),
             None if d_y is None else sum_to(d_y, Y, X, self.axis),
@@ -89,7 +89,7 @@ class Elementwise(Operator):
 
 
 class Arithmetic(Elementwise):
-    """The base of those that complex numbers have too. Their gradients are conjugated: those of real and imaginary part, as a complex number."""
+    """The base of operators for complex numbers too. Gradients are conjugated: those of real and imaginary part, as a complex number."""
 
     abstract = True
     X = operand((*NUMERIC, *COMPLEX), doc="any shape")
@@ -390,6 +390,6 @@ class ElementwiseFloordiv(Elementwise):
 
 
 def refuse_zero(y: Spec) -> None:
-    """Refuse a known integer divisor that is 0."""
+    """Refuse a known integer divisor of 0."""
     if y.value is not None and any(isinstance(v, int) and v == 0 for v in y.value):
         fail("Y must not be 0, since integers are divided by it", Y=None)

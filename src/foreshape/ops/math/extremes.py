@@ -1,4 +1,4 @@
-"""The larger and the smaller of two that leave out NaN, and the largest and smallest along axes whose gradient all of them share."""
+"""The larger and the smaller of two without NaN, and the extremes along axes with a gradient shared by all equal ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIVES = ("X@GRAD", "Y@GRAD")
 
 
 class OfTwo(Operator):
-    """The base of functions of two tensors that line up their last dims."""
+    """The base of functions of two tensors, aligned at their last dims."""
 
     abstract = True
     per_element = True
@@ -98,7 +98,7 @@ class ElementwiseFmin(NumberFirst):
 class Heaviside(OfTwo):
     """Out = 0 where X is below 0 or NaN, Y where X is 0, 1 where X is above 0. The gradient of X is 0.
 
-    PaddlePaddle 2.6 takes X for Y and Y for X where X has fewer dims; here X decides in every case, as its documents have it.
+    PaddlePaddle 2.6 exchanges X and Y if X has fewer dims; here X decides in every case, as its documents have it.
     """
 
     type = "elementwise_heaviside"
@@ -122,7 +122,7 @@ class Heaviside(OfTwo):
 
 
 class SharedExtreme(ReduceExtreme):
-    """The base of reduce_amax and reduce_amin. The gradient is shared evenly by all elements that are the extreme."""
+    """The base of reduce_amax and reduce_amin. All elements equal to the extreme share the gradient evenly."""
 
     abstract = True
     X = operand(NUMBERS, doc="any shape")

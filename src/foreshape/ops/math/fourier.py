@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 _NORMS = ("backward", "ortho", "forward")
 _DIVIDES = {"ortho": 1}
-"""What torch calls a division by the root of the number of elements; 2 is one by that number, 0 is none."""
+"""torch's number for a division by the root of the number of elements; 2 is one by the number itself, 0 is none."""
 
 
 def transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> Tensor:
-    """The transform of complex numbers, in a row; of an empty batch, which the library refuses, an empty one."""
+    """Return the transform of complex numbers, contiguous; of an empty batch, refused by the library, an empty one."""
     at = [a % x.dim() for a in axes]
     return in_a_row(private.fft_c2c(x.contiguous(), at, divides, forward) if x.numel() else x)
 
 
 def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
-    """The transform of real numbers, in a row; with ``onesided`` the first half of the last of ``axes``."""
+    """Return the transform of real numbers, in a row; with ``onesided`` the first half of the last of ``axes``."""
     at = [a % x.dim() for a in axes]
     if x.numel():
         return in_a_row(private.fft_r2c(x.contiguous(), at, divides, onesided))
@@ -62,12 +62,12 @@ def _to_real(x: Tensor, axes: Sequence[int], divides: int, size: int) -> Tensor:
 
 
 class Fourier(Operator):
-    """The base: the axes, and by what is divided."""
+    """The base: the axes, and the divisor."""
 
     abstract = True
-    axes = attribute(AttrType.LONGS, doc="the axes of the transform, each once; the last of them is the one that is half as long for real numbers")
-    normalization = attribute(AttrType.STRING, choices=_NORMS, doc="in which direction is divided by the number of elements; ortho: in both by its root")
-    forward = attribute(AttrType.BOOLEAN, doc="whether exp has the sign minus")
+    axes = attribute(AttrType.LONGS, doc="the axes of the transform, each once; for real numbers the last of them is half as long")
+    normalization = attribute(AttrType.STRING, choices=_NORMS, doc="the direction with a division by the number of elements; ortho: both, by its root")
+    forward = attribute(AttrType.BOOLEAN, doc="exp has the sign minus")
 
     def _axes(self, X: Spec) -> tuple[int, ...]:
         require(X.rank > 0 and len(self.axes) > 0, "X must have at least one dim, and axes at least one", X=None)
@@ -84,9 +84,9 @@ class Fourier(Operator):
 
 
 class FftC2c(Fourier):
-    """Out[k] = sum_n X[n] exp(-+ 2 pi i k n / N) along each of ``axes``, with minus where ``forward`` (Cooley and Tukey, 1965).
+    """Out[k] = sum_n X[n] exp(-+ 2 pi i k n / N) along each of ``axes``, with minus if ``forward`` (Cooley and Tukey, 1965).
 
-    Of ``normalization`` backward a transform that is not forward is divided by N, of forward one that is, of ortho both by its root.
+    ``normalization`` backward divides a transform that is not ``forward`` by N, forward a ``forward`` one, ortho both by its root.
     """
 
     type = "fft_c2c"
@@ -170,7 +170,7 @@ class FftR2c(Fourier):
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         axes: list[int] = [a % X.dim() for a in self.axes]
         whole = d_out
-        if self.onesided:  # what is not there has no gradient
+        if self.onesided:  # absent elements have no gradient
             whole = d_out.new_zeros(X.shape)
             whole.narrow(axes[-1], 0, d_out.shape[axes[-1]]).copy_(d_out)
         return in_a_row(transformed(whole, axes, self._divides(), not self.forward).real)
@@ -191,9 +191,9 @@ class FftR2c(Fourier):
 
 
 class FftC2r(Fourier):
-    """Out = the real numbers whose transform X is, of which the last of ``axes`` has the first N // 2 + 1: what undoes `fft_r2c`.
+    """Out = the real numbers with the transform X; the last of ``axes`` has its first N // 2 + 1 elements. The inverse of `fft_r2c`.
 
-    N is ``last_dim_size``, and where that is 0 twice the dim there, less 2.
+    N is ``last_dim_size``; if 0, twice the dim there, less 2.
     """
 
     type = "fft_c2r"

@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REAL = (FP32, FP64)
-"""The element types in which matrices are taken apart."""
+"""The element types of decompositions."""
 
 _MATRICES = f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.0], [0.2, 1.0]]])
 _POSITIVE = f32(3, 2, 2, data=[[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 0.7]], [[1.0, 0.2], [0.2, 1.0]]])
 
 
 def square(spec: Spec, slot: str) -> Size:
-    """How many rows the square matrices in the last two dims have."""
+    """Return the number of rows of the square matrices in the last two dims."""
     require(spec.rank >= 2, f"{slot} must have at least 2 dims, not {spec.rank}", **{slot: None})
     rows, columns = spec.known_dims[-2:]
     return require_equal(rows, columns, f"{slot} must hold square matrices", **{slot: spec.rank - 1})
 
 
 def refuse_failed(info: Tensor, what: str) -> None:
-    """Raise where a factorization stopped: ``info`` has 0 for each matrix for which it did not."""
+    """Raise `ExecutionError` if a factorization failed: ``info`` is 0 for each matrix with a result."""
     failed = info.reshape(-1).nonzero()
     if failed.numel():
         raise ExecutionError(f"{what}: matrix {int(failed[0])} of {info.numel()}")
@@ -209,8 +209,8 @@ class MatrixPower(Operator):
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", layout={"X@GRAD": "row"}, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        # The power of [[A, d], [0, A]] has above the diagonal the derivative of A^n in the direction d (Higham, 2008, theorem 3.6);
-        # that of the transposed matrix is what flows back.
+        # The power of [[A, d], [0, A]] has above the diagonal the derivative of A^n in the direction d (Higham, 2008, theorem 3.6). The gradient is the
+        # derivative for the transposed matrix.
         rows = X.shape[-1]
         blocks = X.new_zeros((*X.shape[:-2], 2 * rows, 2 * rows))
         blocks[..., :rows, :rows] = X.mT
@@ -230,8 +230,8 @@ class MatrixPower(Operator):
 class Cholesky(Operator):
     """Out = the lower triangular L with L L^T = X, or with ``upper`` the upper triangular U with U^T U = X.
 
-    Only that triangle of X is read, since X is taken to be symmetric; the gradient is symmetric too. A matrix that is not positive
-    definite is an error of the run.
+    Only this triangle of X is read, since X is taken to be symmetric; the gradient is symmetric too. A matrix that is not positive definite is an error of the
+    run.
     """
 
     type = "cholesky"
@@ -277,9 +277,9 @@ class Cholesky(Operator):
 
 
 class Trace(Operator):
-    """Out = the sum of the diagonal of the matrices that the axes ``axis1`` and ``axis2`` make; ``offset`` above it, or below where negative.
+    """Out = the sum of the diagonal of the matrices over ``axis1`` and ``axis2``; ``offset`` above it, or below if negative.
 
-    The lower axis has the rows, in whatever order the two are named.
+    The lower axis has the rows, in either order of the two.
     """
 
     type = "trace"
@@ -326,7 +326,7 @@ class Trace(Operator):
 
 
 def _diagonal(x: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:
-    """A diagonal as the last axis of a view; beside the matrix it is empty."""
+    """Return a diagonal as the last axis of a view; beside the matrix it is empty."""
     rows, columns = sorted(axis % x.dim() for axis in (axis1, axis2))
     most = max(x.shape[rows], x.shape[columns])
     return torch.diagonal(x, max(-most, min(most, offset)), rows, columns)

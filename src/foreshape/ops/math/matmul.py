@@ -118,7 +118,7 @@ class Mul(Operator):
 
 
 class BatchedProduct(Operator):
-    """The base of the products of the matrices in the last two dims, of which ``_transposed`` tells whose are swapped first."""
+    """The base of the products of the matrices in the last two dims; ``_transposed`` tells which operands are transposed first."""
 
     abstract = True
     X = operand(FLOATING, doc="[..., rows, k], or [k]")
@@ -153,7 +153,7 @@ class BatchedProduct(Operator):
         if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self._transposed()[0]):
             return needs
         batch = broadcast_dims(x[:-2], y[:-2])
-        whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
+        whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before the sum over broadcast axes
         return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
 
     def _undone(self, X: Tensor, Y: Tensor, d_out: Tensor, requested: tuple[bool, ...]) -> Any:
@@ -166,7 +166,7 @@ class BatchedProduct(Operator):
         if x.dim() > 2 and y.dim() == 2 and not trans_x:  # one weight for the whole batch: one product over all rows
             x, d = x.flatten(0, -2), d.flatten(0, -2)
         grad_x = grad_y = None
-        if requested[0]:  # written so that nothing has to be transposed in memory
+        if requested[0]:  # written without a transposition in memory
             if trans_x:
                 grad_x = matmul(y.mT if trans_y else y, d.mT)
             else:
@@ -184,8 +184,7 @@ class BatchedProduct(Operator):
 class MatmulV2(BatchedProduct):
     """Out = X Y, the product of the matrices in the last two dims of X and Y; the dims before are a batch, and broadcast.
 
-    ``trans_x`` and ``trans_y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y), and that dim is not
-    in the result.
+    ``trans_x`` and ``trans_y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y), without a dim in the result.
     """
 
     type = "matmul_v2"
@@ -263,7 +262,7 @@ class MatmulV2(BatchedProduct):
 
 
 def _spread(X: Spec, Y: Spec, trans_x: bool, out: Spec) -> Size:
-    """The bytes of operands that torch writes out along the batch, or turns around to make one product of rows."""
+    """Return the bytes of operands torch expands along the batch, or transposes to make one product of rows."""
     x, y = X.known_dims, Y.known_dims
     if len(x) > 2 and len(y) <= 2:
         return X.nbytes if trans_x else 0
@@ -279,7 +278,7 @@ def _batch(spec: Spec, rank: int) -> Sequence[Size]:
 
 
 def _summed(grad: Tensor, of: Tensor) -> Tensor:
-    """``grad`` summed over the batch dims along which ``of`` was broadcast."""
+    """Return ``grad`` summed over the broadcast batch dims of ``of``."""
     return grad if grad.shape == of.shape else sum_to(grad, of, grad, -1)
 
 

@@ -1,4 +1,4 @@
-"""Norms, and what is made with them: log-sum-exp, p-norms, normalised rows, clipping."""
+"""Norms, and functions of them: log-sum-exp, p-norms, normalised rows, clipping."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class ClipByNorm(Operator):
     X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")
     Out = result(doc="as X", may_share="X")
     max_norm = attribute(AttrType.FLOAT)
-    gradient = NOT_WRITTEN  # the format has no gradient op for it: it clips gradients, which nobody differentiates
+    gradient = NOT_WRITTEN  # the format has no gradient op for it: it clips gradients, and nobody differentiates them
 
     def infer_var_type(self, X: Spec) -> Kind:
         return X.kind

@@ -1,4 +1,4 @@
-"""Functions of two tensors that are more than arithmetic: what lies between them, their distance, cross and Kronecker products."""
+"""Functions of two tensors beyond arithmetic: interpolation, distances, cross and Kronecker products."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ANY_AXIS = 9
-"""The axis of `cross` that stands for the first one whose dim is 3."""
+"""The axis of `cross` for the first dim of 3."""
 
 
 def same_dims(x: Spec, y: Spec, slots: tuple[str, str] = ("X", "Y")) -> tuple[Size, ...]:
-    """The dims that two tensors must both have."""
+    """Return the dims both tensors must have."""
     require_rank(x.rank, y, slots[1])
     said = f"{slots[1]} must have the dims of {slots[0]}"
     return tuple(require_equal(a, b, said, **{slots[0]: k, slots[1]: k}) for k, (a, b) in enumerate(zip(x.known_dims, y.known_dims, strict=True)))
@@ -88,7 +88,7 @@ class Lerp(Operator):
 
 
 class NextAfter(Operator):
-    """out = the next number after x in the direction of y that the element type has; y where both are equal. Nothing is broadcast."""
+    """out = the next number of the element type after x in the direction of y; y if both are equal. Nothing is broadcast."""
 
     type = "nextafter"
     per_element = True
@@ -110,7 +110,7 @@ class NextAfter(Operator):
 class Cross(Operator):
     """Out = the cross products of the vectors of three numbers along the axis ``dim`` of X and Y.
 
-    ``dim`` 9, the default, stands for the first axis whose dim is 3; where a dim before it is open, the run tells which that is.
+    ``dim`` 9, the default, is the first axis with a dim of 3; if a dim before it is open, the run finds the axis.
     """
 
     type = "cross"
@@ -136,7 +136,7 @@ class Cross(Operator):
     def _axis(self, x: Tensor) -> int:
         if self.dim != _ANY_AXIS:
             return self.dim
-        if 3 not in x.shape:  # which the rule leaves open where several dims may be 3
+        if 3 not in x.shape:  # the rule leaves it open if several dims may be 3
             raise ExecutionError(f"cross: a dim of X and Y must be 3; they are {list(x.shape)}")
         return x.shape.index(3)
 
@@ -173,9 +173,9 @@ class Cross(Operator):
 
 
 class Dist(Operator):
-    """Out = the norm of order ``p`` of X - Y: (sum |X - Y|^p)^(1/p); of order infinity the largest, of order 0 how many are not 0.
+    """Out = the norm of order ``p`` of X - Y: (sum |X - Y|^p)^(1/p); of order infinity the largest, of order 0 the count of nonzero elements.
 
-    Where X and Y are equal the gradient is 0.
+    If X and Y are equal the gradient is 0.
     """
 
     type = "dist"
@@ -259,7 +259,7 @@ class Kron(Operator):
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         rank = max(X.dim(), Y.dim())
         x, y = _padded(X.shape, rank), _padded(Y.shape, rank)
-        out = X.new_empty([size for pair in zip(x, y, strict=True) for size in pair])  # which block, and where in it, axis by axis
+        out = X.new_empty([size for pair in zip(x, y, strict=True) for size in pair])  # the block, and the place in it, axis by axis
         torch.mul(X.reshape([size for d in x for size in (d, 1)]), Y.reshape([size for d in y for size in (1, d)]), out=out)
         return out.view([a * b for a, b in zip(x, y, strict=True)])
 

@@ -42,10 +42,10 @@ _MOST = 64
 
 
 class Matmul(BatchedProduct):
-    """Out = alpha * X Y, the product of the matrices in the last two dims; the dims before are a batch, which both share or one has not.
+    """Out = alpha * X Y, the product of the matrices in the last two dims. The dims before are a batch, shared by both or absent from one.
 
-    ``transpose_X`` and ``transpose_Y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y); transposed it
-    is a column or a row. A dim of 1 that it brought so is not in the result.
+    ``transpose_X`` and ``transpose_Y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y); transposed it is a column or a
+    row. Its added dim of 1 is not in the result.
     """
 
     type = "matmul"
@@ -80,7 +80,7 @@ class Matmul(BatchedProduct):
         return self._bytes(X, Y, self.infer_shape(X, Y), strided)
 
     def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-        """X and Y, those of one dim that are transposed as matrices; and the dims of their product, as torch gives it."""
+        """Return X and Y, with transposed vectors as matrices, and the dims of their product in torch."""
         x = X.unsqueeze(0) if self.transpose_X and X.dim() == 1 else X
         y = Y.unsqueeze(1) if self.transpose_Y and Y.dim() == 1 else Y
         rows = [] if x.dim() == 1 else [x.shape[-1 if self.transpose_X else -2]]
@@ -140,7 +140,7 @@ def _turned(dims: Sequence[Size], transposed: bool) -> tuple[Size, ...]:
 
 
 def _is_one(size: Size, slot: str) -> bool:
-    """Whether the dim that a tensor of one dim brought is 1, which drops it. Where that is open it must not be."""
+    """Tell whether the dim of a transposed vector is 1, and so dropped. An open size must not be 1."""
     answer = equal(size, 1)
     if answer is None:
         require_at_most(2, size, f"a transposed vector of open size must have at least 2 numbers, since {slot} of one brings no dim", **{slot: 0})
@@ -187,9 +187,9 @@ class Mv(Operator):
 
 
 class MultiDot(Operator):
-    """Out = the product of a chain of matrices, multiplied in the order that takes the least work.
+    """Out = the product of a chain of matrices, multiplied in the order of the least work.
 
-    The first may be a row and the last a column, of one dim each; that dim is not in the result.
+    The first may be a row and the last a column, of one dim each, without a dim in the result.
     """
 
     type = "multi_dot"
@@ -203,7 +203,7 @@ class MultiDot(Operator):
         return X[0].with_dims(out) if X[0].rank == 2 else X[0].dense(out)
 
     def _sizes(self, X: Sequence[Spec]) -> list[Size]:
-        """The rows of each matrix, and the columns of the last."""
+        """Return the rows of each matrix, and the columns of the last."""
         sizes: list[Size] = []
         for at, x in enumerate(X):
             inner = 0 < at < len(X) - 1
@@ -223,7 +223,7 @@ class MultiDot(Operator):
     def _bytes(self, X: Sequence[Spec], strided: frozenset[str]) -> Size:
         sizes = self._sizes(X)
         between: Size = 0
-        for k, rows in enumerate(sizes):  # every product of a part of the chain, since the sizes decide which are made
+        for k, rows in enumerate(sizes):  # every product of a part of the chain: the sizes decide which of them are made
             for columns in sizes[k + 2 :]:
                 between = between + rows * columns
         return X[0].known_dtype.itemsize * between + (sum(x.nbytes for x in X) if strided else 0)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def divided(self: Any, X: Spec, d_out: Spec) -> Size:
-    """The bytes of what came, while it is divided by a number: the quotients are what is spread over the operand."""
+    """Return the bytes of Out@GRAD divided by a number: the quotients are spread over the operand."""
     return d_out.nbytes
 
 
@@ -73,13 +73,13 @@ class Mean(Operator):
 
 
 def reduced(X: Spec, axes: tuple[int, ...], keep: bool) -> Spec:
-    """X without ``axes``, or with 1 there where ``keep``."""
+    """Return X without ``axes``, or with 1 there where ``keep``."""
     dims = [1 if axis in axes else d for axis, d in enumerate(X.known_dims) if keep or axis not in axes]
     return X.dense(dims) if 0 in axes else X.with_dims(dims)
 
 
 def spread(d: Tensor, X: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """``d``, of the reduced shape, with 1 at each of ``axes`` (which may count from the back), so that it broadcasts against X."""
+    """Return ``d``, of the reduced shape, with 1 at each of ``axes`` (they may count from the back), to broadcast against X."""
     if d.dim() == X.dim():
         return d
     sizes: list[int] = list(X.shape)
@@ -101,7 +101,7 @@ class Reduction(Operator):
     in_dtype = attribute(AttrType.INT, -1)
     out_dtype = attribute(AttrType.INT, -1, doc="the element type of Out, by its number in the file format; -1: as X")
     _never_empty = False
-    """Whether there is no answer for no elements."""
+    """True if a reduction of no elements has no result."""
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         if self.reduce_all or not self.dim:
@@ -109,7 +109,7 @@ class Reduction(Operator):
         return axes_of(self.dim, rank, "dim", X=None)
 
     def _over(self, x: Tensor) -> tuple[int, ...]:
-        """The axes as a kernel takes them: the rule has checked them already."""
+        """Return the axes for a kernel: the rule has checked them already."""
         return tuple(range(x.dim())) if self.reduce_all or not self.dim else self.dim
 
     def _type(self, of: DType) -> DType:
@@ -123,11 +123,11 @@ class Reduction(Operator):
         return reduced(X, axes, self.keep_dim).with_dtype(self._type(X.known_dtype))
 
     def workspace(self, X: Spec) -> Size:
-        """The result, before it is given another element type."""
+        """Return the bytes of the result before the conversion to another element type."""
         return reduced(X, self._axes(X.rank), self.keep_dim).nbytes if self.out_dtype >= 0 else 0
 
     def _pools(self, how: computations.Pooled) -> computations.Reduction | None:
-        """What it computes, where that is in the element type of X."""
+        """Return its computation, if it is in the element type of X."""
         over = None if self.reduce_all or not self.dim else self.dim
         return computations.Reduction(how, over, self.keep_dim) if self.out_dtype < 0 else None
 
@@ -217,7 +217,7 @@ class ReduceMean(Reduction):
 
 
 class ReduceExtreme(Reduction):
-    """The base of reduce_max and reduce_min. The gradient goes to every element that is the extreme."""
+    """The base of reduce_max and reduce_min. The gradient goes to every element equal to the extreme."""
 
     abstract = True
     _never_empty = True
@@ -276,14 +276,14 @@ class ReduceProd(Reduction):
         d = spread(d_out, X, axes).to(X.dtype)
         if bool((X != 0).all()):
             return spread(Out, X, axes).to(X.dtype) * d / X
-        return _products_of_others(X, axes[: X.dim()]) * d  # division would lose what a zero multiplies
+        return _products_of_others(X, axes[: X.dim()]) * d  # division would lose the factors of a zero
 
     samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0]), sample(X=f32(2, 3, data=[[1, 0, 3], [0, 0, 2]]), dim=[1]), sample(X=f32(0, 3), dim=[0])]
     rejects = Reduction.rejects
 
 
 def _products_of_others(X: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """For each element, the product of all others that are reduced with it."""
+    """Return for each element the product of all others reduced with it."""
     if not axes:
         return torch.ones_like(X)
     kept = [a for a in range(X.dim()) if a not in axes]

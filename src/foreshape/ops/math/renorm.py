@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BESIDE = 1e-7
-"""What is added to a norm before something is divided by it."""
+"""The term added to a norm used as a divisor."""
 
 
 class Renorm(Operator):
@@ -40,7 +40,7 @@ class Renorm(Operator):
         return (X * factors).contiguous()
 
     def _factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each part the norm, whether it is too large, and what it is multiplied by; of dims that broadcast to x."""
+        """Return of each part the norm, the mask of too large norms, and the factor; of dims that broadcast to x."""
         others = [a for a in range(x.dim()) if a != self.axis % x.dim()]
         norms: Tensor = aten.linalg_vector_norm(x, self.p, others, True)
         large: Tensor = norms > self.max_norm

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def whole(number: float, name: str) -> int:
-    """The whole part of an attribute, which is what counts for integers. Refuses NaN and infinities."""
+    """Return the whole part of an attribute, the part used for integers. Refuses NaN and infinities."""
     if not math.isfinite(number):
         fail(f"{name} must be finite for integers; seen {number}")
     return int(number)
@@ -191,9 +191,7 @@ class Clip(Operator):
 
 
 class Cast(Operator):
-    """Out = X in the element type ``out_dtype``; numbers with a fraction lose it where that is an integer, and complex ones the imaginary part
-    where that is real.
-    """
+    """Out = X in the element type ``out_dtype``. Integers lose fractions, and real numbers imaginary parts."""
 
     type = "cast"
     family = "shape"
@@ -238,7 +236,7 @@ class Cast(Operator):
 
 
 class Increment(Operator):
-    """Out = X + step. Out may be X itself, which then counts."""
+    """Out = X + step. Out may be X itself: X then changes."""
 
     type = "increment"
     family = "shape"

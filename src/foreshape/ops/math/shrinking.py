@@ -1,4 +1,4 @@
-"""Activations that are zero around 0 or below a threshold."""
+"""Activations with zeros around 0 or below a threshold."""
 
 from __future__ import annotations
 

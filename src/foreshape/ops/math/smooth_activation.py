@@ -278,7 +278,7 @@ class Stanh(Unary):
 
 
 class OverAxis(Unary):
-    """A function of all elements along an axis; what it gives is enough for its gradient."""
+    """A function of all elements along an axis; its result is enough for its gradient."""
 
     abstract = True
     per_element = False
@@ -299,27 +299,27 @@ class OverAxis(Unary):
         return copies(strided, Out=Out, Out_GRAD=d_out)
 
     _undone: ClassVar[Callable[..., Any]]
-    """The function's backward, of what came out and its gradient, called in `private` or `private_into`."""
+    """The function's backward, of its result and its gradient, called in `private` or `private_into`."""
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if into is not None and into.is_contiguous():
             return self._undone(private_into, Out, d_out, into=into)
         d = self._undone(private, Out, d_out)
-        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
+        return d if into is None else into.copy_(d)  # torch would write into strided memory as if it were contiguous
 
     samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
     rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
 
 
 class Softmax(OverAxis):
-    """Out = exp(X) / sum(exp(X)) along ``axis``, where nothing of X counts as more than 64 below the largest, as in PaddlePaddle's kernel for processors.
+    """Out = exp(X) / sum(exp(X)) along ``axis``. Nothing of X counts as more than 64 below the largest, as in PaddlePaddle's CPU kernel.
 
-    So a logarithm of it is finite, and a loss of that has a gradient.
+    So its logarithm is finite, and a loss of the logarithm has a gradient.
     """
 
     type = "softmax"
-    axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
+    axis = attribute(AttrType.INT, -1, doc="the axis of the sum of one")
 
     def computes(self) -> computations.Softmax:
         return computations.Softmax(self.axis)

@@ -24,7 +24,7 @@ _ROWS: dict[str, Any] = {"X@GRAD": "row", "Y@GRAD": "row"}
 
 
 def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[Size, ...]:
-    """The dims of the solutions of matrices ``[..., n, n]`` for right sides ``[..., n, k]``."""
+    """Return the dims of the solutions of matrices ``[..., n, n]`` for right sides ``[..., n, k]``."""
     n = square(matrices, slots[0])
     require(right.rank >= 2, f"{slots[1]} must have at least 2 dims, not {right.rank}", **{slots[1]: None})
     said = f"the matrices of {slots[1]} must have as many rows as those of {slots[0]}"
@@ -33,20 +33,20 @@ def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[
 
 
 def solutions(matrices: Spec, right: Spec, slots: tuple[str, str]) -> Spec:
-    """`solution_dims` as a spec: the sequences of a ragged batch stay."""
+    """Return `solution_dims` as a spec: the sequences of a ragged batch stay."""
     dims = solution_dims(matrices, right, slots)
     return Spec(right.kind, right.dtype, dims, broadcast_lod(matrices, right, dims))
 
 
 def _summed(d: Tensor, of: Tensor) -> Tensor:
-    """A gradient summed over the batch dims along which ``of`` was broadcast."""
+    """Return a gradient summed over the broadcast batch dims of ``of``."""
     return (d if d.shape == of.shape else sum_to(d, of, d, -1)).contiguous()
 
 
 class TriangularSolve(Operator):
-    """Out = the solutions of X Out = Y, or X^T Out = Y with ``transpose``, where only one triangle of X is read.
+    """Out = the solutions of X Out = Y, or X^T Out = Y with ``transpose``; only one triangle of X is read.
 
-    That is the upper one with ``upper``, else the lower one; with ``unitriangular`` its diagonal is taken to be ones.
+    It is the upper one with ``upper``, else the lower one; with ``unitriangular`` its diagonal is taken as ones.
     """
 
     type = "triangular_solve"
@@ -86,7 +86,7 @@ class TriangularSolve(Operator):
         d_x = None
         if requested[0]:
             d = matmul(Out, d_y.mT) if self.transpose else matmul(d_y, Out.mT)
-            beside = int(self.unitriangular)  # a diagonal that is not read has no gradient
+            beside = int(self.unitriangular)  # an unread diagonal has no gradient
             d_x = _summed(d.neg_(), X)
             d_x = d_x.triu_(beside) if self.upper else d_x.tril_(-beside)
         return d_x, _summed(d_y, Y) if requested[1] else None

@@ -1,4 +1,4 @@
-"""Functions of one tensor that have a name of their own: logit, gamma functions, the inverse of erf, modified Bessel functions."""
+"""Named functions of one tensor: logit, gamma functions, the inverse of erf, modified Bessel functions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Expm1(Unary):
 
 
 class Logit(Unary):
-    """Out = log(x / (1 - x)), where x is X cut off at ``eps`` and 1 - ``eps``; without ``eps`` NaN where X is outside of [0, 1].
+    """Out = log(x / (1 - x)), where x is X clipped at ``eps`` and 1 - ``eps``; without ``eps`` NaN for X outside of [0, 1].
 
-    The gradient is 0 where X was cut off, or lies outside.
+    The gradient is 0 where X is clipped, or lies outside.
     """
 
     type = "logit"
@@ -175,7 +175,7 @@ class BesselI0(OfLowerSlots):
 
 
 class BesselI0e(OfLowerSlots):
-    """out = e^-|x| times the modified Bessel function of order 0 of x. Its gradient at 0, a corner, is that of the right side."""
+    """out = e^-|x| times the modified Bessel function of order 0 of x. Its gradient at 0, a corner, is the one of the right side."""
 
     type = "i0e"
 

@@ -1,4 +1,4 @@
-"""Rounding, signs, and questions about each element: what changes in steps."""
+"""Rounding, signs, and tests of each element: functions in steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIKE_GRADIENT = {"X@GRAD": "Out@GRAD"}
 
 
 class Step(Unary):
-    """The base of the functions that are constant between their steps: the gradient op gives zeros."""
+    """The base of functions constant between their steps: the gradient op gives zeros."""
 
     abstract = True
     samples = [sample(X=f32(2, 3, 5, distinct=True, high=4.0)), sample(X=f32(0, 4)), sample(X=f32())]
@@ -33,7 +33,7 @@ class Step(Unary):
 
 
 class Floor(Step):
-    """Out = the largest whole number that is at most X."""
+    """Out = the largest whole number up to X."""
 
     type = "floor"
 
@@ -42,7 +42,7 @@ class Floor(Step):
 
 
 class Ceil(Step):
-    """Out = the smallest whole number that is at least X."""
+    """Out = the smallest whole number from X on."""
 
     type = "ceil"
 
@@ -51,15 +51,15 @@ class Ceil(Step):
 
 
 def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
-    """The whole numbers nearest to ``x``; of two, the ones away from 0, where torch.round takes the even ones. Takes as much memory as ``x``."""
-    away = torch.frac(x).mul_(2.0).trunc_().nan_to_num_(0.0)  # the fraction of an infinity is NaN, and that of a NaN is added as one already
+    """Return the whole numbers nearest to ``x``; of two, the ones away from 0, where torch.round takes the even ones. Takes as much memory as ``x``."""
+    away = torch.frac(x).mul_(2.0).trunc_().nan_to_num_(0.0)  # the fraction of an infinity is NaN; a NaN is added as one already
     return torch.add(away, torch.trunc(x, out=into), out=away if into is None else into)
 
 
 class Angle(Step):
-    """Out = the angle of each number to the positive half of the real line: 0, or pi for those less than 0, whose gradient is zeros.
+    """Out = the angle of each number to the positive half of the real line: 0, or pi for negative numbers, with a gradient of zeros.
 
-    Of complex numbers it is in (-pi, pi], and real.
+    For complex numbers it is in (-pi, pi], and real.
     """
 
     type = "angle"

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Lu(Operator):
     """Out = L and U in one, where P X = L U: L below the diagonal, with ones on its own, and U from the diagonal on.
 
-    Pivots tell P: row i was changed with row Pivots[i], counted from 1. Infos: 0 where nothing failed, else the diagonal's first zero, counted
-    from 1; [1] for a single matrix.
+    Pivots define P: row i was exchanged with row Pivots[i], counted from 1. Infos, [1] for a single matrix, are 0 for success, else the place of the diagonal's
+    first zero, counted from 1.
     """
 
     type = "lu"
@@ -46,7 +46,7 @@ class Lu(Operator):
     Out = result(layout="row", doc="[..., m, n]")
     Pivots = result(layout="row", doc="int32 [..., min(m, n)]")
     Infos = result(layout="row", doc="int32 [...], or [1]")
-    pivots = attribute(AttrType.BOOLEAN, True, choices=(True,), doc="rows are changed for the largest pivot; without that there is no kernel")
+    pivots = attribute(AttrType.BOOLEAN, True, choices=(True,), doc="exchange rows for the largest pivot; False has no kernel")
 
     def infer_shape(self, X: Spec) -> Any:
         batch, m, n = matrices(X, "X")
@@ -97,7 +97,7 @@ class Lu(Operator):
 
 
 def _squares(of: Spec, count: int) -> Size:
-    """The bytes of so many matrices [..., m, m]."""
+    """Return the bytes of so many matrices [..., m, m]."""
     batch, m, _ = matrices(of, "Out")
     return count * of.with_dims((*batch, m, m)).nbytes
 
@@ -110,14 +110,14 @@ def _check_pivots(packed: Spec, pivots: Spec, slot: str) -> None:
 
 
 def _check_numbers(pivots: Tensor, rows: int, what: str) -> None:
-    """Its kernel changes rows by these numbers, unchecked."""
+    """Refuse pivots out of range: the kernel exchanges rows by them, unchecked."""
     if pivots.numel() and (int(pivots.min()) < 1 or int(pivots.max()) > rows):
         raise ExecutionError(f"{what}: Pivots must be in 1..{rows}; seen {int(pivots.min())}..{int(pivots.max())}")
 
 
 class LuUnpack(Operator):
-    """Pmat, L and U with X' = Pmat L U, where X and Pivots are what `lu` gives of X'. Without ``unpack_pivots`` Pmat is empty, [0], and without
-    ``unpack_ludata`` the others are."""
+    """Pmat, L and U with X' = Pmat L U, where X and Pivots are the results of `lu` of X'. Without ``unpack_pivots`` Pmat is empty, [0]. Without
+    ``unpack_ludata`` L and U are."""
 
     type = "lu_unpack"
     X = operand(REAL, doc="[..., m, n]")

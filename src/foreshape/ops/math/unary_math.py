@@ -157,7 +157,7 @@ class Square(Unary):
 
 
 class Abs(Unary):
-    """Out = |X|; of complex numbers the magnitude, which is real."""
+    """Out = |X|; for complex numbers the magnitude, a real number."""
 
     type = "abs"
     X = operand((*NUMBERS, *COMPLEX), doc="any shape")

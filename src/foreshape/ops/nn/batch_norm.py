@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class BatchNorm(Operator):
     """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, for each channel.
 
-    In training the mean and the (biased) variance are the batch's, and the moving ones follow: ``MeanOut = momentum * Mean +
-    (1 - momentum) * mean``, likewise the variance. With ``is_test`` (unless trainable_statistics) or ``use_global_stats`` the
-    moving ones are used, and stay. Without Scale it is 1, without Bias 0.
+    In training the mean and the (biased) variance are the batch's, and the moving ones follow. ``MeanOut = momentum * Mean + (1 - momentum) * mean``, and
+    likewise the variance. With ``is_test`` (unless trainable_statistics) or ``use_global_stats`` the moving ones are used, and stay. Scale is 1 by default,
+    Bias 0.
     """
 
     type = "batch_norm"
@@ -56,7 +56,7 @@ class BatchNorm(Operator):
     Y = result(doc="as X")
     MeanOut = result(updates="Mean")
     VarianceOut = result(updates="Variance")
-    SavedMean = result(doc="[channels], the mean that was used; nothing (no dims) with is_test and use_global_stats")
+    SavedMean = result(doc="[channels], the mean used; nothing (no dims) with is_test and use_global_stats")
     SavedVariance = result(doc="[channels], 1 / sqrt(variance + epsilon), as PaddlePaddle saves it")
     ReserveSpace = result(optional=True, doc="empty: a workspace of other makers' kernels")
     momentum = attribute(AttrType.FLOAT, 0.9)
@@ -110,7 +110,7 @@ class BatchNorm(Operator):
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
         if count > 1:
-            # torch moves the variance by the unbiased one of the batch, which is count / (count - 1) times the one wanted here
+            # torch moves the variance by the unbiased one of the batch: count / (count - 1) times the one here
             kept = Variance * (momentum / count)
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, self.epsilon)
             Variance.mul_((count - 1) / count).add_(kept)
@@ -136,7 +136,7 @@ class BatchNorm(Operator):
     ) -> Size:  # fmt: skip
         sums = (3 + 2 * thread_count()) * mean_out.elements * statistics_type(X).itemsize
         copied = copies(strided, X=X, Scale=Scale, SavedMean=saved_mean, SavedVariance=saved_inverse, Y_GRAD=d_y)
-        return sums + copied + (X.nbytes if requested[0] else 0)  # torch takes memory for that gradient twice
+        return sums + copied + (X.nbytes if requested[0] else 0)  # torch allocates this gradient twice
 
     # Mean and Variance are MeanOut and VarianceOut: PaddlePaddle writes and reads them where the moving statistics are used
     @gradient(
@@ -184,10 +184,9 @@ class BatchNorm(Operator):
 
 
 def normal_order(x: Tensor, last: bool, like: Tensor | None = None) -> Tensor:
-    """Return images ``[batch, channels, ...]`` of the channels at axis 1, or at the end where ``last``, as torch normalizes them fast.
+    """Return images ``[batch, channels, ...]`` with the channels at axis 1, or at the end if ``last``, in torch's fast memory formats.
 
-    They lie in rows or with the channels innermost, as those of ``like`` do, and are copied where they do not: of others torch finds each element
-    by its place, up to 7 times slower.
+    They are contiguous or channels-last, as ``like`` is, and are copied if they are neither: torch then indexes element by element, up to 7 times slower.
     """
     if last and x.dim() == 3:  # torch knows channels innermost of images of 2 and 3 axes only
         x = x.unsqueeze(1)

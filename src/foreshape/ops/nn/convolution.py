@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Windowed(Operator):
-    """The base of convolutions: what they are told, and the checks that they share. ``_axes`` is the number of image axes."""
+    """The base of convolutions: their attributes and shared checks. ``_axes`` is the number of image axes."""
 
     abstract = True
     _axes: ClassVar[int] = 2
@@ -68,7 +68,7 @@ class Windowed(Operator):
     data_format = attribute(AttrType.STRING, "NCHW", choices=IMAGE_FORMATS)
 
     def _checked(self, Input: Spec, Filter: Spec) -> tuple[Size, tuple[Size, ...], tuple[Size, ...]]:
-        """Channels, image and window sizes."""
+        """Return channels, image and window sizes."""
         axes = self._axes
         _, channels, image = image_of(Input, axes + 2, is_channels_last(self.data_format), "Input")
         window = Filter.known_dims
@@ -88,9 +88,9 @@ class Windowed(Operator):
 
 
 class Convolution(Windowed):
-    """The base of the convolutions that make an image smaller.
+    """The base of the convolutions from larger to smaller images.
 
-    Bias is what rewritten inference programs of PaddlePaddle before 2.6 have; others add it by an operator of its own.
+    Bias is for rewritten inference programs of PaddlePaddle before 2.6; others add it by another operator.
     """
 
     abstract = True
@@ -140,7 +140,7 @@ class Convolution(Windowed):
         return self._workspace_in_rows(Input, Filter, out, None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None) -> Size:
-        """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take."""
+        """Return the bytes for contiguous operands; with ``requested``, the bytes of its gradients."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         padded: Size = 0
@@ -154,7 +154,7 @@ class Convolution(Windowed):
         return onednn.convolution_backward(x, w, y, *settings, (*requested, False)) + 2 * padded + (Input.nbytes + Filter.nbytes if last else 0)
 
     def _padded(self, x: Tensor, Filter: Tensor) -> tuple[Tensor, Sequence[int], tuple[Any, ...] | None]:
-        """The images, the padding that torch is to add, and the one that was added here since torch pads both ends alike."""
+        """Return the images, the padding torch is to add, and the padding added here since torch pads both ends alike."""
         if self.padding_algorithm == "EXPLICIT" and len(self.paddings) == self._axes:
             return x, self.paddings, None
         pads = self._pads(x.shape[2:], Filter.shape[2:])
@@ -170,7 +170,7 @@ class Convolution(Windowed):
         return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     def _input_apart(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Part | None:
-        """The gradient of the images as a transposed convolution, which does not need the images."""
+        """Return the gradient of the images as a transposed convolution, independent of the images."""
         image = image_of(Input, self._axes + 2, is_channels_last(self.data_format), "Input")[2]
         if self._axes != 2 or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
             return None
@@ -247,7 +247,7 @@ class Conv2d(Convolution):
 
 
 class DepthwiseConv2d(Convolution):
-    """A conv2d in which every channel has filters of its own: groups is the number of channels."""
+    """A conv2d with filters for every channel: groups is the number of channels."""
 
     type = "depthwise_conv2d"
     multiplies = True

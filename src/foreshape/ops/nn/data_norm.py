@@ -1,4 +1,4 @@
-"""data_norm: features normalized by sums that are gathered over all batches."""
+"""data_norm: features normalized by sums over all batches."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SHOWN = 1e-7
-"""The first number of a slot says how often it was shown; what is below this is never."""
+"""The first number of a slot is its count of shows; below this it was never shown."""
 
 
 class DataNorm(Operator):
-    """Y = (X - Means) * Scales, with Means = BatchSum / BatchSize and Scales = sqrt(BatchSize / BatchSquareSum), for each feature; then
-    times ``scale_w`` plus ``bias`` with ``enable_scale_and_shift``. With ``slot_dim`` above 0 features come in slots of so many, and a slot
-    whose first number is 0 gives zeros.
+    """Y = (X - Means) * Scales, with Means = BatchSum / BatchSize and Scales = sqrt(BatchSize / BatchSquareSum), for each feature.
 
-    What comes as gradients of BatchSize, BatchSum and BatchSquareSum are not derivatives, but this batch's own numbers: the rows that count,
-    the sum of their X, and the sum of (X - Means)^2 plus their number times epsilon; with slots those sums divided by the rows, which then
-    count as one.
+    With ``enable_scale_and_shift`` it is then multiplied by ``scale_w``, plus ``bias``. With ``slot_dim`` above 0 features come in slots of this size, and a
+    slot with 0 as its first number gives zeros.
+
+    The gradients of BatchSize, BatchSum and BatchSquareSum are no derivatives, but this batch's own numbers. These are the counted rows, the sum of their X,
+    and the sum of (X - Means)^2 plus their number times epsilon. With slots they are divided by the rows, and the rows count as one.
     """
 
     type = "data_norm"
@@ -80,14 +80,14 @@ class DataNorm(Operator):
         return X.like(), X.dense((X.known_dims[1],))
 
     def _shown(self, X: Tensor) -> Tensor | None:
-        """[batch, slots, 1]: which slots count; None where all do."""
+        """Return the mask of shown slots, [batch, slots, 1]; None without slots."""
         if self.slot_dim <= 0:
             return None
         first = X[:, :: self.slot_dim]
         return (first.abs() >= _SHOWN).unsqueeze(2)
 
     def _masked(self, x: Tensor, shown: Tensor | None) -> Tensor:
-        """``x`` with zeros where a slot does not count, in place."""
+        """Return ``x`` with zeros in slots never shown, in place."""
         if shown is not None and x.numel():
             x.view(x.shape[0], -1, self.slot_dim).masked_fill_(~shown, 0.0)
         return x

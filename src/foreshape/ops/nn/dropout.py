@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class Dropout(Operator):
     """Out = X, in training with each element zero with the probability ``dropout_prob``.
 
-    ``upscale_in_train`` divides what is kept by the probability of keeping, in training; ``downgrade_in_infer`` multiplies by
-    it in a test instead. A seed draws the same elements in every step: the tensor Seed, or ``seed`` where ``fix_seed``.
+    ``upscale_in_train`` divides the kept elements by the probability of keeping, in training; ``downgrade_in_infer`` multiplies by it in a test instead. A seed
+    draws the same elements in every step: the tensor Seed, or ``seed`` if ``fix_seed``.
     """
 
     type = "dropout"
@@ -72,7 +72,7 @@ class Dropout(Operator):
         return 0 if self.is_test else d_out.nbytes
 
     def _scale(self) -> float:
-        """What the elements that are kept are multiplied by."""
+        """Return the factor of the kept elements."""
         keep = 1.0 - self.dropout_prob
         if self.dropout_implementation == "upscale_in_train":
             return 1.0 if self.is_test or keep == 0.0 else 1.0 / keep
@@ -82,7 +82,7 @@ class Dropout(Operator):
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
     def _kept(self, shape: Sequence[int], device: Any, Seed: Tensor | None = None) -> Tensor:
-        """1 where an element is kept, drawn."""
+        """Return the drawn mask: 1 where an element is kept."""
         return draw_kept(shape, 1.0 - self.dropout_prob, device, self._generator(Seed))
 
     def computes(self) -> computations.Dropout | computations.Scaling:

@@ -1,4 +1,4 @@
-"""Lookups of rows in a table, whose gradient may be those rows alone."""
+"""Lookups of rows in a table, with dense gradients or gradients of these rows alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _FETCHED = 8
-"""What an element of a row that is fetched from somewhere in a large table costs, in multiplications."""
+"""The cost of one gathered element of a row in a large table, in multiplications."""
 
 
 def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
@@ -46,7 +46,7 @@ def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
 
 
 class Lookup(Operator):
-    """The base of the lookups: Out = the rows of W that Ids name."""
+    """The base of the lookups: Out = the rows of W named by Ids."""
 
     abstract = True
     family = "table"
@@ -55,11 +55,11 @@ class Lookup(Operator):
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
     is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient is sparse rows, not a whole table")
     is_distributed = attribute(AttrType.BOOLEAN, False, doc="the table is spread over machines")
-    remote_prefetch = attribute(AttrType.BOOLEAN, False, doc="rows are fetched from those machines")
-    padding_idx = attribute(AttrType.LONG, -1, doc="a row number that gives zeros and has no gradient; -1: none; other negative ones count from the end")
+    remote_prefetch = attribute(AttrType.BOOLEAN, False, doc="rows are fetched from other machines")
+    padding_idx = attribute(AttrType.LONG, -1, doc="a row number with zeros and no gradient; -1: none; other negative ones count from the end")
 
     def _padding(self, W: Tensor) -> int:
-        """The padding row; -1 where there is none."""
+        """Return the padding row; -1 where there is none."""
         at: int = self.padding_idx
         return at if at >= -1 else W.shape[0] + at
 
@@ -87,7 +87,7 @@ class Lookup(Operator):
         return Ids
 
     def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
-        """The spec of Out."""
+        """Return the spec of Out."""
         require_rank(2, W, "W")
         return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FusedBatchNormAddActivation(BatchNorm):
-    """As `batch_norm` in training with the channels last, then a sum with other images and a rectifier: Y = max(normalized X + Z, 0)."""
+    """`batch_norm` in training with the channels last, then a sum with other images and a relu: Y = max(normalized X + Z, 0)."""
 
     type = "fused_bn_add_activation"
     over_ranks = ""
@@ -81,7 +81,7 @@ class FusedBatchNormAddActivation(BatchNorm):
         return d_x, d, d_scale, d_bias
 
     def _variance(self, saved_inverse: Tensor) -> Tensor:
-        """The variance that was used, which matters in tests alone: the gradient is not given the moving statistics."""
+        """Return the variance, used in tests alone: the gradient is not given the moving statistics."""
         return saved_inverse.pow(-2).sub_(self.epsilon) if self._tests() else saved_inverse
 
     samples = [
@@ -95,5 +95,5 @@ class FusedBatchNormAddActivation(BatchNorm):
 
 
 def _through(d: Tensor, y: Tensor) -> Tensor:
-    """The gradient before a rectifier that gave ``y``."""
+    """Return the gradient before a relu with the result ``y``."""
     return aten.threshold_backward(d, y, 0)

@@ -1,4 +1,4 @@
-"""Convolutions with what other makers' rewrites put into them: a bias, a sum with other images, an activation."""
+"""Convolutions fused by other makers' rewrites: with a bias, a sum with other images, an activation."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class FusedConvolution(Convolution):
 
 
 class ByOnednn(FusedConvolution):
-    """The base of those that oneDNN has."""
+    """The base of oneDNN's operators."""
 
     abstract = True
     fuse_activation = attribute(AttrType.STRING, "", choices=ONEDNN_ACTIVATIONS)
     fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
     fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
-    fuse_residual_connection = attribute(AttrType.BOOLEAN, False, doc="whether ResidualData is given")
+    fuse_residual_connection = attribute(AttrType.BOOLEAN, False, doc="ResidualData is given")
     force_fp32_output = attribute(AttrType.BOOLEAN, False)
 
     def _activated(self, of: Composition, x: Any) -> Any:
@@ -72,8 +72,8 @@ class ByOnednn(FusedConvolution):
 class FusedConv2d(ByOnednn):
     """Output = fuse_activation(conv2d(Input, Filter) + Bias + ResidualData), as oneDNN has it in rewritten inference programs.
 
-    An activation is the one that ``fuse_alpha`` and ``fuse_beta`` make of it, which are 0 where nobody says them: swish is then half its
-    operand, hard_swish 0, and relu6 must have its 6 as ``fuse_beta``.
+    ``fuse_alpha`` and ``fuse_beta`` are the activation's parameters, 0 by default. By default swish is then half its operand, hard_swish 0, and relu6 must have
+    its 6 as ``fuse_beta``.
     """
 
     type = "fused_conv2d"
@@ -98,7 +98,7 @@ class FusedConv2d(ByOnednn):
 
 
 class FusedConv3d(ByOnednn):
-    """As `fused_conv2d`, of volumes."""
+    """`fused_conv2d` for volumes."""
 
     type = "fused_conv3d"
     gradient = NOT_WRITTEN
@@ -126,7 +126,7 @@ class FusedConv2dAddAct(FusedConvolution):
     split_channels = attribute(AttrType.INTS, [], doc="must be empty: how Output is divided into Outputs")
     exhaustive_search = attribute(AttrType.BOOLEAN, False)
     workspace_size_MB = attribute(AttrType.INT, 512)
-    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc="of leaky_relu: the slope below 0")
+    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc="for leaky_relu: the slope below 0")
 
     def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None) -> Any:
         require(len(self.split_channels) < 2, f"split_channels must be empty: parts of Output are not supported; seen {list(self.split_channels)}", Filter=None)

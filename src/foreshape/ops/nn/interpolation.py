@@ -1,4 +1,4 @@
-"""Images in another size: what all interpolations share, and those whose pixels are the nearest ones."""
+"""Images in another size: the base of all interpolations, and interpolation by the nearest pixel."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ Scales: TypeAlias = "Sequence[float | None]"
 
 @lru_cache(maxsize=1024)
 def exact_ratio(scale: float) -> tuple[int, int] | None:
-    """Return the fraction (over, under) by which sizes are multiplied instead of by ``scale``, or None where only single precision will do.
+    """Return the fraction (over, under) of sizes in place of ``scale``, or None if only single precision will do.
 
-    Other readers of the file format compute ``int(size * scale)`` in single precision. With a relative error e of the scale against
-    the fraction, a whole product N stays N if -2**-25 < e, since rounding mends less than half a unit in the last place; a product with a rest
-    stays below the next whole number as long as N < 2**23 / under. So 1/3 of 9 is 3 by either way.
+    Other readers of the file format compute ``int(size * scale)`` in single precision. Let e be the relative error of the scale against the fraction. A whole
+    product N stays N if -2**-25 < e, since rounding mends less than half a unit in the last place. A product with a rest stays below the next whole number as
+    long as N < 2**23 / under. So 1/3 of 9 is 3 by either way.
     """
     over, under = scale.as_integer_ratio()
     if over.bit_length() <= _MOST_BITS and under.bit_length() <= _MOST_BITS:
@@ -85,19 +85,19 @@ def _scaled(size: Size, scale: float, axis: int) -> Size:
 class Interpolation(Operator):
     """The base of the interpolations of rows, images and volumes.
 
-    The size is SizeTensor (a one-number tensor for each axis), else OutSize (a tensor of a number for each), else the dims times Scale (a
-    tensor), else times ``scale``, else ``out_d``, ``out_h`` and ``out_w``, as many of them from the last as there are axes.
+    The size is SizeTensor (a one-number tensor for each axis), else OutSize (a tensor of a number for each). Otherwise it is the dims times Scale (a tensor),
+    else times ``scale``, else the last of ``out_d``, ``out_h`` and ``out_w``, one for each axis.
     """
 
     abstract = True
     _spatial: ClassVar[tuple[int, ...]] = (2,)
-    """How many image axes X may have."""
+    """The possible numbers of image axes of X."""
     _by_scale: ClassVar[bool] = True
-    """Whether pixels lie on each other as the scale says, where it is given, or always as the sizes do."""
+    """True if a given scale places the pixels, and False if the sizes always do."""
     X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
     OutSize = operand(INDEX, optional=True, doc="[2]: height and width")
     SizeTensor = operand(INDEX, many=True, optional=True, doc="height and width, as tensors of one number each")
-    Scale = operand(FLOATING, optional=True, doc="[1] or [2]: what the dims are multiplied with")
+    Scale = operand(FLOATING, optional=True, doc="[1] or [2]: the factor of the dims")
     Out = result(doc="as X with another height and width")
     data_layout = attribute(AttrType.STRING, "NCHW", choices=IMAGE_FORMATS)
     out_d = attribute(AttrType.INT, 0)
@@ -109,7 +109,7 @@ class Interpolation(Operator):
     align_mode = attribute(AttrType.INT, 1, choices=(0, 1), doc="0: pixels are areas, and their centers are meant; 1: pixels are points")
 
     def _scales(self) -> Sequence[float]:
-        """The scales that the attribute gives: none, one, or one for each axis."""
+        """Return the scales of the attribute: none, one, or one for each axis."""
         return self.scale
 
     def _sizes_given(self, axes: int) -> list[int]:
@@ -147,7 +147,7 @@ class Interpolation(Operator):
         return self._sizes_given(len(sizes))
 
     def _sizes(self, x: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> tuple[list[int], Scales]:
-        """The new sizes, and the scales that say how pixels lie on each other (None: the sizes say)."""
+        """Return the new sizes, and the scales for placing pixels (None: by the sizes)."""
         axes = x.dim() - 2
         scales: Scales = (None,) * axes
         if SizeTensor:
@@ -169,9 +169,9 @@ class Interpolation(Operator):
         return size, scales if self._by_scale else (None,) * axes
 
     _resized: ClassVar[Callable[..., Tensor]]
-    """Images, their new size and by how much they grow -> the images in that size."""
+    """Images, their new size and growth -> the images in this size."""
     _undone: ClassVar[Callable[..., Tensor]]
-    """Images, the gradient of what came out, size and growth -> the gradient of the images."""
+    """Images, the gradient of the result, size and growth -> the gradient of the images."""
 
     def kernel(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> Tensor:
         last = is_channels_last(self.data_layout)
@@ -190,7 +190,7 @@ class Interpolation(Operator):
         return self._workspace(X, d_out)
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
-        """Both images with their channels last, and what it takes else."""
+        """Return the bytes of both images with their channels last, and of the tables between them."""
         last = is_channels_last(self.data_layout)
         old, new = channels_first_dims(X, last), channels_first_dims(out, last)
         between: Size = 0
@@ -203,7 +203,7 @@ class Interpolation(Operator):
         return X.nbytes + out.nbytes + (tables + between) * X.known_dtype.itemsize
 
     def _tables(self, new: Size, old: Size) -> Size:
-        """How many numbers it takes to say how the pixels of two images lie on each other, along one axis."""
+        """Return the count of numbers to place the pixels of two images, along one axis."""
         return 8 * new
 
     @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
@@ -244,7 +244,7 @@ def _each(scale: Sequence[float], axes: int) -> tuple[float, ...]:
 
 
 class NearestInterpV2(Interpolation):
-    """Out = for each place the pixel of X that is nearest, or with ``align_corners`` false the one at or before it."""
+    """Out = for each place the nearest pixel of X, or with ``align_corners`` false the one at or before it."""
 
     type = "nearest_interp_v2"
     _spatial: ClassVar[tuple[int, ...]] = (2, 3)
@@ -264,7 +264,7 @@ class NearestInterpV2(Interpolation):
         return (at + 0.5 if self.align_corners else at).long().clamp_(max=size - 1)
 
     def _by_torch(self, x: Tensor, size: Sequence[int]) -> bool:
-        """Whether torch's kernel has these places: of one new pixel too, which is the first."""
+        """Tell whether torch's kernel has these places: of one new pixel too, the first."""
         return not self.align_corners and x.is_floating_point() and x.dim() == 4
 
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
@@ -293,12 +293,12 @@ class NearestInterpV2(Interpolation):
 
 
 class NearestInterp(NearestInterpV2):
-    """As `nearest_interp_v2`, of images, with one scale for both axes; pixels lie on each other as the sizes say, whatever the scale is."""
+    """`nearest_interp_v2` of images, with one scale for both axes; the sizes place the pixels, for any scale."""
 
     type = "nearest_interp"
     _spatial: ClassVar[tuple[int, ...]] = (2,)
     _by_scale: ClassVar[bool] = False
-    scale = attribute(AttrType.FLOAT, 0.0, doc="what height and width are multiplied with; 0 for none")
+    scale = attribute(AttrType.FLOAT, 0.0, doc="the factor of height and width; 0 for none")
 
     def _scales(self) -> Sequence[float]:
         return one_scale(self.scale)
@@ -319,5 +319,5 @@ class NearestInterp(NearestInterpV2):
 
 
 def one_scale(scale: float) -> Sequence[float]:
-    """The scale of the older operators, which say 0 (or less) for none."""
+    """Return the scale of the older operators; 0 (or less) is none."""
     return (scale,) if scale > 0 else ()

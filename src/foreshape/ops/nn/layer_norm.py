@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class LayerNorm(Operator):
-    """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, where mean and variance are those of each example.
+    """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, with the mean and variance of each example.
 
     An example is all dims from ``begin_norm_axis`` on; Scale and Bias have a number for each of its elements.
     """

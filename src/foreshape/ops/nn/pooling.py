@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 @data_class(frozen=True)
 class _Sizes:
-    """How many windows there are, and bytes: of the images with what is put around them (0 where nothing is), of the rows of windows.
+    """The number of windows, and the bytes of padded images (0 without padding) and of the rows of windows.
 
-    ``native``: torch's kernels put that around them themselves.
+    ``native``: torch's kernels pad the images.
     """
 
     windows: Size
@@ -80,7 +80,7 @@ class Pooling(Operator):
     paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")
 
     def _image(self, X: Spec, last: bool, sized: bool = False) -> tuple[Size, tuple[Size, ...]]:
-        """Channels and image sizes of X, all attributes checked; ``sized``: the sizes of windows come as tensors."""
+        """Return channels and image sizes of X, all attributes checked; ``sized``: the sizes of windows come as tensors."""
         _, channels, image = image_of(X, self._spatial + 2, last, "X")
         check_count(self.strides, self._spatial, "strides")
         check_paddings(self.paddings, self._spatial)
@@ -90,7 +90,7 @@ class Pooling(Operator):
         return channels, image
 
     def _counts(self, image: Sequence[Any], algorithm: str = "EXPLICIT", ceil: bool = False, axis: int = 2) -> tuple[Any, ...]:
-        """The number of windows along each axis; images may be symbolic."""
+        """Return the number of windows along each axis; images may be symbolic."""
         if self.global_pooling:
             return (1,) * self._spatial
         if self.adaptive:
@@ -102,7 +102,7 @@ class Pooling(Operator):
         return tuple(count_windows(n, k, pad, s, "the window", ceil, X=at) for at, (n, k, pad, s) in enumerate(each, axis))
 
     def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
-        """The windows over the images in ``x``; None where they are adaptive (or the whole image)."""
+        """Return the windows over the images in ``x``; None where they are adaptive (or the whole image)."""
         if self.global_pooling or self.adaptive:
             return None
         image = (x.shape[2], x.shape[3])
@@ -127,8 +127,8 @@ class Pooling(Operator):
 class Pool2d(Pooling):
     """Out = the maximum or the mean of each window of X.
 
-    An axis of size n has ``(n - window + pads) // stride + 1`` windows (ceil_mode rounds up), ``ceil(n / stride)`` with SAME.
-    A mean counts the elements of a window that are inside the image (exclusive) or also those in its padding.
+    An axis of size n has ``(n - window + pads) // stride + 1`` windows (ceil_mode rounds up), ``ceil(n / stride)`` with SAME. A mean counts the elements of a
+    window inside the image (exclusive) or also in its padding.
     """
 
     type = "pool2d"
@@ -146,7 +146,7 @@ class Pool2d(Pooling):
         return with_image(X, channels, self._asked(KernelSizes) or self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
 
     def _asked(self, KernelSizes: tuple[Spec, ...]) -> tuple[Size, ...]:
-        """The sizes of the result that come as tensors; none where the attribute has them, or nothing needs them."""
+        """Return the sizes of the result given as tensors; none if the attribute has them, or nothing needs them."""
         if not KernelSizes or self.global_pooling:
             return ()
         require(self.adaptive, "windows must be adaptive where ksize comes as tensors")
@@ -201,7 +201,7 @@ class Pool2d(Pooling):
 
     def _infer_gradient(self, X: Spec, KernelSizes: tuple[Spec, ...], Out: Spec, d_out: Spec) -> Spec:
         made = Pool2d.infer_shape(self, X, KernelSizes)
-        if all(s.value is None for s in KernelSizes) and KernelSizes:  # only the run tells: the image of Out is what it was
+        if all(s.value is None for s in KernelSizes) and KernelSizes:  # known at run time only: Out keeps its image
             require(Out.rank == 4, f"Out must have 4 dims, not {Out.rank}", Out=None)
             last = is_channels_last(self.data_format)
             made = with_image(X, image_of(X, 4, last, "X")[1], image_of(Out, 4, last, "Out")[2], last)
@@ -280,7 +280,7 @@ class Pool2d(Pooling):
 
 
 class MaxPool2dWithIndex(Pooling):
-    """Out = the maximum of each window of X; Mask = where in its image that is, ``row * width + column``."""
+    """Out = the maximum of each window of X; Mask = its place in its image, ``row * width + column``."""
 
     type = "max_pool2d_with_index"
     Mask = result(doc="int32, as Out")

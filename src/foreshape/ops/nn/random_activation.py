@@ -1,4 +1,4 @@
-"""Activations that draw: leaky rectifiers of random slopes, and the softmax of logits with noise."""
+"""Random activations: leaky relus of random slopes, and the softmax of logits with noise."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ class RRelu(Operator):
 class GumbelSoftmax(OverAxis):
     """Out = softmax((X + g) / temperature) along ``axis``, with g drawn from Gumbel's distribution (Jang et al., 2017).
 
-    With ``hard`` Out is 1 at the largest of these and 0 elsewhere. The gradient is, as in PaddlePaddle, that of a softmax whose result
-    is Out: the temperature does not divide it, and where ``hard`` it is 0.
+    With ``hard`` Out is 1 at the largest of these and 0 elsewhere. The gradient is, as in PaddlePaddle, the one of a softmax with the result Out: it is not
+    divided by the temperature, and with ``hard`` it is 0.
     """
 
     type = "gumbel_softmax"
     random = True
     temperature = attribute(AttrType.FLOAT, 1.0)
     hard = attribute(AttrType.BOOLEAN, False)
-    axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
+    axis = attribute(AttrType.INT, -1, doc="the axis of the sum of one")
 
     def infer_shape(self, X: Spec) -> Spec:
         require(self.temperature > 0.0, f"temperature must be more than 0, not {self.temperature}")

@@ -1,4 +1,4 @@
-"""Images in another size whose pixels are means of those around: linear and cubic interpolation, along one, two or three axes."""
+"""Images in another size with pixels averaged from their neighbours: linear and cubic interpolation, along one, two or three axes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Smooth(Interpolation):
     """By the number of axes, torch's kernel, whose gradient's name ends in _backward."""
 
     def _areas(self) -> bool:
-        """Whether pixels are areas, and their centers lie on each other."""
+        """Tell whether pixels are areas, aligned at their centers."""
         return not self.align_corners and self.align_mode == 0
 
     def _weights(self, size: int, at: Tensor) -> Tensor:
         return linear_weights(size, at)
 
     def _by_torch(self, size: Sequence[int]) -> bool:
-        """Whether torch's kernel has these places: pixels that are points without aligned corners it has not, nor one pixel at the beginning."""
+        """Tell whether torch's kernel has these places: not for points without aligned corners, nor for one pixel at the beginning."""
         return self.align_corners or (self._areas() and min(size) > 1)
 
     def _each_axis(self, x: Tensor, size: Sequence[int], scales: Scales) -> list[Tensor]:
-        """For each axis ``[new, old]``: how much of each old pixel each new one has."""
+        """Return for each axis the weights ``[new, old]`` of the old pixels in the new ones."""
         like = x.float() if x.element_size() == 2 else x
         out: list[Tensor] = []
         for old, new, scale in zip(x.shape[2:], size, scales, strict=True):
@@ -55,7 +55,7 @@ class Smooth(Interpolation):
         return resampled(d, [w.t() for w in self._each_axis(x, size, scales)])
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
-        """Products of matrices bring what they multiply in another order."""
+        """Return the bytes, with copies of the operands in another order for matrix products."""
         one = Interpolation._workspace(self, X, out)
         image = channels_first_dims(out, is_channels_last(self.data_layout))[2:]
         surely = self.align_corners or (self._areas() and all(less_equal(2, size) for size in image))
@@ -160,14 +160,14 @@ class _OneScale(Smooth):
 
     abstract = True
     _by_scale: ClassVar[bool] = False
-    scale = attribute(AttrType.FLOAT, 0.0, doc="what the sizes are multiplied with; 0 for none")
+    scale = attribute(AttrType.FLOAT, 0.0, doc="the factor of the sizes; 0 for none")
 
     def _scales(self) -> Sequence[float]:
         return one_scale(self.scale)
 
 
 class BilinearInterp(_OneScale, BilinearInterpV2):
-    """As `bilinear_interp_v2` with one scale for both axes; pixels lie on each other as the sizes say, whatever the scale is."""
+    """`bilinear_interp_v2` with one scale for both axes; the sizes place the pixels, for any scale."""
 
     type = "bilinear_interp"
     scale = _OneScale.scale
@@ -183,7 +183,7 @@ class BilinearInterp(_OneScale, BilinearInterpV2):
 
 
 class BicubicInterp(_OneScale, BicubicInterpV2):
-    """As `bicubic_interp_v2` with one scale for both axes; pixels lie on each other as the sizes say, whatever the scale is."""
+    """`bicubic_interp_v2` with one scale for both axes; the sizes place the pixels, for any scale."""
 
     type = "bicubic_interp"
     scale = _OneScale.scale
@@ -196,7 +196,7 @@ class BicubicInterp(_OneScale, BicubicInterpV2):
 
 
 class LinearInterp(_OneScale, LinearInterpV2):
-    """As `linear_interp_v2`, but that elements lie on each other as the sizes say, whatever the scale is."""
+    """`linear_interp_v2` with elements placed by the sizes, for any scale."""
 
     type = "linear_interp"
     scale = _OneScale.scale
@@ -209,7 +209,7 @@ class LinearInterp(_OneScale, LinearInterpV2):
 
 
 class TrilinearInterp(_OneScale, TrilinearInterpV2):
-    """As `trilinear_interp_v2` with one scale for all axes; elements lie on each other as the sizes say, whatever the scale is."""
+    """`trilinear_interp_v2` with one scale for all axes; the sizes place the elements, for any scale."""
 
     type = "trilinear_interp"
     scale = _OneScale.scale

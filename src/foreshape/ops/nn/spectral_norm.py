@@ -1,4 +1,4 @@
-"""spectral_norm: a weight divided by its largest singular value, which is approached step by step."""
+"""spectral_norm: a weight divided by its largest singular value, approximated step by step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class SpectralNorm(Operator):
-    """Out = Weight / sigma with sigma = U^T W V, where W is Weight as a matrix whose rows are ``dim`` (Miyato et al., 2018).
+    """Out = Weight / sigma with sigma = U^T W V, where W is Weight as a matrix with the rows ``dim`` (Miyato et al., 2018).
 
-    U and V approach the first singular vectors in ``power_iters`` steps, V = W^T U / (|W^T U| + eps) and U = W V / (|W V| + eps); what they
-    come to is not kept. The gradient takes them as constants. (PaddlePaddle's CPU kernel gives ``(d - d * U V^T * sum(W) / sigma) / sigma``
-    as the gradient, elementwise, which is not that of the result.)
+    U and V approach the first singular vectors in ``power_iters`` steps, V = W^T U / (|W^T U| + eps) and U = W V / (|W V| + eps); the new vectors are not kept.
+    The gradient takes them as constants. (PaddlePaddle's CPU kernel gives ``(d - d * U V^T * sum(W) / sigma) / sigma`` as the gradient, elementwise; it is not
+    the gradient of the result.)
     """
 
     type = "spectral_norm"
@@ -61,7 +61,7 @@ class SpectralNorm(Operator):
         return Weight.like()
 
     def _found(self, Weight: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The matrix, U and V as the steps leave them, and sigma."""
+        """Return the matrix, U and V as the steps leave them, and sigma."""
         row: int = self.dim
         matrix = Weight.movedim(row, 0).reshape(Weight.shape[row], -1)
         u, v = U, V

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class TransposedConvolution(Windowed):
-    """The base of the convolutions that make an image larger."""
+    """The base of the convolutions from smaller to larger images."""
 
     abstract = True
     Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
@@ -69,7 +69,7 @@ class TransposedConvolution(Windowed):
         return with_image(Input, out, self._sizes(image, window, self._asked(OutputSizes)), last)
 
     def _asked(self, OutputSizes: tuple[Spec, ...]) -> tuple[Size | None, ...]:
-        """What output_size says of each axis, None where only the run tells; nothing where it is not given."""
+        """Return output_size for each axis, None for sizes known at run time only; nothing if it is not given."""
         return known_sizes(self.output_size, None, OutputSizes, "output_size", "OutputSizes")
 
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...]) -> Size:
@@ -106,13 +106,13 @@ class TransposedConvolution(Windowed):
         return sizes
 
     def _plain(self, image: Sequence[Any], window: Sequence[Any], sizes: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        """How much is cut off (negative: put on) at both ends of what torch makes without padding to come to these sizes, and the size of that."""
+        """Return the cuts (negative: padding) at both ends of torch's result without padding to get these sizes, and the uncut sizes."""
         dilations, pads = self._dilations(), self._pads(image, window)
         full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
         return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
 
     def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
-        """The padding and output padding with which torch makes it by itself, where it can: it cuts both ends alike."""
+        """Return the padding and output padding for torch's own cut, if it can: it cuts both ends alike."""
         more = [before - after for before, after in cut]
         if not all(isinstance(m, int) for m in more):
             return None
@@ -124,7 +124,7 @@ class TransposedConvolution(Windowed):
         return self._workspace_in_rows(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None, bias: bool = False) -> Size:
-        """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take: those of a convolution the other way."""
+        """Return the bytes for contiguous operands; with ``requested``, the bytes of its gradients: a convolution the other way."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         dilations = self._dilations()
@@ -156,7 +156,7 @@ class TransposedConvolution(Windowed):
         return channels_back(out, last)
 
     def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], d_out: Spec) -> Any:
-        if None in self._asked(OutputSizes):  # only the run tells: the image of the gradient is what it was
+        if None in self._asked(OutputSizes):  # known at run time only: the gradient keeps its image
             _, image, window = self._checked(Input, Filter)
             last = is_channels_last(self.data_format)
             given = image_of(d_out, self._axes + 2, last, "Output@GRAD")[2]
@@ -192,10 +192,10 @@ class TransposedConvolution(Windowed):
 
 
 class Conv2dTranspose(TransposedConvolution):
-    """Output = the images in Input spread by Filter: what the gradient of a conv2d does to its input.
+    """Output = the images in Input spread by Filter: the gradient of a conv2d with respect to its input.
 
-    An axis of size n becomes ``(n - 1) * stride - pads + dilation * (window - 1) + 1`` long, plus ``output_padding``; or exactly
-    ``output_size``, which must be less than one stride above that.
+    An axis of size n becomes ``(n - 1) * stride - pads + dilation * (window - 1) + 1`` long, plus ``output_padding``; or exactly ``output_size``, less than one
+    stride above it.
     """
 
     type = "conv2d_transpose"
@@ -227,7 +227,7 @@ class Conv2dTranspose(TransposedConvolution):
 
 
 class DepthwiseConv2dTranspose(TransposedConvolution):
-    """A conv2d_transpose in which every channel has filters of its own: groups is the number of channels."""
+    """A conv2d_transpose with filters for every channel: groups is the number of channels."""
 
     type = "depthwise_conv2d_transpose"
     multiplies = True

@@ -65,7 +65,7 @@ class Unpooling(Operator):
         return channels
 
     def _places(self, Indices: Tensor, sizes: Sequence[int]) -> Tensor:
-        """``[batch, channels, elements]``, int64, all inside. Raises `ExecutionError` for what is not."""
+        """Return the places ``[batch, channels, elements]``, int64, all inside. Raises `ExecutionError` for places outside."""
         places = Indices.flatten(2).long()
         size = int(product(sizes))
         low, high = (int(places.min()), int(places.max())) if places.numel() else (0, 0)
@@ -105,7 +105,7 @@ class Unpool(Unpooling):
 
     type = "unpool"
     unpooling_type = attribute(AttrType.STRING, "max", choices=("max",))
-    ksize = attribute(AttrType.INTS, doc="of the pooling that is undone; output_size says what it comes to")
+    ksize = attribute(AttrType.INTS, doc="the windows of the inverted pooling; output_size is its image")
     strides = attribute(AttrType.INTS, [1, 1])
     paddings = attribute(AttrType.INTS, [0, 0])
     output_size = attribute(AttrType.INTS, [], low=1, doc="height and width of the result")
@@ -132,7 +132,7 @@ class Unpool3d(Unpooling):
     type = "unpool3d"
     _spatial: ClassVar[int] = 3
     unpooling_type = attribute(AttrType.STRING, "max", choices=("max",))
-    ksize = attribute(AttrType.INTS, doc="of the pooling that is undone; output_size says what it comes to")
+    ksize = attribute(AttrType.INTS, doc="the windows of the inverted pooling; output_size is its volume")
     strides = attribute(AttrType.INTS, [1, 1, 1])
     paddings = attribute(AttrType.INTS, [0, 0, 0])
     output_size = attribute(AttrType.INTS, [], low=1, doc="depth, height and width of the result")

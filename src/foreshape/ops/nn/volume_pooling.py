@@ -40,7 +40,7 @@ class VolumePooling(Pooling):
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
 
     def _windows(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> list[Axis] | None:
-        """The windows over the volumes in ``x``; None where they are adaptive (or the whole volume)."""
+        """Return the windows over the volumes in ``x``; None where they are adaptive (or the whole volume)."""
         if self.global_pooling or self.adaptive:
             return None
         sizes = tuple(x.shape[2:])
@@ -53,7 +53,7 @@ class VolumePooling(Pooling):
         return (1, 1, 1) if self.global_pooling else self.ksize
 
     def _bytes(self, X: Spec, out: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> Size:
-        """Of volumes with what is put around them, and of what windows give twice, with where it is."""
+        """Return the bytes of padded volumes, and of twice the windows' results with their places."""
         dims = channels_first_dims(X, last)
         filled: Size = 0
         if not (self.global_pooling or self.adaptive):
@@ -140,7 +140,7 @@ class Pool3d(VolumePooling):
 
 
 class MaxPool3dWithIndex(VolumePooling):
-    """Out = the maximum of each window of X; Mask = where in its volume that is, ``(plane * height + row) * width + column``."""
+    """Out = the maximum of each window of X; Mask = its place in its volume, ``(plane * height + row) * width + column``."""
 
     type = "max_pool3d_with_index"
     Mask = result(doc="int32, as Out")
