@@ -1,1 +1,1 @@
-"""Quantization as programs carry it: numbers rounded to few bits and back, with the scales that belong to them."""
+"""Quantization as programs carry it: numbers rounded to few bits and back, with their scales."""

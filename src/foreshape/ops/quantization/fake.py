@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Fake(Operator):
-    """The base: Out = the whole numbers of X on the grid of a scale; the largest number of ``bit_length`` bits stands for the scale.
+    """The base: Out = the whole numbers of X on the grid of a scale; the largest number of ``bit_length`` bits is the scale.
 
-    What is beyond the scale is cut off; of two whole numbers as near the one away from 0 is taken.
+    Values beyond the scale are clipped; of two whole numbers as near, the one away from 0 is taken.
     """
 
     abstract = True
@@ -46,10 +46,10 @@ class Fake(Operator):
     Out = result(doc="as X")
     bit_length = bits()
     _returns = False
-    """Whether the whole numbers are multiplied by the scale again."""
+    """True if the whole numbers are multiplied by the scale again."""
 
     def _placed(self, x: Tensor, scale: Tensor) -> Tensor:
-        """X on the grid of a scale, which broadcasts with it."""
+        """Return X on the grid of a scale that broadcasts with it."""
         most = largest_level(self.bit_length)
         out = levels(x, scale, most)
         return out.mul_(scale).div_(most) if self._returns else out
@@ -102,14 +102,14 @@ class FakeQuantizeDequantizeAbsMax(Passing, FakeQuantizeAbsMax):
 class FakeChannelWiseQuantizeAbsMax(Fake):
     """Out = round(X / OutScale * (2^(bit_length - 1) - 1)), where OutScale = max(|X|) of each channel along ``quant_axis``.
 
-    (PaddlePaddle takes in a test the OutScale that is there; of weights that stay as they are it is the same.)
+    (In a test PaddlePaddle reads OutScale; for unchanged weights it is the same.)
     """
 
     type = "fake_channel_wise_quantize_abs_max"
     gradient = NOT_DIFFERENTIABLE
     OutScale = result(doc="[channels]")
     quant_axis = attribute(AttrType.INT, 0, doc="0 or 1")
-    is_test = attribute(AttrType.BOOLEAN, False, doc="of no meaning here")
+    is_test = attribute(AttrType.BOOLEAN, False, doc="ignored")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         check_axis(self.quant_axis, X)

@@ -1,4 +1,4 @@
-"""What quantizing operators share: the grid of whole numbers, scales, and the gradient that passes straight through."""
+"""The common parts of quantizing operators: the grid of whole numbers, scales, and the straight-through gradient."""
 
 from __future__ import annotations
 
@@ -30,61 +30,61 @@ if TYPE_CHECKING:
 
 
 def bits(default: int = 8) -> Any:
-    """The attribute that says how many bits a number has, its sign included."""
+    """Return the attribute of the bits of a number, its sign included."""
     return attribute(AttrType.INT, default, low=2, high=16, doc="the bits of a number, its sign included")
 
 
 def largest_level(bit_length: int) -> int:
-    """The largest whole number of so many bits."""
+    """Return the largest whole number of this many bits."""
     return (1 << (bit_length - 1)) - 1
 
 
 def check_one(spec: Spec | None, slot: str) -> None:
-    """What is in ``slot`` must hold one number."""
+    """Require one number in ``slot``."""
     if spec is not None:
         require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
 
 
 def check_not_empty(x: Spec) -> None:
-    """A largest number needs one."""
+    """Require an element, for a largest number."""
     require_at_most(1, x.elements, "X must not be empty", X=None)
 
 
 def check_axis(axis: int, x: Spec) -> None:
-    """The axis of the channels, which is 0 or 1."""
+    """Require 0 or 1 as the axis of the channels."""
     require(axis in (0, 1), f"quant_axis must be 0 or 1, not {axis}")
     require(axis < x.rank, f"X must have the axis {axis} of the channels", X=None)
 
 
 def along(scale: Tensor, x: Tensor, axis: int) -> Tensor:
-    """One number for all, or one for each channel, in dims that broadcast with ``x``."""
+    """Return the scale, one for all or one for each channel, in dims for broadcasting with ``x``."""
     return scale.reshape(()) if axis < 0 else scale.reshape(-1, *[1] * (x.dim() - 1 - axis))
 
 
 def absolute_maximum(x: Tensor) -> Tensor:
-    """max(|x|), without dims."""
+    """Return max(|x|), without dims."""
     low, high = x.aminmax()
     return torch.maximum(-low, high)
 
 
 def channel_maximum(x: Tensor, axis: int) -> Tensor:
-    """max(|x|) of each channel."""
+    """Return max(|x|) of each channel."""
     other = [a for a in range(x.dim()) if a != axis]
     return torch.maximum(x.amax(other), x.amin(other).neg_()) if other else x.abs()
 
 
 def inverse(scale: Tensor) -> Tensor:
-    """1 / scale; of a scale of 0 about 1e6."""
+    """Return 1 / scale; of a scale of 0 about 1e6."""
     return torch.where(scale <= 1e-30, scale + 1e-6, scale).reciprocal_()
 
 
 def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
-    """``x`` within the scale, as whole numbers from -most to most; of two, the one away from 0. Takes as much memory as ``x``."""
+    """Return ``x`` within the scale, as whole numbers from -most to most; of two, the one away from 0. Takes as much memory as ``x``."""
     return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
 
 
 class StraightThrough(Operator):
-    """X@GRAD = Out@GRAD: the gradient of numbers that are rounded, under PaddlePaddle's name for it."""
+    """X@GRAD = Out@GRAD: the gradient of rounded numbers, under PaddlePaddle's name for it."""
 
     type = "stright_throuth_estimator_grad"
     d_out = replace(operand(FLOATING, doc="any shape"), name="Out@GRAD")
@@ -101,7 +101,7 @@ class StraightThrough(Operator):
 
 
 class Passing(Operator):
-    """The base of those whose gradient passes straight through from Out to X."""
+    """The base of operators with a straight-through gradient from Out to X."""
 
     abstract = True
 

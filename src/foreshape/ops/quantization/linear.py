@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RATE = 0.9
-"""The part of the average that stays in a step of training."""
+"""The factor of the moving average's old value in a training step."""
 
 
 def check_scale(axis: int, x: Spec, scale: Spec, slot: str) -> None:
-    """One number for all where the axis is -1, otherwise one for each channel along it."""
+    """Require one number for all if the axis is -1, otherwise one for each channel along it."""
     if axis == -1:
         check_one(scale, slot)
         return
@@ -63,23 +63,23 @@ class Linear(Operator):
     abstract = True
     gradient = NOT_DIFFERENTIABLE
     bit_length = bits()
-    quant_axis = attribute(AttrType.INT, 0, doc="that of the channels, 0 or 1; -1: one scale for all")
-    round_type = attribute(AttrType.INT, 0, choices=(0, 1), doc="of two whole numbers as near, 0: the even one, 1: the one away from 0")
+    quant_axis = attribute(AttrType.INT, 0, doc="the axis of the channels, 0 or 1; -1: one scale for all")
+    round_type = attribute(AttrType.INT, 0, choices=(0, 1), doc="0: halves are rounded to even, 1: away from 0")
     is_test = attribute(AttrType.BOOLEAN, True)
     only_observer = attribute(AttrType.BOOLEAN, False, doc="leave X as it is")
 
 
 class QuantizeLinear(Linear):
-    """Y = round(X / s * m) from -m - 1 to m, where m = 2^(bit_length - 1) - 1; with ``round_type`` 1 X is cut off at the scale s before.
+    """Y = round(X / s * m) from -m - 1 to m, where m = 2^(bit_length - 1) - 1; with ``round_type`` 1 X is clipped at the scale s before.
 
-    In a test s is Scale. In training it is OutScale: the largest number of each channel, or, of one scale for all, OutAccum / OutState with
-    OutAccum = 0.9 * InAccum + max(|X|) and OutState = 0.9 * InState + 1. ZeroPoint is of no meaning, as in PaddlePaddle.
+    In a test s is Scale. In training it is OutScale: the largest number of each channel, or, with one scale for all, OutAccum / OutState. Here OutAccum = 0.9 *
+    InAccum + max(|X|) and OutState = 0.9 * InState + 1. ZeroPoint is ignored, as in PaddlePaddle.
     """
 
     type = "quantize_linear"
     X = operand(FLOATING, doc="any shape")
     Scale = operand(FLOATING, same_type_as="X", doc="one number, or one for each channel")
-    ZeroPoint = operand(optional=True, doc="of no meaning")
+    ZeroPoint = operand(optional=True, doc="ignored")
     InAccum = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     InState = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     Y = result(doc="as X")
@@ -147,9 +147,9 @@ class DequantizeLinear(Linear):
     type = "dequantize_linear"
     X = operand((*FLOATING, INT8, INT32), doc="whole numbers, any shape")
     Scale = operand(FLOATING, doc="one number, or one for each channel")
-    ZeroPoint = operand(optional=True, doc="of no meaning")
-    InAccum = operand(FLOATING, optional=True, doc="of no meaning")
-    InState = operand(FLOATING, optional=True, doc="of no meaning")
+    ZeroPoint = operand(optional=True, doc="ignored")
+    InAccum = operand(FLOATING, optional=True, doc="ignored")
+    InState = operand(FLOATING, optional=True, doc="ignored")
     Y = result(doc="as X")
     OutState = result(updates="InState", doc="InState as it is")
     OutAccum = result(updates="InAccum", doc="InAccum as it is")
@@ -223,8 +223,7 @@ class FakeDequantizeMaxAbs(Operator):
 class FakeChannelWiseDequantizeMaxAbs(Operator):
     """Out = X * Scales[0] / (2^(quant_bits[0] - 1) - 1), with one number for each channel along ``quant_axis``.
 
-    With two Scales the channels are along ``x_num_col_dims``, and Out is multiplied by Scales[1], which is one number, and divided by
-    2^(quant_bits[1] - 1) - 1 besides.
+    With two Scales the channels are along ``x_num_col_dims``. Out is then also multiplied by Scales[1], one number, and divided by 2^(quant_bits[1] - 1) - 1.
     """
 
     type = "fake_channel_wise_dequantize_max_abs"

@@ -1,4 +1,4 @@
-"""Quantization with a scale that is kept from step to step: an average of the largest numbers, or the largest of the last ones."""
+"""Quantization with a scale kept from step to step: an average of the largest numbers, or the largest of the last ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def averaged(x: Tensor, accumulated: Tensor, count: Tensor, rate: float) -> Tensor:
-    """The scale of an average that has moved on: both its sums are changed in place. Without dims."""
+    """Return the scale of the updated moving average, without dims: both its sums are changed in place."""
     accumulated.mul_(rate).add_(absolute_maximum(x))
     count.mul_(rate).add_(1.0)
     return (accumulated / count).reshape(())
 
 
 def check_average(x: Spec, is_test: bool, accumulated: Spec | None, count: Spec | None) -> None:
-    """In training an average needs both its sums, of one number each, and numbers."""
+    """Require in training both sums of the average, of one number each, and elements of X."""
     check_one(accumulated, "InAccum")
     check_one(count, "InState")
     if not is_test:
@@ -86,17 +86,17 @@ class FakeQuantizeDequantizeMovingAverageAbsMax(Passing, FakeQuantizeMovingAvera
 
 
 class FakeQuantizeRangeAbsMax(Fake):
-    """Out = round(X / InScale * (2^(bit_length - 1) - 1)), with X cut off at InScale.
+    """Out = round(X / InScale * (2^(bit_length - 1) - 1)), with X clipped at InScale.
 
-    Only in a test: in training the scale is the largest of the last ``window_size`` ones, which this operator reads from a result.
+    Only in a test: in training the scale is the largest of the last ``window_size`` ones, and this operator reads them from a result.
     """
 
     type = "fake_quantize_range_abs_max"
     gradient = NOT_DIFFERENTIABLE
     InScale = operand(FLOATING, same_type_as="X", doc="one number")
-    Iter = operand(INDEX, optional=True, doc="of training")
+    Iter = operand(INDEX, optional=True, doc="for training")
     OutScale = result(updates="InScale", doc="one number")
-    OutScales = result(optional=True, doc="of training: not made here")
+    OutScales = result(optional=True, doc="for training: not made here")
     window_size = attribute(AttrType.INT, 10000, low=1)
     is_test = attribute(AttrType.BOOLEAN, False)
 

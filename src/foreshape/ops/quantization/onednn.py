@@ -20,7 +20,7 @@ _UNSIGNED = replace(i32(4, 3, low=0, high=255), dtype=UINT8)
 
 
 def _rounded(x: Tensor, signed: bool) -> Tensor:
-    """The nearest whole numbers (of two, the even one) within those of a byte; takes ``x``."""
+    """Return the nearest whole numbers (halves to even) within the range of a byte; overwrites ``x``."""
     low, high, of = (-128.0, 127.0, torch.int8) if signed else (0.0, 255.0, torch.uint8)
     return x.round_().clamp_(low, high).to(of)
 
@@ -35,7 +35,7 @@ class Quantize(Operator):
     is_negative_input = attribute(AttrType.BOOLEAN, False)
     Scale = attribute(AttrType.FLOAT, 1.0, doc="more than 0")
     Shift = attribute(AttrType.FLOAT, 0.0, low=0.0, high=255.0)
-    output_format = attribute(AttrType.STRING, "NHWC", doc="of no meaning here: how the bytes lie in memory")
+    output_format = attribute(AttrType.STRING, "NHWC", doc="ignored: the bytes' order in memory")
     bfloat16 = attribute(AttrType.BOOLEAN, False, doc="must be false: only bytes are supported")
 
     def _is_signed(self) -> bool:
@@ -67,7 +67,7 @@ class Quantize(Operator):
 
 
 class Dequantize(Operator):
-    """Output = (Input - Shift) / Scale, in fp32: what undoes `quantize`."""
+    """Output = (Input - Shift) / Scale, in fp32: the inverse of `quantize`."""
 
     type = "dequantize"
     gradient = NOT_DIFFERENTIABLE

@@ -1,4 +1,4 @@
-"""GRUs and LSTMs over ragged rows that are not projected yet, as programs that were rewritten for a CPU have them; for inference."""
+"""GRUs and LSTMs over ragged rows, with the input projection, as in programs rewritten for a CPU; for inference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_MADE = "not made here"
 
 
 def _projected(x: Spec, weight: Spec, slot: str = "WeightX") -> Spec:
-    """Ragged rows times a matrix."""
+    """Return the spec of ragged rows times a matrix."""
     ragged(x, "X")
     require_rank(2, x, "X")
     require_rank(2, weight, slot)
@@ -33,7 +33,7 @@ def _projected(x: Spec, weight: Spec, slot: str = "WeightX") -> Spec:
 
 
 def _data_type() -> Any:
-    return attribute(AttrType.STRING, "float32", choices=("float32",), doc="of oneDNN's kernels: int8 and bfloat16 are not supported")
+    return attribute(AttrType.STRING, "float32", choices=("float32",), doc="for oneDNN's kernels: int8 and bfloat16 are not supported")
 
 
 class FusionGru(ResetBeforeGru):
@@ -54,7 +54,7 @@ class FusionGru(ResetBeforeGru):
     activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
     gate_activation = attribute(AttrType.STRING, "sigmoid", choices=steps.ACTIVATIONS)
     is_reverse = attribute(AttrType.BOOLEAN, False)
-    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+    use_seq = attribute(AttrType.BOOLEAN, True, doc="ignored")
     mkldnn_data_type = _data_type()
 
     def infer_shape(self, X: Spec, H0: Spec | None, WeightX: Spec, WeightH: Spec, Bias: Spec | None) -> Any:
@@ -90,7 +90,7 @@ class FusionGru(ResetBeforeGru):
 def _gru(
     operator: Any, schedule: Schedule, x: Tensor, h0: Tensor | None, weight: Tensor, recurrent: Tensor, bias: Tensor | None
 ) -> Tensor:  # fmt: skip
-    """The states, row by row, of ``x weight + bias``."""
+    """Return the states, row by row, of ``x weight + bias``."""
     gates = schedule.to_places(x @ weight)
     if bias is not None:
         gates.add_(bias.view(-1))
@@ -100,9 +100,9 @@ def _gru(
 
 
 class MultiGru(ResetBeforeGru):
-    """GRUs in both directions, layer over layer: Hidden = the states of the last from the first step on, and beside them those from the last on.
+    """GRUs in both directions, layer over layer: Hidden = the last layer's states from the first step on, beside its states from the last on.
 
-    The weights and biases of a layer are two, of the one direction and of the other.
+    A layer has two weights and two biases, one for each direction.
     """
 
     type = "multi_gru"
@@ -111,7 +111,7 @@ class MultiGru(ResetBeforeGru):
     WeightX = operand(FLOATS, many=True, doc="two for each layer, [width, 3 hidden] each; width is 2 hidden from the second layer on")
     WeightH = operand(FLOATS, many=True, doc="two for each layer, " + WEIGHT_DOC)
     Bias = operand(FLOATS, many=True, optional=True, doc="two for each layer, [1, 3 hidden]")
-    Scale_weights = operand(many=True, optional=True, doc="of quantized weights: must not be there")
+    Scale_weights = operand(many=True, optional=True, doc="for quantized weights: must be absent")
     Hidden = result(doc="[rows, 2 hidden], with the offsets of X")
     activation = attribute(AttrType.STRING, "tanh", choices=("tanh",))
     gate_activation = attribute(AttrType.STRING, "sigmoid", choices=("sigmoid",))
@@ -163,7 +163,7 @@ class MultiGru(ResetBeforeGru):
 
 
 class FusedLstm(LstmSteps):
-    """The base of LSTMs that make what comes in themselves: the results."""
+    """The base of LSTMs with their own input projection: the results."""
 
     abstract = True
     gradient = NOT_WRITTEN
@@ -175,7 +175,7 @@ class FusedLstm(LstmSteps):
     BatchedCell = result(optional=True, doc=NOT_MADE)
     ReorderedH0 = result(optional=True, doc=NOT_MADE)
     ReorderedC0 = result(optional=True, doc=NOT_MADE)
-    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+    use_seq = attribute(AttrType.BOOLEAN, True, doc="ignored")
 
 
 class FusionLstm(FusedLstm):

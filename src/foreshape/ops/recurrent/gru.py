@@ -1,4 +1,4 @@
-"""PaddlePaddle's gru, over ragged rows that are projected already, and gru_unit, one step of it."""
+"""PaddlePaddle's gru, over ragged rows already projected, and gru_unit, one step of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ResetBeforeGru(Operator):
 
 
 class Gru(ResetBeforeGru):
-    """A GRU over each sequence: u, r = act(x + h W), c = act(x_c + (r h) W_c), h = (1 - u) h + u c, or the other way round."""
+    """A GRU over each sequence: u, r = act(x + h W), c = act(x_c + (r h) W_c), h = (1 - u) h + u c, or the reverse."""
 
     type = "gru"
     Input = operand(FLOATS, doc="ragged rows [rows, 3 hidden], the inputs' share of u, r and c")
@@ -128,7 +128,7 @@ class Gru(ResetBeforeGru):
 
 
 BY_NUMBER: Sequence[str] = ("identity", "sigmoid", "tanh", "relu")
-"""The activations of gru_unit, which are numbers there."""
+"""The activations of gru_unit by their numbers."""
 
 
 class GruUnit(ResetBeforeGru):

@@ -1,4 +1,4 @@
-"""PaddlePaddle's lstm and lstmp, over ragged rows that are projected already, and lstm_unit, one step of it."""
+"""PaddlePaddle's lstm and lstmp, over ragged rows already projected, and lstm_unit, one step of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projectio
 
 
 class LstmSteps(Operator):
-    """The base of all that run LSTMs over ragged rows: the attributes, the rule and the kernels."""
+    """The base of all LSTMs over ragged rows: the attributes, the rule and the kernels."""
 
     abstract = True
     multiplies_steps = True
@@ -36,7 +36,7 @@ class LstmSteps(Operator):
     candidate_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
 
     def _hidden(self, Input: Spec, H0: Spec | None, C0: Spec | None, Weight: Spec, Bias: Spec, state: Size | None) -> Size:
-        """The hidden size. ``state``: that of the state, where it is another."""
+        """Return the hidden size. ``state``: the size of the state, if another."""
         count = sequences(Input, "Input")
         require_rank(2, Input, "Input")
         size = require_divides(4, Input.known_dims[1], f"the columns of Input must be 4 hidden sizes, not {Input.known_dims[1]}", Input=1)
@@ -70,7 +70,7 @@ class LstmSteps(Operator):
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
         d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, requested: tuple[bool, ...],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
-        """Of Input, H0, C0, Weight, Bias and the projection; the first three where they are wanted."""
+        """Return the gradients of Input, H0, C0, Weight, Bias and the projection; the first three if requested."""
         h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, Input.shape[1] // 4)
         d_at = schedule.to_places(d_state)
         made = steps.backward(
@@ -85,7 +85,7 @@ class LstmSteps(Operator):
 
 
 class PackedLstm(LstmSteps):
-    """The base of those whose rows are projected already: what these share of the schema."""
+    """The base of LSTMs over projected rows: the common part of their schema."""
 
     abstract = True
     Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
@@ -159,9 +159,9 @@ class Lstm(PackedLstm):
 
 
 class Lstmp(PackedLstm):
-    """An LSTM whose state is a projection of what it would be: r = act(h P), which the next step sees and which comes out.
+    """An LSTM with a projected state: r = act(h P) is its result, and the state of the next step.
 
-    Cell and projection are kept within ``cell_clip`` and ``proj_clip`` of 0, where these are not 0.
+    Cell and projection are clipped to ``cell_clip`` and ``proj_clip`` around 0, unless these are 0.
     """
 
     type = "lstmp"
@@ -172,7 +172,7 @@ class Lstmp(PackedLstm):
     Cell = result(doc="[rows, hidden], likewise")
     BatchGate = result(doc="[rows, 4 hidden]: the gates after their activation, time step by time step")
     BatchCellPreAct = result(doc="[rows, hidden]: the cells after their activation, likewise")
-    BatchHidden = result(doc="[rows, hidden]: what is projected, likewise")
+    BatchHidden = result(doc="[rows, hidden]: the states before projection, likewise")
     cell_clip = attribute(AttrType.FLOAT, 0.0, low=0.0)
     proj_clip = attribute(AttrType.FLOAT, 0.0, low=0.0)
     proj_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
@@ -234,7 +234,10 @@ class Lstmp(PackedLstm):
 
 
 class LstmUnit(Operator):
-    """One step of an LSTM: with X = i, f, o, g side by side, C = C_prev sigmoid(f + forget_bias) + sigmoid(i) tanh(g), H = sigmoid(o) tanh(C)."""
+    """One step of an LSTM, with X = i, f, o, g side by side.
+
+    C = C_prev sigmoid(f + forget_bias) + sigmoid(i) tanh(g), H = sigmoid(o) tanh(C).
+    """
 
     type = "lstm_unit"
     X = operand(FLOATS, doc="[batch, 4 hidden]")

@@ -29,7 +29,7 @@ RESERVE_DOC = "what the gradient needs; a value of the kernel's own, one byte to
 
 
 class Recurrent(Operator):
-    """The base of both: the attributes, and what must hold of states and weights."""
+    """The base of both: the attributes, and the checks of states and weights."""
 
     abstract = True
     multiplies_steps = True
@@ -37,7 +37,7 @@ class Recurrent(Operator):
     hidden_size = attribute(AttrType.INT, 100, low=1)
     num_layers = attribute(AttrType.INT, 1, low=1, high=4096)
     is_bidirec = attribute(AttrType.BOOLEAN, False, doc="in both directions, whose results stand side by side")
-    dropout_prob = attribute(AttrType.FLOAT, 0.0, low=0.0, high=1.0, doc="in training, of what one layer gives to the next")
+    dropout_prob = attribute(AttrType.FLOAT, 0.0, low=0.0, high=1.0, doc="in training, on the results between layers")
     seed = attribute(AttrType.INT, 0)
     is_test = attribute(AttrType.BOOLEAN, False)
 
@@ -48,7 +48,7 @@ class Recurrent(Operator):
         return self._net().dropout > 0.0 and not self.seed
 
     def _layers(self, Input: Spec, full: bool, cell: bool = True) -> Layers:
-        """For the memory of `Net`, whose form this is."""
+        """Return the layers' form for the memory of `Net`."""
         net, dims, dtype = self._net(), Input.known_dims, Input.dtype or FP32
         form = (net.mode, net.layers, net.directions, net.hidden, net.dropout > 0.0)
         if Input.lod is None:
@@ -56,7 +56,7 @@ class Recurrent(Operator):
         return Layers(*form, dims[1], dims[0], Input.lod.counts[-1], dtype, cell=cell)
 
     def _state_dims(self, features: Size, batch: Size, weights: Sequence[Spec], states: Sequence[tuple[str, Spec]]) -> tuple[Size, Size, Size]:
-        """[units, batch, hidden], when states and weights fit."""
+        """Return [units, batch, hidden], when states and weights fit."""
         net = self._net()
         count, gates = 4 * net.units, GATES[self.mode] * net.hidden
         words = f"WeightList must have {count} tensors: for each unit two weights, then for each two biases"
@@ -97,8 +97,8 @@ def _weights(mode: str, hidden: int, features: int, units: int = 1, directions: 
 class Rnn(Recurrent):
     """``num_layers`` recurrent layers over Input [time, batch, features]: LSTM, GRU, or h = tanh or relu of (W x + b + V h + c).
 
-    Of a sequence with a SequenceLength only so many steps are seen: its last state is that of the last of them, what comes out after it
-    is zero, and the backward direction begins there.
+    A sequence ends after its SequenceLength steps: its last state is the one of its last step, results after it are zero, and the backward direction begins
+    there.
     """
 
     type = "rnn"
@@ -111,7 +111,7 @@ class Rnn(Recurrent):
     DropoutState = result(optional=True, doc="one byte, for other programs")
     State = result(many=True, doc=f"as PreState after the last step: {STATE_DOC}")
     Reserve = result(doc=RESERVE_DOC)
-    input_size = attribute(AttrType.INT, 10, doc="of no meaning: the features of Input are")
+    input_size = attribute(AttrType.INT, 10, doc="ignored: the features of Input count")
 
     def infer_shape(self, Input: Spec, PreState: tuple[Spec, ...], WeightList: tuple[Spec, ...], SequenceLength: Spec | None) -> Any:
         require_rank(3, Input, "Input")
@@ -209,20 +209,20 @@ class Rnn(Recurrent):
 
 
 class SequenceRnn(Recurrent):
-    """`Rnn` over ragged rows: each innermost sequence is one, and no step is computed for one that has ended.
+    """`Rnn` over ragged rows: each innermost sequence is one, and no step is computed after its end.
 
-    The last state of an empty sequence is the one that it begins with.
+    The last state of an empty sequence is its initial one.
     """
 
     type = "sequence_rnn"
     random = True
     Input = operand(FLOATS, doc="ragged rows [rows, features]")
     InitHidden = operand(FLOATS, optional=True, same_type_as="Input", doc=f"before the first step, zeros where absent: {STATE_DOC}")
-    InitCell = operand(FLOATS, optional=True, same_type_as="Input", doc="of LSTM, likewise")
+    InitCell = operand(FLOATS, optional=True, same_type_as="Input", doc="for LSTM, likewise")
     WeightList = operand(FLOATS, many=True, same_type_as="Input", doc=WEIGHTS_DOC)
     Out = result(doc="[rows, directions hidden], of the last layer, with the offsets of Input")
     LastHidden = result(doc=f"after the last step: {STATE_DOC}")
-    LastCell = result(optional=True, doc="of LSTM, likewise")
+    LastCell = result(optional=True, doc="for LSTM, likewise")
     Reserve = result(doc=RESERVE_DOC)
 
     def infer_shape(self, Input: Spec, InitHidden: Spec | None, InitCell: Spec | None, WeightList: tuple[Spec, ...]) -> Any:

@@ -1,1 +1,1 @@
-"""What the rules of operators of several families share: broadcasting, sizes as operands, ragged rows, windows, statistics, known values."""
+"""The common rules of several families of operators: broadcasting, sizes as operands, ragged rows, windows, statistics, known values."""

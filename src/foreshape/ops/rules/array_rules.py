@@ -1,7 +1,7 @@
-"""What shape rules say of arrays: one spec describes all elements, and sizes in which elements differ have names of their own.
+"""The shape rules of arrays: one spec describes all elements, and sizes that differ between elements have names of their own.
 
-The spec of an array has the element type, dims and levels of its elements. A size that is not the same in all of them is a symbol
-called ``each``, as ``outputs.each0``: whoever reads an element gets a size of its own for it.
+The spec of an array has the element type, dims and levels of its elements. A size that is not the same in all of them is a symbol called ``each``, as
+``outputs.each0``: a read element gets a size of its own for it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _EACH = re.compile(rf"\.{EACH}\d*(?:\.|\Z)")
 
 
 def differs(size: Size) -> bool:
-    """Whether a size may be another one in every element."""
+    """Tell whether a size may differ between elements."""
     return not isinstance(size, int) and any(_EACH.search(n) for n in symbols_of(size))
 
 
 def array_of(element: Spec) -> Spec:
-    """The spec of an array that holds what this describes."""
+    """Return the spec of an array of elements of this spec."""
     return Spec(LOD_TENSOR_ARRAY, element.dtype, element.dims, element.lod)
 
 
 def known_array(array: Spec, slot: str) -> tuple[Size, ...]:
-    """The dims of the elements of the array in ``slot``."""
+    """Return the dims of the elements of the array in ``slot``."""
     if array.dims is None:
         raise RuleError(f"nothing is written to {slot} before, so that nothing is known of its elements", {slot: None})
     return array.dims
 
 
 def element_of(array: Spec, slot: str, name: str = "Out") -> Spec:
-    """One element of the array in ``slot``: a size in which elements differ is known when it runs."""
+    """Return one element of the array in ``slot``: a size that differs between elements is known at run time."""
     dims = tuple(own_size(d, f"size{axis}") for axis, d in enumerate(known_array(array, slot)))
     lod: Lod | None = None
     if array.lod is not None:
@@ -46,27 +46,29 @@ def element_of(array: Spec, slot: str, name: str = "Out") -> Spec:
 
 
 def own_size(size: Size, name: str) -> Size:
-    """A size of one element: itself, or of its own where elements differ in it."""
+    """Return a size of one element: itself, or a new one if it differs between elements."""
     return unknown_size(name) if differs(size) else size
 
 
 def one_position(I: Spec) -> None:
-    """``I`` must be one whole number."""
+    """Require one whole number in ``I``."""
     require_equal(product(I.known_dims), 1, "I must be one whole number, a position in an array", I=None)
 
 
 def d_out_slot(given: Any) -> dict[str, Any]:
-    """The slot ``Out@GRAD``, whose name is none in Python, for samples and rules."""
+    """Return a slot ``Out@GRAD``, not a name in Python, for samples and rules."""
     return {"Out@GRAD": given}
 
 
 def sum_of_an_element(self: Any, *specs: Any) -> Size:
-    """The `workspace` of an operator whose last operand is an array, each element of which it adds to another: the sum of one. Where elements
-    differ in a size, no description says how large the largest is, and nothing is counted."""
+    """Return the `workspace` of an operator with an array as its last operand, adding each element to another: the sum of one.
+
+    If a size differs between elements, no description tells the largest, and nothing is counted.
+    """
     dims = specs[-1].dims
     return 0 if dims is None or any(differs(d) for d in dims) else product(dims) * specs[-1].known_dtype.itemsize
 
 
 def no_workspace(self: Any, *specs: Any) -> Size:
-    """The `workspace` of an operator that hands on what it is given, or makes its result alone: proved, where none is stated it is not."""
+    """Return the `workspace` 0 of an operator that passes its operand on, or makes its result alone: without a statement it is not proved."""
     return 0

@@ -1,4 +1,4 @@
-"""PaddlePaddle's broadcasting, once: the dims rule, the view of the smaller operand, and the sum that undoes it."""
+"""PaddlePaddle's broadcasting: the rule of dims, the view of the smaller operand, and the sum as its adjoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 def broadcast_dims(
     x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: tuple[str, str] = ("X", "Y"), ragged: tuple[bool, bool] = (False, False)
 ) -> tuple[Size, ...]:
-    """The dims of an elementwise result.
+    """Return the dims of an elementwise result.
 
-    ``axis == -1`` lines up the last dims, as numpy does; otherwise dim 0 of the operand of lower rank stands at ``axis`` of
-    the other. Where a dim is 1 the other operand's holds; where that is open, it is a guard that they are equal or one of them is 1.
-    ``ragged``: whether dim 0 of an operand is rows of sequences, which stay as many as they are.
+    ``axis == -1`` aligns the last dims, as numpy does; otherwise dim 0 of the operand of lower rank is at ``axis`` of the other. A dim of 1 becomes the other
+    operand's. If this is open, a guard requires equal dims or one of 1. ``ragged``: true for an operand with rows of sequences in dim 0, whose number stays.
     """
     check_axis(len(x), len(y), axis, slots)
     low, high = min(len(x), len(y)), max(len(x), len(y))
@@ -49,14 +48,14 @@ def broadcast_dims(
 
 
 def check_axis(x: int, y: int, axis: int, slots: tuple[str, str] = ("X", "Y")) -> None:
-    """Refuse an axis at which the dims of the operand of lower rank have no room in those of the other."""
+    """Refuse an axis if the dims of the operand of lower rank do not fit into those of the other from there."""
     if axis != -1 and not 0 <= axis <= abs(x - y):
         said = f"axis must be -1 or in [0, {abs(x - y)}], since {slots[0]} has {x} dims and {slots[1]} has {y}; seen {axis}"
         raise RuleError(said, dict.fromkeys(slots))
 
 
 def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod | None:
-    """Whose sequences the rows of an elementwise result are: those of the first ragged operand whose rows stay rows."""
+    """Return the sequences of the rows of an elementwise result: of the first ragged operand with its rows kept as rows."""
     for one in (x, y):
         if one.lod is not None and one.dims and (len(one.dims) == len(dims) or axis == 0) and one.dims[0] == dims[0]:
             return one.lod
@@ -64,14 +63,14 @@ def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod
 
 
 def aligned(y: Tensor, x: Tensor, axis: int) -> Tensor:
-    """``y`` as a view that torch broadcasts against ``x`` as PaddlePaddle means it."""
+    """Return ``y`` as a view for torch's broadcasting against ``x``, by PaddlePaddle's rule."""
     if axis == -1 or y.dim() >= x.dim() or axis == x.dim() - y.dim():
         return y
     return y.reshape((1,) * axis + tuple(y.shape) + (1,) * (x.dim() - axis - y.dim()))
 
 
 def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
-    """``grad`` (of the broadcast result) summed over the axes along which ``of`` was broadcast, in the shape of ``of``."""
+    """Return ``grad`` (of the broadcast result) summed over the broadcast axes of ``of``, in the shape of ``of``."""
     if grad.shape == of.shape:
         return grad
     shape = of.shape
@@ -84,10 +83,10 @@ def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
 
 
 def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
-    """The bytes of a wanted gradient in the broadcast shape, where it is not that of the operand."""
+    """Return the bytes of a wanted gradient in the broadcast shape; 0 if it is the operand's shape."""
     return out.nbytes if wanted and of.dims != out.dims else 0
 
 
 def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
-    """``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
+    """Return ``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
     return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)

@@ -1,4 +1,4 @@
-"""What a gradient op is given must have the dims that the forward op made: many backward kernels read memory by them, unchecked."""
+"""Checks of the dims of a gradient op's operands against the forward op's: many backward kernels read memory by them, unchecked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from foreshape.spec import Spec
 
 
 def check_made(**pairs: tuple[Spec | None, Spec]) -> None:
-    """For each slot: the spec that is seen (None where absent) must have the dims of what the forward rule gives, and a gradient its element type.
+    """Require for each slot the dims of the forward rule's result in the seen spec (None if absent), and for a gradient its element type.
 
     The slot of a gradient ``Y@GRAD`` is written ``Y_GRAD``, since it is a keyword here.
     """

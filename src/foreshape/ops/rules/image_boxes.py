@@ -1,4 +1,4 @@
-"""What rules of operators over boxes share: boxes of four numbers, and rows that are divided among images."""
+"""The common rules of operators over boxes: boxes of four numbers, and rows divided among images."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def require_boxes(spec: Spec, slot: str, rank: int) -> None:
-    """The tensor in ``slot`` must be boxes ``[..., 4]`` of so many dims."""
+    """Require boxes ``[..., 4]`` of ``rank`` dims in ``slot``."""
     require_rank(rank, spec, slot)
     require_equal(spec.known_dims[-1], 4, f"{slot} must be boxes of 4 numbers, not {spec.known_dims[-1]}", **{slot: rank - 1})
 
 
 def images_of(numbers: Tensor, rows: int, slot: str) -> Offsets:
-    """The rows of each image, from how many they are.
+    """Return the rows of each image, from their numbers.
 
     Raises:
-        ExecutionError: a number is below 0, or they are not the rows.
+        ExecutionError: a number is below 0, or they do not sum to the rows.
     """
     of = Offsets.of_lengths(numbers.reshape(-1).long())
     if not divide(of.lengths, rows):

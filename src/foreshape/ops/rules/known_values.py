@@ -1,4 +1,4 @@
-"""Known values of small integer tensors: the arithmetic that a rule does on them while a network is described."""
+"""Known values of small integer tensors: the arithmetic of rules on them while a network is described."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _UNDEFINED: Final = 1.77113e27
 
 
 def fits(of: DType, number: int) -> bool:
-    """Whether an integer type holds ``number``."""
+    """Tell whether an integer type holds ``number``."""
     bits = 8 * of.itemsize
     return 0 <= number < 2**bits if of in _UNSIGNED else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
 
 
 def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
-    """``out`` with these values, unless they do not belong to it: another count, a number that its type does not hold.
+    """Return ``out`` with these values, unless they do not fit it: another count, or a number out of range of its type.
 
-    Sizes with symbols are only carried in the types that indices have.
+    Sizes with symbols are only carried in the types of indices.
     """
     of = out.dtype
     if values is None or of is None or not of.is_integer:
@@ -34,24 +34,26 @@ def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
 
 
 def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
-    """Whether these numbers stand for a variable that nobody has set, in programs that PaddlePaddle makes of Python code: 1.77113e27, as fp32 or
-    fp64 has it, by itself."""
+    """Tell whether these numbers mark an unset variable, in programs that PaddlePaddle makes of Python code.
+
+    The mark is 1.77113e27 alone, as fp32 or fp64 has it.
+    """
     number = numbers[0] if numbers and out.dims == (1,) and out.dtype is not None and out.dtype.is_floating else 0
     return isinstance(number, (int, float)) and abs(number - _UNDEFINED) < 1e-6 * _UNDEFINED
 
 
 def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:
-    """``function`` of each known value; None where they are not known, or it has no answer."""
+    """Return ``function`` of each known value; None if they are unknown, or it has no answer."""
     if of.value is None:
         return None
     try:
         return [function(v) for v in of.value]
-    except ShapeError:  # past what sizes can be, which wraps at run time
+    except ShapeError:  # past the range of sizes, which wraps at run time
         return None
 
 
 def combined(x: Spec, y: Spec, function: _Binary) -> list[Size] | None:
-    """``function`` of the known values of two tensors, of which one may be a single number."""
+    """Return ``function`` of the known values of two tensors; one may be a single number."""
     a, b = x.value, y.value
     if a is None or b is None:
         return None
@@ -70,7 +72,7 @@ def combined(x: Spec, y: Spec, function: _Binary) -> list[Size] | None:
 
 
 def truncated(a: Size, b: Size) -> Size:
-    """``a / b`` rounded towards zero. Raises `ShapeError` where the signs, which decide, are not known."""
+    """Return ``a / b`` rounded towards zero. Raises `ShapeError` if the signs are not known, since they decide."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) if (a < 0) == (b < 0) else -(abs(a) // abs(b))
     low_a, low_b = bounds(a)[0], bounds(b)[0]

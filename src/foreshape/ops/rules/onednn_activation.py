@@ -1,4 +1,4 @@
-"""Activations as oneDNN appends them to a product: by a name, and two numbers that mean something else to each."""
+"""oneDNN's activations after a product: by a name, and two numbers with another meaning in each."""
 
 from __future__ import annotations
 

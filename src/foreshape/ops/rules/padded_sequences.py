@@ -1,6 +1,6 @@
-"""Sequences in padded form, ``[sequences, width, ...]`` with a tensor of lengths, brought into the packed form of ragged ones.
+"""Sequences in padded form, ``[sequences, width, ...]`` with a tensor of lengths, and their packed form as ragged rows.
 
-Operators that take both forms compute on packed rows; these functions say which elements of the padded tensor are rows.
+Operators with both forms compute on packed rows; these functions tell the rows in the padded tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_lengths(lengths: Spec, slot: str, padded: Spec, padded_slot: str, axis: int = 0) -> None:
-    """``lengths`` must be ``[sequences]`` or ``[sequences, 1]``, one for each sequence along ``axis`` of the padded tensor."""
+    """Require ``[sequences]`` or ``[sequences, 1]`` lengths, one for each sequence along ``axis`` of the padded tensor."""
     dims = lengths.known_dims
     require(len(dims) in (1, 2), f"{slot} must be [sequences] or [sequences, 1], not of {len(dims)} dims", **{slot: None})
     sides: dict[str, int | None] = {slot: 0, padded_slot: axis}
@@ -28,7 +28,7 @@ def check_lengths(lengths: Spec, slot: str, padded: Spec, padded_slot: str, axis
 
 
 def offsets_of(lengths: Tensor, width: int, slot: str) -> Offsets:
-    """The offsets of sequences with these lengths.
+    """Return the offsets of sequences with these lengths.
 
     Raises:
         ExecutionError: a length is not in [0, width].
@@ -42,27 +42,27 @@ def offsets_of(lengths: Tensor, width: int, slot: str) -> Offsets:
 
 
 def places(offsets: Offsets, width: int) -> Tensor:
-    """Where in ``[sequences * width]`` each packed row stands: int64 ``[rows]``."""
+    """Return the place of each packed row in ``[sequences * width]``: int64 ``[rows]``."""
     return offsets.kept(("places", width), lambda: offsets.segments * width + offsets.positions)
 
 
 def unpadded(x: Tensor, offsets: Offsets) -> Tensor:
-    """The packed rows ``[rows, *row]`` of ``[sequences, width, *row]``."""
+    """Return the packed rows ``[rows, *row]`` of ``[sequences, width, *row]``."""
     return x.flatten(0, 1).index_select(0, places(offsets, x.shape[1]))
 
 
 def padded(rows: Tensor, offsets: Offsets, width: int, fill: float = 0) -> Tensor:
-    """Packed rows as ``[sequences, width, *row]``, ``fill`` after the end of each sequence."""
+    """Return packed rows as ``[sequences, width, *row]``, ``fill`` after the end of each sequence."""
     out = torch.full((offsets.count * width, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
     out.index_copy_(0, places(offsets, width), rows)
     return out.view(offsets.count, width, *rows.shape[1:])
 
 
 def check_numbers(numbers: Tensor, below: int, what: str) -> None:
-    """Refuse where ``what`` is not in [0, below).
+    """Refuse numbers outside of [0, below); the error calls them ``what``.
 
     Raises:
-        ExecutionError: with what was seen.
+        ExecutionError: with the numbers seen.
     """
     if numbers.numel():
         low, high = (int(x) for x in numbers.aminmax())
@@ -71,9 +71,9 @@ def check_numbers(numbers: Tensor, below: int, what: str) -> None:
 
 
 def divide(numbers: Tensor, rows: int) -> bool:
-    """Whether numbers of rows are those of parts of ``rows`` in all: none below 0, and ``rows`` together.
+    """Tell whether the numbers of rows of parts sum to ``rows``, with none below 0.
 
-    None may be above either: a sum that passes 64 bits begins again, and may come to anything.
+    None may be above ``rows`` either: a sum past 64 bits wraps, and may come to anything.
     """
     if not numbers.numel():
         return not rows
@@ -82,7 +82,7 @@ def divide(numbers: Tensor, rows: int) -> bool:
 
 
 def same_offsets(a: Offsets, b: Offsets, words: str) -> None:
-    """Refuse where two ragged operands are not divided alike (which the description proves where they share their offsets).
+    """Refuse two ragged operands with different offsets (shared offsets are proved by the description).
 
     Raises:
         ExecutionError: the innermost offsets differ.

@@ -1,4 +1,4 @@
-"""What normalizations share: the type of means and variances, and numbers for each channel."""
+"""The common rules of normalizations: the type of means and variances, and numbers for each channel."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from foreshape.spec import BF16, FP16, FP32, DType, Spec
 
 
 def statistics_type(x: Spec) -> DType:
-    """The element type of means and variances: fp32 for half precision, otherwise that of the values."""
+    """Return the element type of means and variances: fp32 for half precision, otherwise the values' type."""
     return FP32 if x.dtype in (FP16, BF16) else x.known_dtype
 
 
 def check_statistics_type(x: Spec, slot: str, spec: Spec) -> None:
-    """A tensor beside the values must have the element type of statistics (or, of half precision, that of the values)."""
+    """Require the element type of statistics (or, for half precision, the values' type) from a tensor beside the values."""
     if spec.dtype is not statistics_type(x) and spec.dtype is not x.dtype:
         fail(f"{slot} must be {statistics_type(x).name}, since X is {x.known_dtype.name}", TypeMismatchError, X=None, **{slot: None})
 
 
 def check_per_channel(x: Spec, channels: Size, axis: int, **given: Spec | None) -> None:
-    """Each given tensor must have one number per channel, in the element type of statistics (half precision also its own)."""
+    """Require one number per channel of each given tensor, in the element type of statistics (half precision also its own)."""
     for slot, spec in given.items():
         if spec is None:
             continue
@@ -30,7 +30,7 @@ def check_per_channel(x: Spec, channels: Size, axis: int, **given: Spec | None) 
 
 
 def channels_of(x: Spec, last: bool, low: int = 2, high: int = 5) -> tuple[Size, int]:
-    """The number of channels, of which there must be one at least, and their axis."""
+    """Return the number of channels, at least one, and their axis."""
     require(low <= x.rank <= high, f"X must have {low} to {high} dims, not {x.rank}", X=None)
     axis = x.rank - 1 if last else 1
     require_at_most(1, x.known_dims[axis], "X must have at least one channel", X=axis)

@@ -1,4 +1,4 @@
-"""Windows that slide over images, once: paddings, how many windows there are, and which axis holds the channels."""
+"""Sliding windows over images: paddings, the number of windows, and the axis of the channels."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Pad: TypeAlias = "tuple[Size, Size]"
-"""What is put before and after an axis."""
+"""The padding before and after an axis."""
 ALGORITHMS = ("EXPLICIT", "SAME", "VALID")
 IMAGE_FORMATS = ("NCHW", "NHWC", "AnyLayout")
 VOLUME_FORMATS = ("NCDHW", "NDHWC", "AnyLayout")
 
 
 def is_channels_last(data_format: str) -> bool:
-    """Whether the channels are the last dim. AnyLayout, of old programs, says that they are not."""
+    """Tell whether the channels are the last dim. AnyLayout, of old programs, means they are not."""
     return data_format.endswith("C")
 
 
 def channels_first(x: Tensor, last: bool) -> Tensor:
-    """``x`` as a view with its channels at axis 1."""
+    """Return ``x`` as a view with its channels at axis 1."""
     return x.movedim(-1, 1) if last else x
 
 
 def channels_first_dims(spec: Spec, last: bool) -> tuple[Size, ...]:
-    """The dims of an image with the channels at axis 1."""
+    """Return the dims of an image with the channels at axis 1."""
     dims = spec.known_dims
     return (dims[0], dims[-1], *dims[1:-1]) if last else dims
 
 
 def channels_back(x: Tensor, last: bool) -> Tensor:
-    """The inverse of `channels_first`, in a row where ``last``: so most kernels lay out what they make of channels that come last."""
+    """Return the inverse of `channels_first`, contiguous if ``last``: most kernels make channels-last results so."""
     return x.movedim(1, -1).contiguous() if last else x
 
 
 def image_of(spec: Spec, rank: int, last: bool, slot: str) -> tuple[Size, Size, tuple[Size, ...]]:
-    """Batch, channels and image sizes of a tensor of ``rank`` dims, none of the last two empty."""
+    """Return batch, channels and image sizes of a tensor of ``rank`` dims, none of the last two empty."""
     dims = spec.known_dims
     require(len(dims) == rank, f"{slot} must have {rank} dims, not {len(dims)}", **{slot: None})
     channels, image = (dims[-1], dims[1:-1]) if last else (dims[1], dims[2:])
@@ -52,27 +52,27 @@ def image_of(spec: Spec, rank: int, last: bool, slot: str) -> tuple[Size, Size, 
 
 
 def with_image(spec: Spec, channels: Size, image: Sequence[Size], last: bool) -> Spec:
-    """``spec`` with other channels and image sizes."""
+    """Return ``spec`` with other channels and image sizes."""
     batch = spec.known_dims[0]
     return spec.with_dims((batch, *image, channels) if last else (batch, channels, *image))
 
 
 def check_count(values: Sequence[Size | None], count: int, name: str) -> None:
-    """The attribute ``name`` must have one number per image axis."""
+    """Require one number per image axis in the attribute ``name``."""
     require(len(values) == count, f"{name} must have {count} numbers; seen {list(values)}")
 
 
 def check_paddings(values: Sequence[int], count: int) -> None:
-    """The attribute ``paddings`` has one number per image axis, or two: before and after."""
+    """Require one number per image axis in the attribute ``paddings``, or two: before and after."""
     if len(values) not in (count, 2 * count):
         fail(f"paddings must have {count} numbers, or {2 * count} (before and after each axis); seen {list(values)}")
 
 
 def pads_of(paddings: Sequence[int], algorithm: str, image: Sequence[Size], kernel: Sequence[Size], strides: Sequence[int]) -> tuple[Pad, ...]:
-    """What is put before and after each axis.
+    """Return the padding before and after each axis.
 
-    SAME pads so that there are ceil(size / stride) windows, ``max((that - 1) * stride + kernel - size, 0)`` in all, the odd
-    one at the end, as PaddlePaddle does; VALID pads nothing.
+    SAME pads for n = ceil(size / stride) windows: ``max((n - 1) * stride + kernel - size, 0)`` in all, the odd one at the end, as PaddlePaddle does; VALID pads
+    nothing.
     """
     if algorithm == "SAME":
         out: list[Pad] = []
@@ -88,10 +88,10 @@ def pads_of(paddings: Sequence[int], algorithm: str, image: Sequence[Size], kern
 
 
 def count_windows(size: Size, span: Size, pad: Pad, stride: int, what: str, ceil: bool = False, **sides: int | None) -> Size:
-    """How many windows of ``span`` elements fit into a padded axis; ``ceil`` counts one that only begins inside.
+    """Return the number of windows of ``span`` elements in a padded axis; ``ceil`` counts one with only its beginning inside.
 
-    At least one must: ``what`` names the window in the error. With ``ceil`` this is PaddlePaddle's count, which has a last
-    window that begins behind the elements where the stride is larger than the window.
+    At least one must fit: ``what`` names the window in the error. With ``ceil`` this is PaddlePaddle's count: its last window begins behind the elements if the
+    stride is larger than the window.
     """
     padded = size + pad[0] + pad[1]
     slack = stride - 1 if ceil else 0

@@ -1,4 +1,4 @@
-"""Lookups whose rows are summed, or go through an LSTM, at once, as programs that were rewritten for a CPU have them."""
+"""Lookups with their rows summed, or passed through an LSTM, as in programs rewritten for a CPU."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ FLOATS = (FP32, FP64)
 
 
 def check_ids(ids: Tensor, rows: int, what: str) -> None:
-    """Its kernels read a table by these numbers."""
+    """Refuse ids out of range: the kernels read a table by them."""
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= rows):
         raise ExecutionError(f"{what}: Ids must be in 0..{rows - 1}; seen {int(ids.min())}..{int(ids.max())}")
 
 
 class FusedEmbeddingSeqPool(Operator):
-    """Out = of each innermost sequence of Ids the sum of the rows of W that it names, but those of ``padding_idx``; zeros of an empty one."""
+    """Out = for each innermost sequence of Ids the sum of its rows of W, without ``padding_idx``; zeros for an empty sequence."""
 
     type = "fused_embedding_seq_pool"
     W = operand(FLOATS, doc="[rows, width], the table")
     Ids = operand(INDEX, doc="ragged row numbers [numbers, 1]")
     Out = result(doc="[sequences, width]")
     combiner = attribute(AttrType.STRING, "sum", choices=("sum",))
-    padding_idx = attribute(AttrType.LONG, -1, low=-1, doc="a row number that counts as zeros; -1: none")
+    padding_idx = attribute(AttrType.LONG, -1, low=-1, doc="a row number counted as zeros; -1: none")
     is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient is sparse rows, not a whole table")
-    grad_inplace = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+    grad_inplace = attribute(AttrType.BOOLEAN, False, doc="ignored")
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         require_rank(2, W, "W")

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class LodReset(Operator):
-    """Out = X, its rows grouped as those of a ragged Y, or by the offsets in a dense Y, or by the offsets ``target_lod``; in that order.
+    """Out = X, its rows grouped as in a ragged Y, or by the offsets in a dense Y, or by the offsets ``target_lod``; in this order.
 
-    Offsets rise from 0 to the number of rows. With ``append`` they become the innermost level below the levels of X, whose sequences
-    are then made of sequences instead of rows: so there must be as many of them as rows. A ragged Y is never appended.
+    Offsets rise from 0 to the number of rows. With ``append`` they become the innermost level below the levels of X: its sequences then count sequences instead
+    of rows, and there must be as many as rows. A ragged Y is never appended.
     """
 
     type = "lod_reset"

@@ -1,4 +1,4 @@
-"""Rows of sequences with those that follow them, and with where they stand."""
+"""Operators on rows of sequences with their following rows, and with their positions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class RowConv(Operator):
-    """Out[t] = the sum over w of X[t + w] * Filter[w], each column by itself; what would lie behind the end of a sequence counts as 0.
+    """Out[t] = the sum over w of X[t + w] * Filter[w], for each column; rows behind the end of a sequence count as 0.
 
     Formula: Amodei et al., "Deep Speech 2", ICML 2016.
     """
 
     type = "row_conv"
     X = operand(FLOATING, doc="ragged [rows, width]; or [sequences, steps, width]")
-    Filter = operand(FLOATING, same_type_as="X", doc="[a row and those after it, width]")
+    Filter = operand(FLOATING, same_type_as="X", doc="[a row and the following ones, width]")
     Out = result(doc="as X")
 
     def infer_shape(self, X: Spec, Filter: Spec) -> Spec:
@@ -62,12 +62,12 @@ class RowConv(Operator):
 
     @staticmethod
     def _before(x: Tensor, w: int) -> Tensor:
-        """The rows that have one w further."""
+        """Return the rows with another one w further."""
         return x[..., : x.shape[-2] - w, :]
 
     @staticmethod
     def _after(x: Tensor, w: int, of: Offsets | None) -> Tensor:
-        """The rows w further, with zeros where these are of another sequence."""
+        """Return the rows w further, with zeros where they belong to another sequence."""
         moved = x[..., w:, :]
         if of is None or not w:
             return moved
@@ -102,9 +102,9 @@ class RowConv(Operator):
 
 
 class AddPositionEncoding(Operator):
-    """Out = alpha * X + beta * what tells the position: in the first half of the columns sin(t / r), in the second cos(t / r).
+    """Out = alpha * X + beta * the code of the position: sin(t / r) in the first half of the columns, cos(t / r) in the second.
 
-    t is the row in its sequence, and r = 10000^(k / (half - 1)) in column k of a half; 10000 where a half is one column.
+    t is the row in its sequence, and r = 10000^(k / (half - 1)) in column k of a half; 10000 if a half is one column.
     """
 
     type = "add_position_encoding"

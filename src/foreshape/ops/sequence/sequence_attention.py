@@ -38,12 +38,14 @@ if TYPE_CHECKING:
 
 
 _PIECES, _LEAST = 16, 1 << 13
-"""Sequences are taken together up to this part of all elements, or to so many elements where that is more: copies and temporary results are
-no larger then, wherever sequences end."""
+"""The largest piece of sequences taken together: this part of all elements, or at least so many elements.
+
+So copies and temporary results are small, wherever sequences end.
+"""
 
 
 class _Rows(NamedTuple):
-    """The rows of some sequences: of so many from ``begin``, or those that ``picked`` names, where they do not lie one after the other."""
+    """The rows of some sequences: ``height`` rows from ``begin``, or the ``picked`` ones, if not contiguous."""
 
     begin: int
     height: int
@@ -60,14 +62,14 @@ class _Piece(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The pieces, without those in which Q or K has no rows; ``rest``: whether there are such, so that rows stay zeros."""
+    """The pieces, without sequences without rows in Q or K; ``rest``: there are some, so their rows stay zeros."""
 
     pieces: list[_Piece]
     rest: bool
 
 
 def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
-    """Sequences of equal lengths together, so that a dense kernel takes many at once and no row is padded."""
+    """Return the plan: sequences of equal lengths together, so a dense kernel takes many at once and no row is padded."""
     return q.kept(("attention", None if k is q else k, width, heads), lambda: _make_plan(q, k, width, heads))
 
 
@@ -108,13 +110,13 @@ def _of(X: Tensor, rows: _Rows) -> Tensor:
 
 
 def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
-    """``[rows, width]`` of a piece as ``[sequences, heads, length, width / heads]``, so many heads at once, without a copy."""
+    """Return ``[rows, width]`` of a piece as ``[sequences, heads, length, width / heads]``, some heads at a time, without a copy."""
     whole: Any = X.view(piece.sequences, X.shape[0] // piece.sequences, heads, -1).transpose(1, 2)
     return (whole,) if piece.heads == heads else whole.split(piece.heads, 1)
 
 
 def _put(into: Tensor, rows: _Rows, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
-    """Write ``[sequences, heads, length, width / heads]`` of a piece, of which the first is head ``first``, into the rows that it is of."""
+    """Write ``[sequences, heads, length, width / heads]`` of a piece into its rows, from head ``first`` on."""
     by_row, end = made.transpose(1, 2), rows.begin + rows.height
     if rows.picked is not None:
         into.index_copy_(0, rows.picked, by_row.reshape(rows.height, -1))
@@ -126,18 +128,18 @@ def _put(into: Tensor, rows: _Rows, piece: _Piece, heads: int, first: int, made:
 
 
 def _new(X: Tensor, columns: int, dtype: Any, plan: _Plan, at: Offsets) -> Tensor:
-    """Memory for what the pieces give for each row of ``X``; zeros where they leave some out."""
+    """Return memory for the pieces' results for each row of ``X``; zeros if they leave some out."""
     make = torch.zeros if plan.rest or at.rows < X.shape[0] else torch.empty
     return make(X.shape[0], columns, dtype=dtype, device=X.device)
 
 
 def _straight(X: Tensor) -> Tensor:
-    """A copy where the elements of a row do not lie side by side."""
+    """Return a copy if the elements of a row are not contiguous."""
     return X if X.stride(-1) == 1 else X.contiguous()
 
 
 def _rows_at_once(Q: Spec) -> Size:
-    """How many rows of the scores a thread makes at once: the longer a sequence of Q, the more."""
+    """Return the number of rows of scores a thread makes at once: the longer a sequence of Q, the more."""
     rows = Q.known_dims[0]
     return minimum(rows, 32 + 32 * reaches(rows, 192) + 192 * reaches(rows, 768))
 
@@ -210,7 +212,7 @@ class SequenceAttention(Operator):
         return maximum(4 * pieces, one) * item + buffer * maximum(item, 4) + sums + tables + copies(strided, Q=Q, K=K, V=V)
 
     def _sizes(self, Q: Spec, K: Spec) -> tuple[Size, Size, Size]:
-        """The elements of several sequences at most, and of one with the heads that are taken at once; bytes of tables."""
+        """Return the elements of several sequences at most, and of one with the heads taken at once; and the bytes of tables."""
         rows, keys = Q.known_dims[0], K.known_dims[0]
         count = Q.lod.counts[-1] if Q.lod is not None else rows
         every = maximum(rows, keys) * Q.known_dims[1]

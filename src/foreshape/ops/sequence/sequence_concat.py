@@ -23,10 +23,10 @@ def _total(sizes: Sequence[Size]) -> Size:
 
 
 class SequenceConcat(Operator):
-    """Out = outermost sequence ``i`` of the first X, followed by that of the second, and so on, for each ``i``.
+    """Out = for each ``i`` the outermost sequences ``i`` of all X, one after the other.
 
-    Of one level these are rows after rows; of more, a joined sequence has the sequences of the next level of all inputs. (That
-    is how PaddlePaddle documents more levels; its kernel takes one.)
+    With one level these are rows after rows; with more, a joined sequence has the sequences of the next level of all inputs. (So PaddlePaddle documents more
+    levels; its kernel takes one.)
     """
 
     type = "sequence_concat"
@@ -95,7 +95,7 @@ class SequenceConcat(Operator):
 
 
 def _joined(parts: Sequence[Offsets]) -> tuple[Tensor, Offsets]:
-    """For each row of the result the row of all inputs end to end that it is, and the offsets of the result."""
+    """Return for each row of the result its row in all inputs end to end, and the offsets of the result."""
 
     def make() -> tuple[Tensor, Offsets]:
         levels = len(parts[0].levels)
@@ -116,7 +116,7 @@ def _joined(parts: Sequence[Offsets]) -> tuple[Tensor, Offsets]:
 
 
 def _interleaved(bounds: Sequence[Tensor]) -> Tensor:
-    """Where the parts of all inputs, put end to end, go when they are taken sequence by sequence. ``bounds``: of each input."""
+    """Return the new order of the parts of all inputs, put end to end, by sequence. ``bounds``: one for each input."""
     begins: list[Tensor] = []
     before = 0
     for b in bounds:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_CONTEXT = 1 << 20
-"""The longest context, and the farthest that it begins from a row."""
+"""The longest context, and its farthest beginning from a row."""
 
 
 def _infer_gradient(self: SequenceConv, X: Spec, PaddingData: Spec | None, Filter: Spec, d_out: Spec) -> tuple[Spec, Spec | None, Spec]:
@@ -44,8 +44,8 @@ def _infer_gradient(self: SequenceConv, X: Spec, PaddingData: Spec | None, Filte
 class SequenceConv(Operator):
     """Out[p] = (X[p + contextStart], ..., X[p + contextStart + contextLength - 1]) Filter, of rows of one innermost sequence.
 
-    Where that leaves the sequence there are zeros or, with paddingTrainable, rows of PaddingData: its first
-    max(0, -contextStart) stand before the first row of every sequence, the others after the last.
+    Outside of the sequence there are zeros or, with paddingTrainable, rows of PaddingData: its first max(0, -contextStart) stand before the first row of every
+    sequence, the others after the last.
     """
 
     type = "sequence_conv"
@@ -53,13 +53,13 @@ class SequenceConv(Operator):
     PaddingData = operand(FLOATING, optional=True, same_type_as="X", doc="[rows before + rows after, width]")
     Filter = operand(FLOATING, same_type_as="X", doc="[contextLength * width, out]")
     Out = result(doc="[rows, out], with the offsets of X")
-    paddingTrainable = attribute(AttrType.BOOLEAN, False, doc="what stands outside of a sequence is PaddingData")
-    contextLength = attribute(AttrType.INT, low=1, high=MAX_CONTEXT, doc="how many rows are multiplied together")
-    contextStart = attribute(AttrType.INT, 0, low=-MAX_CONTEXT, high=MAX_CONTEXT, doc="where they begin, from the row itself")
+    paddingTrainable = attribute(AttrType.BOOLEAN, False, doc="the rows outside of a sequence are PaddingData")
+    contextLength = attribute(AttrType.INT, low=1, high=MAX_CONTEXT, doc="the number of rows multiplied together")
+    contextStart = attribute(AttrType.INT, 0, low=-MAX_CONTEXT, high=MAX_CONTEXT, doc="the first of these rows, from the row itself")
     contextStride = attribute(AttrType.INT, 1, choices=(1,), doc="1")
 
     def _outside(self) -> tuple[int, int]:
-        """The rows of PaddingData before and after."""
+        """Return the rows of PaddingData before and after."""
         return max(0, -self.contextStart), max(0, self.contextStart + self.contextLength - 1)
 
     def infer_shape(self, X: Spec, PaddingData: Spec | None, Filter: Spec) -> Spec:
@@ -82,8 +82,10 @@ class SequenceConv(Operator):
         return X.known_dims[0] * Filter.elements
 
     def _context(self, X: Tensor, PaddingData: Tensor | None, where: Offsets) -> tuple[Tensor, Tensor, int]:
-        """Each row with its context, ``[rows, contextLength * width]``; for each part of that the row of X that it is, or past
-        them the row of what stands outside; and how many rows are outside."""
+        """Return each row with its context, ``[rows, contextLength * width]``, the row numbers of its parts, and the number of rows outside.
+
+        A part outside of a sequence has the number of its padding row, after the rows of X.
+        """
         start, length = self.contextStart, self.contextLength
         before, after = self._outside()
         trained = self.paddingTrainable and before + after > 0
@@ -104,7 +106,7 @@ class SequenceConv(Operator):
         return around.view(X.shape[0], length * X.shape[1]), index, outside.shape[0]
 
     def _gathered(self, X: Spec, PaddingData: Spec | None, made: Size) -> Size:
-        """The bytes of each row with its context; X with what stands outside is there before the results of ``made`` numbers a row are."""
+        """Return the bytes of each row with its context. X with its padding rows is there before the results of ``made`` numbers a row."""
         width = X.known_dims[1]
         before = 0 if isinstance(made, int) and isinstance(width, int) and made >= width else X.nbytes
         outside = width * X.known_dtype.itemsize + (0 if PaddingData is None else PaddingData.nbytes)
@@ -136,7 +138,7 @@ class SequenceConv(Operator):
         count = X.shape[0]
         if PaddingData is None or not self.paddingTrainable or not len(PaddingData):
             d_padding = torch.zeros_like(PaddingData) if PaddingData is not None else None
-            return aten.embedding_dense_backward(d_around, index, count, count, False), d_padding, d_filter  # of what is outside nothing
+            return aten.embedding_dense_backward(d_around, index, count, count, False), d_padding, d_filter  # nothing for rows outside
         d_rows = X.new_zeros((count + outside, X.shape[1])).index_add_(0, index, d_around)
         del d_around
         return d_rows[:count].clone(), d_rows[count:].clone(), d_filter

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _level(where: Offsets, level: int) -> Offsets:
-    """One level alone: its sequences counted in sequences of the next level, or in rows."""
+    """Return one level alone: its sequences counted in sequences of the next level, or in rows."""
     if len(where.levels) == 1:
         return where
     return where.kept(("alone", level), lambda: Offsets([where.levels[level]]))
@@ -78,7 +78,7 @@ class SequenceExpand(Operator):
         return level
 
     def _repeated(self, X: Offsets, Y: Offsets) -> tuple[Tensor, Offsets]:
-        """For each row of Out the row of X that it is, and the offsets of Out."""
+        """Return for each row of Out its row of X, and the offsets of Out."""
         level = self._at(len(Y.levels))
 
         def make() -> tuple[Tensor, Offsets]:
@@ -140,7 +140,7 @@ class SequenceExpandAs(Operator):
     """Out = row ``i`` of X once for each row of the innermost sequence ``i`` of Y."""
 
     type = "sequence_expand_as"
-    X = operand(ANY, doc="one row for each sequence; where it is ragged, that is not looked at")
+    X = operand(ANY, doc="one row for each sequence; raggedness is ignored")
     Y = operand(ANY, doc="ragged; its numbers are not read")
     Out = result(doc="[rows of Y, *row of X], with the offsets of Y")
 

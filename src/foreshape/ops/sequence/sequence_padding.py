@@ -1,4 +1,4 @@
-"""Between ragged rows and dense tensors: sequence_pad, sequence_unpad, and sequence_mask, which tells where the rows are."""
+"""Conversions between ragged rows and dense tensors: sequence_pad, sequence_unpad, and sequence_mask, the mask of the rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SequencePad(Operator):
     PadValue = operand(ANY, same_type_as="X", doc="one number, or one row of X")
     Out = result(doc="[sequences, padded_length, *row]")
     Length = result(doc="int64 [sequences]")
-    padded_length = attribute(AttrType.INT, -1, doc="at least the length of every sequence; -1: that of the longest")
+    padded_length = attribute(AttrType.INT, -1, doc="at least the length of every sequence; -1: the length of the longest")
 
     def infer_shape(self, X: Spec, PadValue: Spec) -> tuple[Spec, Spec]:
         lod = ragged(X, "X")
@@ -62,7 +62,7 @@ class SequencePad(Operator):
         require(self.padded_length == -1 or self.padded_length > 0, f"padded_length must be at least 1, or -1; seen {self.padded_length}")
         row, pad = X.known_dims[1:], PadValue.known_dims
         words = "PadValue must be one number or one row of X"
-        if len(pad) == 1:  # either of the two, which may be open until the run
+        if len(pad) == 1:  # either of the two, perhaps open until the run
             require_equal((pad[0] - 1) * (pad[0] - row[0]) if len(row) == 1 else pad[0] - 1, 0, words, PadValue=0, X=1)
         elif pad:
             require(len(pad) == len(row), words, PadValue=None, X=None)
@@ -119,7 +119,7 @@ class SequencePad(Operator):
 class SequenceUnpad(Operator):
     """Out = the first Length[i] rows of each X[i], one after the other, as ragged rows.
 
-    Where X is itself ragged, its entries being sequences that are grouped, the groups become the outer levels of Out.
+    If X is ragged, its entries are grouped sequences, and the groups become the outer levels of Out.
     """
 
     type = "sequence_unpad"

@@ -55,15 +55,14 @@ def _is_test() -> Any:
 
 
 def _pad_value() -> Any:
-    return attribute(AttrType.FLOAT, 0.0, doc="what an empty sequence gives")
+    return attribute(AttrType.FLOAT, 0.0, doc="the result of an empty sequence")
 
 
 class SequencePool(Operator):
-    """Out = of each innermost sequence of X the sum, average, first, last, largest or smallest row, elementwise.
+    """Out = for each innermost sequence of X the sum, average, first, last, largest or smallest row, elementwise.
 
-    MaxIndex = for MAX and MIN, the number of the row of X that each element of Out is from (the first of equal ones), and -1 for
-    those of an empty sequence; for other types a zero. It is described with the element type of X, as PaddlePaddle's
-    programs do, though PaddlePaddle's kernel writes int32: the numbers are whole.
+    MaxIndex = for MAX and MIN, the row number in X of each element of Out (the first of equal ones), and -1 for an empty sequence; for other types a zero. It
+    has the element type of X in its description, as in PaddlePaddle's programs, though PaddlePaddle's kernel writes int32: the numbers are whole.
     """
 
     type = "sequence_pool"
@@ -82,7 +81,7 @@ class SequencePool(Operator):
     def workspace(self, X: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         if self.pooltype not in _EXTREMES:
             count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
-            made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows that are there before they are put in place
+            made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows before they are put in place
             return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
         own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
         return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
@@ -125,7 +124,7 @@ class SequencePool(Operator):
             if X.shape[0] > _EXACT and number is torch.float32:
                 raise ExecutionError(f"{self.pooltype} keeps the numbers of rows as fp32, which holds up to {_EXACT}; seen {X.shape[0]} rows")
             pooled = out.index_select(0, where.segments)
-            # one where a row is not the extreme, made far away; the least number that is left is the first row that is (a NaN is every row)
+            # 1 in rows other than the extreme, times a large number; the least number left is the first row of the extreme (every row for NaN)
             less = torch.lt if reduce == "amax" else torch.gt
             numbers = less(flat, pooled, out=torch.empty_like(flat, dtype=number)).mul_(_FAR)
             numbers.add_(torch.arange(X.shape[0], dtype=number, device=X.device).unsqueeze(1))
@@ -177,7 +176,7 @@ def _number(X: Tensor) -> Any:
 
 
 def _weights(where: Offsets, pooltype: str, like: Tensor) -> Tensor:
-    """What the sum of each sequence is multiplied by, ``[count, 1, ...]``."""
+    """Return the factors of the sums of the sequences, ``[count, 1, ...]``."""
 
     def make() -> Tensor:
         lengths = where.lengths.clamp(min=1).to(torch.float64)
@@ -195,7 +194,7 @@ class SequencePoolGrad(Operator):
 
     type = "sequence_pool_grad"
     X = operand(FLOATING, doc="ragged rows")
-    MaxIndex = operand(ANY, optional=True, doc="for MAX and MIN: the rows that Out is from")
+    MaxIndex = operand(ANY, optional=True, doc="for MAX and MIN: the rows of X in Out")
     d_out = replace(operand(FLOATING, same_type_as="X", doc="[sequences, *row]"), name="Out@GRAD")
     d_x = replace(result(doc="as X"), name="X@GRAD")
     pooltype = _pooltype()

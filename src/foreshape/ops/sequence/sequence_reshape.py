@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SequenceReshape(Operator):
-    """Out = the numbers of each innermost sequence of X in rows of ``new_dim``, which must divide how many they are."""
+    """Out = the numbers of each innermost sequence of X in rows of ``new_dim``, a divisor of their number."""
 
     type = "sequence_reshape"
     X = operand(doc="ragged, [rows, width]")
@@ -92,7 +92,7 @@ class SequenceReshape(Operator):
 
 
 class SequenceEnumerate(Operator):
-    """Out[i] = the ``win_size`` numbers of X from row i on; ``pad_value`` where those are past the end of its sequence."""
+    """Out[i] = the ``win_size`` numbers of X from row i on; ``pad_value`` past the end of its sequence."""
 
     type = "sequence_enumerate"
     X = operand(INDEX, doc="ragged, [rows, 1]")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class SequenceScatter(Operator):
-    """Out = X with Updates[j] added at (i, Ids[j]), for each row j of the innermost sequence i; an id that comes twice is added twice."""
+    """Out = X with Updates[j] added at (i, Ids[j]), for each row j of the innermost sequence i; repeated ids are added again."""
 
     type = "sequence_scatter"
     X = operand(NUMERIC, doc="[sequences, width]")

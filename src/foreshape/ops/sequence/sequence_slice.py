@@ -1,4 +1,4 @@
-"""Ragged rows of which some are taken: sequence_slice a range of every sequence, sequence_erase all but some tokens."""
+"""Selections of ragged rows: sequence_slice takes a range of every sequence, sequence_erase all but some tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SequenceSlice(Operator):
     X = operand(doc="ragged rows")
     Offset = operand(INDEX, doc="[sequences, 1]")
     Length = operand(INDEX, doc="[sequences, 1]")
-    Out = result(doc="the rows that were taken, as many sequences as X", new_offsets=True)
+    Out = result(doc="the selected rows, in as many sequences as X", new_offsets=True)
 
     def infer_shape(self, X: Spec, Offset: Spec, Length: Spec) -> Spec:
         lod = ragged(X, "X")
@@ -64,9 +64,9 @@ class SequenceSlice(Operator):
         require_equal(given.known_dims[0], lod.counts[-1], f"{slot} must have one number per sequence of X, {lod.counts[-1]}", **{slot: 0, "X": 0})
 
     def _taken(self, at: Offsets, Offset: Tensor, Length: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows, and the lengths."""
+        """Return the rows, and the lengths."""
         first, lengths = Offset.reshape(-1).long(), Length.reshape(-1).long()
-        if bool(((first < 0) | (lengths < 0) | (first > at.lengths) | (lengths > at.lengths - first)).any()):  # no sum that passes 64 bits
+        if bool(((first < 0) | (lengths < 0) | (first > at.lengths) | (lengths > at.lengths - first)).any()):  # no sum past 64 bits
             raise ExecutionError("sequence_slice: Offset and Offset + Length must be in 0..length of the sequence; seen "
                                  f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {at.host_lengths[:20]}")  # fmt: skip
         return rows_in(at.last[:-1] + first, lengths), lengths
@@ -99,7 +99,7 @@ class SequenceSlice(Operator):
 
 
 class SequenceErase(Operator):
-    """Out = X without the rows that are one of ``tokens``; the sequences get shorter, and stay where they get empty."""
+    """Out = X without the rows in ``tokens``; the sequences get shorter, and empty ones stay."""
 
     type = "sequence_erase"
     X = operand(INDEX, doc="ragged, [rows, 1]")

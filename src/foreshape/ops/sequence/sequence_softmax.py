@@ -1,4 +1,4 @@
-"""sequence_softmax: numbers of each sequence that sum to one."""
+"""sequence_softmax: numbers with a sum of one in each sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _infer_gradient(self: Any, Out: Spec, d_out: Spec, X: Spec) -> Spec:
 
 
 class SequenceSoftmax(Operator):
-    """Out = exp(X) / the sum of exp(X) over the innermost sequence that it is in."""
+    """Out = exp(X) / the sum of exp(X) over its innermost sequence."""
 
     type = "sequence_softmax"
     X = operand(FLOATING, doc="ragged rows of one number each, [rows] or [rows, 1]")
@@ -43,7 +43,7 @@ class SequenceSoftmax(Operator):
         segments = where.segments
         if x.shape != segments.shape:  # torch's kernel reads rows by the offsets alone
             raise ExecutionError(f"sequence_softmax: X must have one number in each of its {len(segments)} rows; it has {len(x)} numbers")
-        # an empty sequence has a largest number of minus infinity, which no row looks at
+        # an empty sequence has a largest number of minus infinity, read by no row
         largest = torch.segment_reduce(x, "max", offsets=where.last, axis=0)
         e = (x - largest.index_select(0, segments)).exp_()
         return e.div_(_sums(e, where).index_select(0, segments)).view(X.shape)
@@ -74,5 +74,5 @@ class SequenceSoftmax(Operator):
 
 
 def _sums(numbers: Tensor, where: Offsets) -> Tensor:
-    """The sum of the numbers of each sequence, ``[count]``."""
+    """Return the sum of the numbers of each sequence, ``[count]``."""
     return torch.zeros(where.count, dtype=numbers.dtype, device=numbers.device).index_add_(0, where.segments, numbers)

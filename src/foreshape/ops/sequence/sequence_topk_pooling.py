@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 class SequenceTopkAvgPooling(Operator):
-    """Each innermost sequence i of X holds ``channel_num`` matrices of r x c numbers, one after the other, where r and c are the
-    lengths of the sequences i of ROW and COLUMN. Out = of each row of each matrix, for each k of ``topks``, the sum of its k largest
-    numbers (of all, where it has fewer), divided by k.
+    """Averages of the k largest numbers of matrix rows. Innermost sequence i of X holds ``channel_num`` matrices of r x c numbers.
 
-    pos = the columns of the ``topks[-1]`` largest numbers, the largest first; -1 where there are fewer.
+    Here r and c are the lengths of the sequences i of ROW and COLUMN. Out = for each row of each matrix, for each k of ``topks``, the sum of its k largest
+    numbers (of all, if it has fewer), divided by k.
+
+    pos = the columns of the ``topks[-1]`` largest numbers, the largest first; -1 if there are fewer.
     """
 
     type = "sequence_topk_avg_pooling"
@@ -63,7 +64,7 @@ class SequenceTopkAvgPooling(Operator):
         return rows(X.dtype, (height, self.channel_num * len(self.topks)), ROW.lod), pos
 
     def _lines(self, at: Offsets, row: Offsets, column: Offsets) -> tuple[Tensor, Tensor]:
-        """Where each row of each matrix begins in X, and its length; in the order of Out: row after row, in each all channels."""
+        """Return the first element in X of each row of each matrix, and its length, in the order of Out: row after row, in each all channels."""
 
         def make() -> tuple[Tensor, Tensor]:
             width = column.lengths
@@ -78,7 +79,7 @@ class SequenceTopkAvgPooling(Operator):
         return at.kept(("matrix rows", row, column, self.channel_num), make)
 
     def _shares(self, like: Tensor) -> Tensor:
-        """``[len(topks), topks[-1]]``: what the k-th largest number counts in each average."""
+        """Return the weight of the k-th largest number in each average, ``[len(topks), topks[-1]]``."""
         sizes = torch.tensor(self.topks, device=like.device).unsqueeze(1)
         counted = torch.arange(self.topks[-1], device=like.device) < sizes
         return counted.to(like.dtype) / sizes
@@ -87,7 +88,7 @@ class SequenceTopkAvgPooling(Operator):
         return 64 * X.elements + 32 * self._kept(ROW)
 
     def _kept(self, ROW: Spec) -> Size:
-        """How many numbers are kept of all lines."""
+        """Return the count of numbers kept of all matrix rows."""
         return ROW.known_dims[0] * self.channel_num * self.topks[-1]
 
     def kernel(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:

@@ -1,2 +1,1 @@
-"""What decides over whole sequences: chains (`crf`, `viterbi`, `ctc`), beams (`beam_search`, `gather_tree`), and how well they did
-(`edit_distance`, `chunk_eval`)."""
+"""Decisions over whole sequences: chains (`crf`, `viterbi`, `ctc`), beams (`beam_search`, `gather_tree`), and their scores (`edit_distance`, `chunk_eval`)."""

@@ -1,4 +1,4 @@
-"""Beam search: one step that keeps the best candidates of each source, and the way back through all steps to sentences."""
+"""Beam search: one step to the best candidates of each source, and the way back through all steps to sentences."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 class BeamSearch(Operator):
     """One step of a beam search: of all continuations of the prefixes of a source, the ``beam_size`` best.
 
-    The rows are prefixes, grouped into sources by the offsets of scores at ``level``. A prefix whose pre_ids is ``end_id`` has ended: its
-    one continuation is ``end_id`` with the score that it has. Any other has the columns of ids (without ids, the column numbers) with
-    scores, or, unless ``is_accumulated``, with pre_scores + log(scores). Of equal scores that of the later prefix is better, and in one
-    prefix the earlier column. A source of which all that was kept had ended before keeps nothing any more.
+    The rows are prefixes, grouped into sources by the offsets of scores at ``level``. A prefix with ``end_id`` in pre_ids has ended: its one continuation is
+    ``end_id`` with its own score. Any other has the columns of ids (without ids, the column numbers) with scores, or, unless ``is_accumulated``, with
+    pre_scores + log(scores). Of equal scores the later prefix is better, and in one prefix the earlier column. A source keeps nothing any more once all its
+    kept prefixes have ended before.
 
-    The results are ragged in two levels: sources of prefixes, prefixes of what was kept of each, the best first. parent_idx is the prefix
-    of each row. Without offsets anywhere all prefixes are of one source.
+    The results are ragged in two levels: sources of prefixes, prefixes of their kept continuations, the best first. parent_idx is the prefix of each row.
+    Without offsets anywhere all prefixes are of one source.
     """
 
     type = "beam_search"
@@ -58,8 +58,8 @@ class BeamSearch(Operator):
     parent_idx = result(optional=True, doc="int32 [kept]")
     level = attribute(AttrType.INT, 0, low=0, doc="the level of the offsets whose sequences are the sources")
     beam_size = attribute(AttrType.INT, low=1)
-    end_id = attribute(AttrType.INT, doc="the word that ends a sentence")
-    is_accumulated = attribute(AttrType.BOOLEAN, True, doc="scores are those of whole prefixes; otherwise the probabilities of words")
+    end_id = attribute(AttrType.INT, doc="the word at the end of a sentence")
+    is_accumulated = attribute(AttrType.BOOLEAN, True, doc="scores are of whole prefixes; otherwise they are the probabilities of words")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, pre_ids: Spec, pre_scores: Spec, ids: Spec | None, scores: Spec) -> Any:
@@ -144,12 +144,11 @@ class BeamSearch(Operator):
 
 
 class BeamSearchDecode(Operator):
-    """The sentences of a beam search, from what `beam_search` kept in each step.
+    """The sentences of a beam search, from the results of `beam_search` in each step.
 
-    Ids and Scores hold one element for each step, ragged in two levels: sources of prefixes, prefixes of what was kept. Each sentence
-    is followed back from the step where its source ended, or the last one; repeated ``end_id`` are left out. The results are ragged in
-    two levels: sources of ``beam_size`` sentences, that with the best last score first, and sentences of words; where fewer were kept,
-    the last sentences are empty. SentenceScores has the score after each word.
+    Ids and Scores hold one element for each step, ragged in two levels: sources of prefixes, prefixes of kept continuations. Each sentence is followed back
+    from the last step of its source; repeated ``end_id`` are left out. The results are ragged in two levels: sources of ``beam_size`` sentences, the one with
+    the best last score first, and sentences of words. If fewer were kept, the last sentences are empty. SentenceScores has the score after each word.
     """
 
     type = "beam_search_decode"
@@ -158,7 +157,7 @@ class BeamSearchDecode(Operator):
     SentenceIds = result(new_offsets=True, doc="int64 [words], ragged: sources, sentences")
     SentenceScores = result(new_offsets=True, doc="[words], ragged as SentenceIds")
     beam_size = attribute(AttrType.INT, low=1)
-    end_id = attribute(AttrType.INT, doc="the word that ends a sentence")
+    end_id = attribute(AttrType.INT, doc="the word at the end of a sentence")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, Ids: Spec, Scores: Spec) -> Any:
@@ -172,9 +171,9 @@ class BeamSearchDecode(Operator):
         words = (unknown_size("words"),)
         return rows(INT64, words, lod), rows(Scores.dtype, words, lod)
 
-    # No workspace can be stated: about 50 bytes are taken for each step, source and sentence, and how many steps an array holds is in no
-    # description, since that is of one element; nor are the sources, where elements differ in them. The words of the results do not tell
-    # either: sentences may end before the last step. What is counted is the arrays, and the results by the symbol of their words.
+    # No workspace can be stated: about 50 bytes are taken for each step, source and sentence. No description has the number of an array's steps (it is of one
+    # element), nor the sources if elements differ in them. The words of the results do not tell either: sentences may end before the last step. The arrays are
+    # counted, and the results by the symbol of their words.
 
     def kernel(self, Ids: TensorArray | None, Scores: TensorArray | None) -> tuple[Tensor, Tensor, Offsets, Offsets]:
         if Ids is None or Scores is None or not len(Ids) or len(Ids) != len(Scores):
@@ -201,7 +200,7 @@ class BeamSearchDecode(Operator):
                 at = torch.full((sources.count, self.beam_size), -1, dtype=torch.int64, device=ids.device)
             if sources.count != len(at):
                 raise ExecutionError(f"beam_search_decode: all steps must have as many sources; step {step} has {sources.count}, the next one {len(at)}")
-            waiting = at[:, 0] < 0  # sources that have not been followed yet begin here
+            waiting = at[:, 0] < 0  # sources not followed yet begin here
             if sources.longest > self.beam_size and bool((sources.lengths[waiting] > self.beam_size).any()):
                 raise ExecutionError(f"beam_search_decode: a source keeps at most beam_size = {self.beam_size} rows; at step {step} one has {sources.longest}")
             begins = waiting.unsqueeze(1) & (slots < sources.lengths.unsqueeze(1))
@@ -238,7 +237,7 @@ class BeamSearchDecode(Operator):
     ]
 
     def _sentences(self, words: Tensor, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Offsets, Offsets]:
-        """The best first, of [sources, beam_size, steps] words, scores, and whether they belong to the sentence."""
+        """Return the best first, of [sources, beam_size, steps] words, scores, and the mask of the sentence."""
         steps = words.shape[-1]
         last = (torch.arange(steps, device=words.device) * kept).amax(-1, keepdim=True)
         best = values.gather(-1, last).squeeze(-1).masked_fill(~kept.any(-1), -torch.inf)

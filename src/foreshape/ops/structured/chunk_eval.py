@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Scheme(NamedTuple):
-    """How many tags a chunk type has, and which they are (-1: it has none)."""
+    """The number of tags of a chunk type, and its tags (-1: it has none)."""
 
     tags: int
     begin: int
@@ -47,10 +47,10 @@ _SCHEMES = {"plain": _Scheme(1, -1, -1, -1, -1), "IOB": _Scheme(2, 0, 1, -1, -1)
 
 
 class ChunkEval(Operator):
-    """Precision, recall and F1 of the chunks in Inference against those in Label, and the counts that they are made of.
+    """Precision, recall and F1 of the chunks in Inference against those in Label, and their counts.
 
-    A tag number is type * (tags of the scheme) + tag; the tags are B, I (IOB), I, E (IOE), B, I, E, S (IOBES), or one (plain); the number
-    types * (tags of the scheme) is outside of all chunks. A chunk is right where begin, end and type are. Without chunks the measures are 0.
+    A tag number is type * (tags of the scheme) + tag; the tags are B, I (IOB), I, E (IOE), B, I, E, S (IOBES), or one (plain). The number types * (tags of the
+    scheme) is outside of all chunks. A chunk is right if begin, end and type are. Without chunks the measures are 0.
     """
 
     type = "chunk_eval"
@@ -65,7 +65,7 @@ class ChunkEval(Operator):
     NumCorrectChunks = result(doc="int64 [1]")
     num_chunk_types = attribute(AttrType.INT, low=1)
     chunk_scheme = attribute(AttrType.STRING, "IOB", choices=tuple(_SCHEMES))
-    excluded_chunk_types = attribute(AttrType.INTS, (), doc="types that are not counted")
+    excluded_chunk_types = attribute(AttrType.INTS, (), doc="types left out of the counts")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> tuple[Spec, ...]:
@@ -118,7 +118,7 @@ class ChunkEval(Operator):
         # within one type: where a chunk ends after the row before, one begins here
         parted = (before_types != types) | _one_of(before, scheme.end, scheme.single) | _one_of(tags, scheme.begin, scheme.single)
         begins = parted & (types != outside)
-        # a chunk ends before the next row that parts, that is outside, or that begins another sequence
+        # a chunk ends before the next row with a cut, outside of chunks, or at the begin of another sequence
         ends_after = torch.ones_like(begins)
         ends_after[:-1] = parted[1:] | first[1:]
         ends_after &= types != outside
@@ -150,9 +150,9 @@ class ChunkEval(Operator):
 
 class _Chunks(NamedTuple):
     begins: Tensor
-    """Of each row whether a chunk that is counted begins there."""
+    """Per row: true if a counted chunk begins there."""
     ends: Tensor
-    """Of each row where a chunk begins its last row."""
+    """The last row of the chunk that begins at each row."""
     types: Tensor
 
 

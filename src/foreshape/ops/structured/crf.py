@@ -42,7 +42,7 @@ _ALIKE = "Emission and Label must be divided into sequences alike"
 
 
 def _check(emission: Spec, transition: Spec, label: Spec | None, length: Spec | None) -> None:
-    """What both operators require; Label stands beside Emission row by row."""
+    """Require the operands of both operators; Label stands beside Emission row by row."""
     if length is None:
         ragged(emission, "Emission")
         require_rank(2, emission, "Emission")
@@ -76,10 +76,10 @@ class _Rows(NamedTuple):
     label: Tensor | None
     offsets: Offsets
     width: int | None
-    """Of the padded form, None of the ragged one."""
+    """The width of the padded form, None for the ragged one."""
 
     def restored(self, by_row: Tensor) -> Tensor:
-        """Values of packed rows in the form that Emission has, 0 where that is padding."""
+        """Return values of packed rows in the form of Emission, 0 at padding."""
         return by_row if self.width is None else padded(by_row, self.offsets, self.width)
 
 
@@ -97,12 +97,12 @@ def _rows_of(emission: Tensor, label: Tensor | None, length: Tensor | None, give
 
 
 class _Weights(NamedTuple):
-    """Which weights a path has, as indices into the flat Transition: the one into each row, and those of ending."""
+    """The weights of a path, as indices into the flat Transition: the one into each row, and the ones at the ends."""
 
     into: Tensor
     ends: Tensor
     ended: Tensor
-    """The sequences that have an end, those with rows."""
+    """The sequences with rows, and so with an end."""
 
 
 def _weights(label: Tensor, offsets: Offsets, tags: int) -> _Weights:
@@ -114,11 +114,11 @@ def _weights(label: Tensor, offsets: Offsets, tags: int) -> _Weights:
 
 
 class LinearChainCRF(Operator):
-    """LogLikelihood = the negative log-likelihood (a cost) of the tags in Label under a linear-chain CRF; of no rows it is 0.
+    """LogLikelihood = the negative log-likelihood (a cost) of the tags in Label under a linear-chain CRF; 0 without rows.
 
-    A path of tags has the weight exp(start + emissions + transitions + end); its likelihood is that over the sum of all paths'.
-    Alpha, EmissionExps and TransitionExps are as PaddlePaddle has them: the forward messages, normalised; exp(Emission - its
-    largest tag); exp(Transition). Sequences of several levels are the innermost ones.
+    A path of tags has the weight exp(start + emissions + transitions + end); its likelihood is its part of the sum over all paths. Alpha, EmissionExps and
+    TransitionExps are as PaddlePaddle has them: the forward messages, normalised; exp(Emission - its largest tag); exp(Transition). Sequences of several levels
+    are the innermost ones.
     """
 
     type = "linear_chain_crf"
@@ -177,7 +177,7 @@ class LinearChainCRF(Operator):
         self, Alpha: Tensor, Emission: Tensor, EmissionExps: Tensor, Label: Tensor, Length: Tensor | None, d_cost: Tensor, Transition: Tensor,
         TransitionExps: Tensor, *, offsets: list[Offsets | None],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        # The exponentials are not used: in fp32 they have lost what is less likely than e^-88, and they are cheap.
+        # The exponentials are not used: in fp32 anything less likely than e^-88 is lost, and they are cheap.
         emission, label, of, width = given = _rows_of(Emission, Label, Length, offsets[1], offsets[3])
         assert label is not None
         by_time = emission.index_select(0, of.by_time)
@@ -232,14 +232,14 @@ class LinearChainCRF(Operator):
 
 
 def _lowest(alpha: Tensor) -> float:
-    """The logarithm of the smallest norm at which what messages of this type have lost cannot matter."""
+    """Return the logarithm of the smallest norm with no relevant loss in messages of this type."""
     return -55.0 if alpha.dtype is torch.float32 else -600.0
 
 
 class CRFDecoding(Operator):
-    """ViterbiPath = the tags of each sequence's most likely path. With Label: 1 where that tag is Label's, otherwise 0.
+    """ViterbiPath = the tags of each sequence's most likely path. With Label: 1 where the tag is Label's, otherwise 0.
 
-    Of padded sequences the tags after the end are 0.
+    For padded sequences the tags after the end are 0.
     """
 
     type = "crf_decoding"

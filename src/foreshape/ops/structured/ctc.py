@@ -1,7 +1,7 @@
-"""Connectionist temporal classification: its loss, and the labels that a sequence of best classes stands for.
+"""Connectionist temporal classification: its loss, and the labels of a sequence of best classes.
 
-Formulas: Graves et al., "Connectionist temporal classification", ICML 2006. Ragged operands of several levels are, as
-PaddlePaddle has it, the sequences of the outermost level.
+Formulas: Graves et al., "Connectionist temporal classification", ICML 2006. Ragged operands of several levels are, as in PaddlePaddle, the sequences of the
+outermost level.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
 
 
 class WarpCTC(Operator):
-    """Loss = -log of the probability that softmax(Logits) gives to all alignments of Label; a label that no alignment of that
-    length has, costs 0.
+    """Loss = -log of the probability of all alignments of Label under softmax(Logits); 0 for a label without an alignment of this length.
 
-    WarpCTCGrad = the gradient of each sequence's loss with respect to its logits, in the padded form that is time-major.
-    ``norm_by_times`` divides the gradient (not the loss) by the sequence's number of steps.
+    WarpCTCGrad = the gradient of each sequence's loss with respect to its logits, in the padded, time-major form. ``norm_by_times`` divides the gradient (not
+    the loss) by the sequence's number of steps.
     """
 
     type = "warpctc"
@@ -57,7 +56,7 @@ class WarpCTC(Operator):
     LabelLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
     Loss = result(doc="[sequences, 1]")
     WarpCTCGrad = result(doc="[longest, sequences, classes]")
-    blank = attribute(AttrType.INT, 0, doc="the class that stands for no label", low=0)
+    blank = attribute(AttrType.INT, 0, doc="the class of no label", low=0)
     norm_by_times = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None) -> tuple[Spec, Spec]:
@@ -86,8 +85,10 @@ class WarpCTC(Operator):
     def workspace(
         self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        """The padded logarithms, and the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too. How long
-        ragged sequences are at most is two symbols, of Logits and of Label: with their rows alone it could be so many times too much."""
+        """Return the bytes of the padded logarithms, and of the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too.
+
+        The longest ragged sequences have two symbols, of Logits and of Label: with their rows alone it could be many times too much.
+        """
         classes, item = Logits.known_dims[-1], Logits.known_dtype.itemsize
         if LogitsLength is None:
             lod = ragged(Logits, "Logits")
@@ -135,7 +136,7 @@ class WarpCTC(Operator):
         d_logits = None
         if requested[1]:
             d_logits = private.ctc_loss_gradient(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True)
-            d_logits.masked_fill_(scores == -torch.inf, 0.0)  # of a class that has no probability; torch's is no number
+            d_logits.masked_fill_(scores == -torch.inf, 0.0)  # for a class without a probability torch's is NaN
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 
     @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_workspace)
@@ -173,15 +174,15 @@ class WarpCTC(Operator):
 
 
 def _by_step(steps: Offsets) -> Tensor:
-    """Where in ``[longest * sequences]`` each row stands, time-major."""
+    """Return the place of each row in ``[longest * sequences]``, time-major."""
     return steps.kept("by step", lambda: steps.positions * steps.count + steps.segments)
 
 
 class CTCAlign(Operator):
-    """Output = Input without the blanks, and with ``merge_repeated`` without what repeats the element before it.
+    """Output = Input without the blanks, and with ``merge_repeated`` without elements equal to the one before.
 
-    Ragged: Output has offsets of its own, of one level (where PaddlePaddle gives a single -1 for a minibatch in which nothing is
-    left, it has no rows). Padded: filled up with ``padding_value``, and OutputLength says what is left of each sequence.
+    Ragged: Output has offsets of its own, of one level, and no rows if nothing is left of a minibatch (PaddlePaddle gives a single -1). Padded: filled up with
+    ``padding_value``, and OutputLength has the new length of each sequence.
     """
 
     type = "ctc_align"

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 
 class EditDistance(Operator):
-    """Out = the edit distance (Levenshtein, 1966) of each sequence of Hyps and that of Refs; ``normalized`` divides it by the length
-    of the latter. SequenceNum = how many there are. Of several levels they are the innermost sequences.
+    """Out = the edit distance (Levenshtein, 1966) of each sequence of Hyps and its one of Refs; ``normalized`` divides it by the length of the latter.
+
+    SequenceNum = the number of sequences. With several levels they are the innermost ones.
     """
 
     type = "edit_distance"
@@ -100,8 +101,10 @@ class EditDistance(Operator):
 
 
 def _distances(x: Tensor, y: Tensor, hyp: Offsets, ref: Offsets) -> Tensor:
-    """The distances int64 ``[sequences]``: the table's rows one after the other, of all pairs at once. Within a row an insertion
-    follows an insertion, so that the row is a running minimum of what the row above gives, less the column."""
+    """Return the distances int64 ``[sequences]``: the table's rows one after the other, of all pairs at once.
+
+    Within a row an insertion follows an insertion, so the row is a running minimum of the step from the row above, less the column.
+    """
     order = hyp.order
     columns = torch.arange(ref.longest + 1, device=x.device)
     targets = padded(y, ref, ref.longest).index_select(0, order)

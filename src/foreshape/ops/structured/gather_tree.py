@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 
 class GatherTree(Operator):
-    """Out[:, b, k] = the words on the way back from place k of the last step: each step's word stands where the Parents of the step
-    after it say."""
+    """Out[:, b, k] = the words on the way back from place k of the last step, by the Parents of each following step."""
 
     type = "gather_tree"
-    Ids = operand(INDEX, doc="[steps, batch, beam]: the words that were kept")
-    Parents = operand(INDEX, same_type_as="Ids", doc="as Ids: the place in the step before that each goes on from")
+    Ids = operand(INDEX, doc="[steps, batch, beam]: the kept words")
+    Parents = operand(INDEX, same_type_as="Ids", doc="as Ids: the place of each one's parent in the step before")
     Out = result(doc="as Ids")
     gradient = NOT_DIFFERENTIABLE
 
@@ -35,7 +34,7 @@ class GatherTree(Operator):
 
     def kernel(self, Ids: Tensor, Parents: Tensor) -> Tensor:
         steps, _, beam = Ids.shape
-        later = Parents[1:]  # those of the first step have nowhere to point
+        later = Parents[1:]  # the first step has nowhere to point
         if later.numel() and not 0 <= int(later.min()) <= int(later.max()) < beam:
             raise ExecutionError(f"gather_tree: Parents must be in [0, {beam}), the places of a beam; seen {int(later.min())} to {int(later.max())}")
         out = torch.empty_like(Ids)

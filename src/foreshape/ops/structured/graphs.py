@@ -1,4 +1,4 @@
-"""Rows that travel along the edges of a graph, or are pooled over segments."""
+"""Operators on rows sent along the edges of a graph, or pooled over segments."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _HOW = {"SUM": "sum", "MEAN": "mean", "MAX": "amax", "MIN": "amin"}
 
 
 def _pooled(rows: Tensor, to: Tensor, count: int, how: str) -> Tensor:
-    """``[count, *row]``: the rows that go to each, pooled; 0 where none goes."""
+    """Return the pooled rows of each target, ``[count, *row]``; 0 for a target without rows."""
     index = to.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
     return rows.new_zeros(count, *rows.shape[1:]).scatter_reduce_(0, index, rows, _HOW[how], include_self=False)
 
 
 def _undone(rows: Tensor, to: Tensor, out: Tensor, d_out: Tensor, how: str) -> Tensor:
-    """The gradient of what was pooled; of extremes each row that is one has all of it, as PaddlePaddle has it."""
+    """Return the gradient of pooled rows; each row equal to the extreme has all of it, as in PaddlePaddle."""
     d = d_out.index_select(0, to)
     if how == "MEAN":
         counts = torch.bincount(to, minlength=len(out)).clamp_(min=1).to(d.dtype)
@@ -164,4 +164,4 @@ class SegmentPool(Operator):
 
 
 MOST_SEGMENTS = 1 << 31
-"""A segment that no file could mean."""
+"""The first segment number beyond all files."""

@@ -1,4 +1,4 @@
-"""The loss of a recurrent transducer, over all ways in which labels may be told while the steps of a sequence go by.
+"""The loss of a recurrent transducer, over all alignments of labels to the steps of a sequence.
 
 Formulas: Graves, "Sequence transduction with recurrent neural networks", 2012; Yu et al., "FastEmit", ICASSP 2021.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class WarpRNNT(Operator):
-    """loss = -log of the sum, over all ways through ``[steps, labels + 1]``, of what input says of each.
+    """loss = -log of the sum, over all paths through ``[steps, labels + 1]``, of their probabilities in input.
 
-    A way begins at (0, 0). From (t, u) it goes to (t + 1, u) by the blank, or to (t, u + 1) by label u, and ends with the blank after the last
-    step. input has logarithms of probabilities: no softmax is taken, as in PaddlePaddle's kernel for CPUs. warprnntgrad = the gradient of each
-    loss with respect to input; what comes of labels is 1 + ``fastemit_lambda`` times as much there, and the loss itself is as without it.
+    A path begins at (0, 0). From (t, u) it goes to (t + 1, u) by the blank, or to (t, u + 1) by label u, and ends with the blank after the last step. input has
+    logarithms of probabilities: no softmax is taken, as in PaddlePaddle's kernel for CPUs. warprnntgrad = the gradient of each loss with respect to input.
+    Gradients of labels are 1 + ``fastemit_lambda`` times as large there, and the loss itself is as without it.
     """
 
     type = "warprnnt"
@@ -48,7 +48,7 @@ class WarpRNNT(Operator):
     label_lengths = operand(INDEX, doc="[sequences]: how many of the labels count")
     loss = result(doc="[sequences]")
     warprnntgrad = result(doc="as input")
-    blank = attribute(AttrType.INT, 0, doc="the class by which a step goes by", low=0)
+    blank = attribute(AttrType.INT, 0, doc="the class of a step without a label", low=0)
     fastemit_lambda = attribute(AttrType.FLOAT, 0.0)
 
     def infer_shape(self, input: Spec, label: Spec, input_lengths: Spec, label_lengths: Spec) -> tuple[Spec, Spec]:
@@ -75,7 +75,7 @@ class WarpRNNT(Operator):
         if self.blank >= classes:
             raise ExecutionError(f"blank must be one of the {classes} classes of input, not {self.blank}")
         u = torch.arange(states, device=input.device)
-        t = torch.arange(steps + states - 1, device=input.device).unsqueeze(1) - u  # by the number of moves that lead there
+        t = torch.arange(steps + states - 1, device=input.device).unsqueeze(1) - u  # by the number of moves to each state
         at = t.clamp(0, steps - 1)
         told = torch.cat([label.long(), label.new_zeros((count, 1), dtype=torch.int64)], 1)
         blank = input[:, at, u, self.blank]

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 class ViterbiDecode(Operator):
-    """For each padded sequence the tags whose scores and transitions sum highest (Viterbi, 1967), and that sum.
+    """The tags of each padded sequence with the highest sum of scores and transitions (Viterbi, 1967), and the sum.
 
-    With ``include_bos_eos_tag`` the last tag stands before each sequence (its row of Transition is added to the first step), and
-    the row of the last tag but one is added to the last step, as PaddlePaddle has it.
+    With ``include_bos_eos_tag`` the last tag stands before each sequence (its row of Transition is added to the first step), and the row of the last tag but
+    one is added to the last step, as in PaddlePaddle.
     """
 
     type = "viterbi_decode"
     Input = operand((FP32, FP64), doc="scores of the tags, [batch, time, tags]")
-    Transition = operand((FP32, FP64), same_type_as="Input", doc="from the tag of a row to that of a column, [tags, tags]")
+    Transition = operand((FP32, FP64), same_type_as="Input", doc="from the tag of a row to the tag of a column, [tags, tags]")
     Length = operand((INT64,), doc="steps of each sequence, [batch], from 1 to time")
     Scores = result(doc="the best sums, [batch]")
     Path = result(doc="int64 tags, [batch, longest length]; 0 after a sequence's end")
