@@ -1,6 +1,6 @@
-"""The operators: a folder per family, one class each. `foreshape.operator` is the language in which they are written.
+"""The operators: a folder per family, one class each, written in the language of `foreshape.operator`.
 
-Names of that language can be imported from here too.
+Names of this language can be imported from here too.
 """
 
 from foreshape.operator import *  # noqa: F403

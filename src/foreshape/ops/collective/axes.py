@@ -25,7 +25,7 @@ class _AlongAxis(Collective):
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
     axis = attribute(AttrType.INT, -1, doc="the axis; it may count from the back")
-    rank = attribute(AttrType.INT, 0, low=0, doc="the rank of the program's description; the number of the running rank counts")
+    rank = attribute(AttrType.INT, 0, low=0, doc="the rank the program was made for; ignored: the running rank's own number counts")
     use_model_parallel = attribute(AttrType.BOOLEAN, True, doc="all ranks compute alike on the whole, as they always do here")
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class CSoftmaxWithCrossEntropy(Collective):
     """Loss = -log softmax(Logits)[Label] over the classes of all ranks. A rank's first class is its number times its count of classes.
 
-    The largest logit, the sum of exp(logit - largest) and the logit of the label are taken over the ranks (three messages of a number for each example); the
-    loss is log sum + largest - logit of the label. Loss is 0 where Label is ``ignore_index``.
+    Three messages of a number for each example take over the ranks the largest logit, the sum of exp(logit - largest) and the logit of the label. The loss is
+    log sum + largest - logit of the label. Loss is 0 where Label is ``ignore_index``.
     """
 
     type = "c_softmax_with_cross_entropy"
@@ -32,7 +32,7 @@ class CSoftmaxWithCrossEntropy(Collective):
     Softmax = result(doc="as Logits: the probabilities of this rank's classes")
     Loss = result(doc="as Label, of the type of Logits")
     ignore_index = attribute(AttrType.LONG, -100, doc="the label of an example without loss")
-    rank = attribute(AttrType.INT, 0, low=0, doc="the rank of the program's description; the number of the running rank counts")
+    rank = attribute(AttrType.INT, 0, low=0, doc="the rank the program was made for; ignored: the running rank's own number counts")
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
     def _team(self) -> Team | None:

@@ -37,7 +37,7 @@ class While(Operator):
 class WhileGrad(Operator):
     """The gradient of `while`: its block is the backward pass of one round, run from the last round to the first.
 
-    X@GRAD of a variable carried by the loop is the gradient of Out as it is in the first round; of any other, the sum over all rounds.
+    X@GRAD of a variable carried by the loop is the gradient of Out in the first round. For any other variable it is the sum over all rounds.
     """
 
     type = "while_grad"
@@ -98,7 +98,7 @@ class Recurrent(Operator):
     """A recurrence: its block runs once for each time step of ``inputs``: ``[time, batch, *row]``, or ragged rows.
 
     In the block, the name of an input is its slice at the step, ``[batch, *row]``; ``ex_states`` are the names of the previous states, ``states`` the names of
-    the new ones; the name of an output is its value of the step. Outside, an output is all steps, ``[time, batch, *row]``. ``parameters`` are the other outer
+    the new ones. The name of an output is its value of the step. Outside, an output is all steps, ``[time, batch, *row]``. ``parameters`` are the other outer
     variables the block reads.
 
     Over ragged inputs the sequences run in the order of falling length, and drop out as they end. Outputs are ragged rows with the inputs' offsets; an initial

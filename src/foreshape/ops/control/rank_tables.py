@@ -1,8 +1,8 @@
 """Rank tables: the sequences of a minibatch by falling length, and rows in this order.
 
 A table ranks the sequences of one level; sequences of equal length keep their order. At run time it is the `Offsets` of all levels down to the ranked one. Its
-spec has their counts as lod, and as its one dim the number of parts of the sequences (the sequences of the next level; of the last level, rows). `step_arrays`
-splits sequences in this order.
+spec has their counts as lod, and as its one dim the number of parts of the sequences. Parts are the sequences of the next level; of the last level, rows.
+`step_arrays` splits sequences in this order.
 """
 
 from __future__ import annotations

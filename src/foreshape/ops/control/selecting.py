@@ -58,7 +58,7 @@ def _check_mask(Mask: Spec) -> None:
 class SelectInput(Operator):
     """Out = X[Mask]. The others need not have a value, such as results of branches not taken.
 
-    A size that differs between the X is known only at run time. If their numbers of dims differ, nothing is known of the dims of Out: it can be passed on,
+    A size that differs between the X is known only at run time. If their numbers of dims differ, nothing is known of the dims of Out. It can be passed on,
     selected from and fetched, and computing with it is refused. An X known to stand for an unset variable (see `is_undefined`) says nothing: Out is as the
     others are. For arrays Out is another array of the same elements.
     """

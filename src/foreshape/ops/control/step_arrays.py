@@ -53,8 +53,10 @@ def _numbers(x: Spec, table: Spec) -> Size:
 
 
 def _order(table: Spec, kept: int, row: Size = 0) -> Size:
-    """Return the bytes for the parts' order in time, if the table does not have it yet: 48 for each part before there is a result with parts of ``row`` bytes;
-    ``kept`` stay with the table."""
+    """Return the bytes for the parts' order in time, if the table does not have it yet.
+
+    They are 48 for each part before there is a result with parts of ``row`` bytes; ``kept`` stay with the table.
+    """
     lod, parts = ranked(table)
     return at_first(48, kept, row) * parts + 32 * lod.counts[-1]
 
@@ -216,7 +218,7 @@ class ArrayToLodTensor(Operator):
     def workspace(self, X: Spec, RankTable: Spec) -> Size:
         """Return the bytes of the elements one after the other, before they are put in order.
 
-        If the elements are ragged themselves, no description tells the number of rows of all of them: the array's spec is of one element, and the number of
+        If the elements are ragged themselves, no description tells the number of rows of all of them. The array's spec is of one element, and the number of
         rows of the result is a symbol only the result has. So the copy of the rows, with 16 bytes of numbers each, cannot be told: only the order of the parts
         is counted.
         """

@@ -145,7 +145,7 @@ class Assert(Operator):
 
 
 class CheckNumerics(Operator):
-    """stats = the counts of NaN, infinite and 0; values = the largest, the least and the mean. NaN is the largest and the least if it comes first alone.
+    """stats = the counts of NaN, infinite and 0; values = the largest, the least and the mean. NaN counts only if it comes first.
 
     ``check_nan_inf_level`` 0: NaN or an infinity stops the run with an error; 1 and 2: they are written to the standard output; 3: all tensors are.
     """

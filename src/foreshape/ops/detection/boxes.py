@@ -42,8 +42,10 @@ class BoxCoder(Operator):
     """OutputBox = boxes as their difference from priors, or back.
 
     encode_center_size: for each target and each prior, (tx - px) / pw / v, (ty - py) / ph / v, log|tw / pw| / v and log|th / ph| / v. Here x, y are middles, w,
-    h sizes, and v the four variances. decode_center_size: the box of these numbers; along ``axis`` 0 the columns of TargetBox belong to the priors, along 1 its
-    rows. Unless ``box_normalized``, a box is larger by one pixel, and the middle of a prior (not of a target) lies half a pixel further, as in PaddlePaddle.
+    h sizes, and v the four variances.
+
+    decode_center_size: the box of these numbers; along ``axis`` 0 the columns of TargetBox belong to the priors, along 1 its rows. Unless ``box_normalized``, a
+    box is larger by one pixel. The middle of a prior, but not of a target, lies half a pixel further, as in PaddlePaddle.
     """
 
     type = "box_coder"

@@ -18,8 +18,8 @@ class BoxDecoderAndAssign(Operator):
     With v = PriorBoxVar and the middle and size of a prior, the box is v_0 tx w + x, v_1 ty h + y, exp(min(v_2 tw, box_clip)) w, exp(min(v_3 th, box_clip)) h,
     as corners.
 
-    OutputAssignBox = for each region the box of the class after the first (the background) with the largest score, the first of equal ones; PriorBox if there
-    is no class but the background. Boxes are larger by one pixel than their corners tell.
+    OutputAssignBox = for each region the box of the class with the largest score, the first of equal ones. The first class, the background, does not count; the
+    box is PriorBox if there is no class but the background. Boxes are larger by one pixel than their corners tell.
     """
 
     type = "box_decoder_and_assign"

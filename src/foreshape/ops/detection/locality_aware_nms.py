@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class LocalityAwareNms(Operator):
     """Out = the kept boxes of each image, class after class: class, score and box; `multiclass_nms` of merged boxes.
 
-    In each class (but ``background_label``), a box is merged into the one before it if they overlap by more than ``nms_threshold`` (intersection over union):
-    their coordinates are averaged, weighted by their scores, and the scores are added. Each class begins with the boxes as left by the class before it, as in
+    In each class (but ``background_label``), a box is merged into the one before it if they overlap by more than ``nms_threshold`` (intersection over union).
+    Their coordinates are averaged, weighted by their scores, and the scores are added. Each class begins with the boxes as left by the class before it, as in
     PaddlePaddle. If nothing is left in a minibatch, Out has no rows (PaddlePaddle gives a single -1).
 
     Formula: Zhou et al., "EAST: An efficient and accurate scene text detector", CVPR 2017.

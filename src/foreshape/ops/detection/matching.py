@@ -184,8 +184,8 @@ class MineHardExamples(Operator):
 
 
 class TargetAssign(Operator):
-    """Out = for each prior an entry of its matched truth: in row MatchIndices of its image in X the entry prior % entries; ``mismatch_value`` if it is
-    unmatched.
+    """Out = for each prior an entry of its matched truth; ``mismatch_value`` if it is unmatched. It is the entry prior % entries in row MatchIndices of its
+    image in X.
 
     OutWeight = 1 for matched priors, and for the priors in NegIndices, whose Out is ``mismatch_value``; 0 elsewhere.
     """

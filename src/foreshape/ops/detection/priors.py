@@ -81,8 +81,9 @@ class _Priors(Operator):
 
 
 class PriorBox(_Priors):
-    """Boxes = for each cell of Input its priors, in parts of Image: for each of ``min_sizes`` one of every aspect ratio, and one of sqrt(min * max) with
-    ``max_sizes``.
+    """Boxes = for each cell of Input its priors, in parts of Image.
+
+    Each of ``min_sizes`` has one of every aspect ratio, and with ``max_sizes`` one of sqrt(min * max).
 
     The ratios are 1, then ``aspect_ratios``, each (with ``flip``) followed by its inverse, none of them twice. A ratio r of a size s is s sqrt(r) wide and s /
     sqrt(r) high. With ``min_max_aspect_ratios_order`` the box of ``max_sizes`` is the second of a size, otherwise the last. Source: Liu et al., "SSD: Single
@@ -159,7 +160,9 @@ class PriorBox(_Priors):
 
 
 class DensityPriorBox(_Priors):
-    """Boxes = for each cell of Input its priors, in parts of Image: d x d boxes for each of ``fixed_sizes``, with its density d, and each of ``fixed_ratios``.
+    """Boxes = for each cell of Input its priors, in parts of Image.
+
+    Each of ``fixed_sizes``, with its density d, has d x d boxes for each of ``fixed_ratios``.
 
     Their middles are spread over the cell, a whole number of pixels apart. A ratio r of a size s is s sqrt(r) wide and s / sqrt(r) high. Left and top are at
     least 0, right and bottom at most 1, also without ``clip``. Source: Zhang et al., "FaceBoxes", IJCB 2017.
@@ -231,7 +234,7 @@ class DensityPriorBox(_Priors):
 
 
 class AnchorGenerator(Operator):
-    """Anchors = for each cell of Input, in pixels of the image, one box for each aspect ratio r (height to width) and each of ``anchor_sizes`` s.
+    """Anchors = for each cell of Input one box for each aspect ratio r (height to width) and each of ``anchor_sizes`` s, in pixels.
 
     It is s / stride times as large as the base of the ratio, w = round(sqrt(stride area / r)) wide and round(w r) high. Around the middle x stride + offset
     (stride - 1), boxes reach to half of their size minus one on each side. Source: Ren et al., "Faster R-CNN", NIPS 2015.

@@ -53,11 +53,11 @@ class _Truths(NamedTuple):
 class Yolov3Loss(Operator):
     """Loss = the loss of each image's boxes, confidences and classes.
 
-    A truth belongs to the cell of its middle, and to the one of all ``anchors`` with the most similar shape; it counts here if this anchor is in
-    ``anchor_mask``. There x and y have the cross entropy of their logistic function, and width and height the difference of their logarithms, both times 2 -
-    the truth's area. Each class has its cross entropy, and the confidence its cross entropy with 1; all times GTScore. Elsewhere the confidence has its cross
-    entropy with 0, unless the predicted box overlaps a truth by more than ``ignore_thresh``. With ``use_label_smooth`` the targets of classes are 1 - d and d
-    instead of 1 and 0, d = min(1 / classes, 1 / 40).
+    A truth belongs to the cell of its middle, and to the one of all ``anchors`` with the most similar shape. It counts here if this anchor is in
+    ``anchor_mask``. There x and y have the cross entropy of their logistic function, and width and height the difference of their logarithms. Both are
+    multiplied by 2 - the truth's area. Each class has its cross entropy, and the confidence its cross entropy with 1; all times GTScore. Elsewhere the
+    confidence has its cross entropy with 0, unless the predicted box overlaps a truth by more than ``ignore_thresh``. With ``use_label_smooth`` the targets of
+    classes are 1 - d and d instead of 1 and 0, d = min(1 / classes, 1 / 40).
 
     ObjectnessMask = the target of a confidence: a score, 0, or -1 where it does not count. GTMatchMask = the place in ``anchor_mask`` of each truth's anchor,
     or -1. If several truths meet in one cell and anchor, the gradient is of all of them (in PaddlePaddle of the last). Source: Redmon and Farhadi, "YOLOv3",

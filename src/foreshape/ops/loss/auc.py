@@ -33,8 +33,8 @@ class Auc(Operator):
     """AUC = the area under the curve of true positives over false ones, by ``num_thresholds`` steps of the score.
 
     StatPos and StatNeg count, for each step, the positive and the negative examples. Without ``slide_steps`` they count all examples so far. With it they have
-    the counts of the last ``slide_steps`` minibatches, one after the other, then the sums of these, and last the number of minibatches so far. An example's
-    score is the last column of Predict. If all examples are of one kind the area is 0.
+    the counts of the last ``slide_steps`` minibatches, one after the other. Then come the sums of these, and last the number of minibatches so far. An
+    example's score is the last column of Predict. If all examples are of one kind the area is 0.
     """
 
     type = "auc"

@@ -90,7 +90,10 @@ class HierarchicalSigmoid(Operator):
         return X.with_dims((batch, 1)), X.dense((batch, longest)), W.like()
 
     def _path(self, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return for each row and place of the path the node (0 past the end), the code, and the mask of the path, the last two as truth values."""
+        """Return for each row and place of the path the node (0 past the end), the code and the mask of the path.
+
+        The last two are truth values.
+        """
         if PathTable is not None and PathCode is not None:
             on = (PathTable >= 0).cumprod(1).bool()
             if PathTable.numel() and int(PathTable.max()) >= nodes:

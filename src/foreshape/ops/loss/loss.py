@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def picking(label: Spec) -> Size:
-    """Return the bytes to pick the elements at labels: the mask of ignored ones, the labels without them, and both as int64."""
+    """Return the bytes to pick the elements at labels: the mask of ignored ones, the labels without them, and other types as int64."""
     return (9 if label.dtype is INT64 else 17) * label.elements
 
 

@@ -33,7 +33,7 @@ _FLOATS = (FP32, FP64)
 class PrecisionRecall(Operator):
     """BatchMetrics and AccumMetrics = precision, recall and F1 score of the minibatch, and of it with StatesInfo.
 
-    Each has the means over the classes of precision and of recall, and the F1 score of these two means; then the same three of the counts of all classes
+    Each has the means over the classes of precision and of recall, and the F1 score of these two means. Then come the same three of the counts of all classes
     together.
 
     AccumStatesInfo has for each class its true positives, false positives, true negatives and false negatives so far. Precision and recall of an absent class

@@ -133,7 +133,7 @@ class Svd(Operator):
 class Qr(Operator):
     """X = Q R, with orthogonal columns in Q and upper triangular R.
 
-    ``mode`` reduced: Q is [..., m, k], k the smaller dim of the matrices; complete: Q is square; r: R as in reduced, and Q empty, [0]. Reduced has a gradient,
+    ``mode`` reduced: Q is [..., m, k], k the smaller dim of the matrices. complete: Q is square. r: R as in reduced, and Q empty, [0]. Reduced has a gradient,
     and complete if m is at most n.
     """
 
@@ -209,8 +209,8 @@ class Qr(Operator):
 class MatrixRank(Operator):
     """Out = the number of singular values of each matrix above a tolerance; with ``hermitian`` of eigenvalues' magnitudes.
 
-    The tolerance is TolTensor, or else ``tol``. With ``use_default_tol`` it is at least the largest value times the larger dim of the matrices and the distance
-    from 1 to the next number of the element type.
+    The tolerance is TolTensor, or else ``tol``. With ``use_default_tol`` it is at least the largest value times the larger dim of the matrices and the epsilon
+    of the element type.
     """
 
     type = "matrix_rank"

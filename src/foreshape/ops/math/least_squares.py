@@ -40,10 +40,10 @@ _ALIKE = f32(4, 2, data=[[1.0, 2.0], [-0.5, -1.0], [0.75, 1.5], [1.5, 3.0]])
 class Lstsq(Operator):
     """Solution = the Z with the least sum of squares of X Z - Y; among several, the one of the least norm.
 
-    ``driver`` is LAPACK's. gels takes the columns (or rows, if fewer) of X as independent. gelsy, gelsd and gelss find their rank, by singular values above
-    ``rcond`` times the largest (Golub and Van Loan, "Matrix Computations", section 5.5). Residuals are the sums of squares of each column of Y, if X has more
-    rows than columns, and else [0]. All but gels make Rank; gelsd and gelss make SingularValues, from the largest on. (In PaddlePaddle the solution of a batch
-    of one matrix loses the dims of the batch.)
+    ``driver`` is LAPACK's: gels takes the columns (or rows, if fewer) of X as independent. The drivers gelsy, gelsd and gelss find their rank: singular values
+    above ``rcond`` times the largest (Golub and Van Loan, "Matrix Computations", section 5.5). Residuals are the sums of squares of each column of Y, if X has
+    more rows than columns, and else [0]. All but gels make Rank; gelsd and gelss make SingularValues, from the largest on. (In PaddlePaddle the solution of a
+    batch of one matrix loses the dims of the batch.)
     """
 
     type = "lstsq"

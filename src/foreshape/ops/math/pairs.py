@@ -173,7 +173,9 @@ class Cross(Operator):
 
 
 class Dist(Operator):
-    """Out = the norm of order ``p`` of X - Y: (sum |X - Y|^p)^(1/p); of order infinity the largest, of order 0 the count of nonzero elements.
+    """Out = the norm of order ``p`` of X - Y: (sum |X - Y|^p)^(1/p).
+
+    The norm of order infinity is the largest |X - Y|, of order 0 the count of nonzero elements.
 
     If X and Y are equal the gradient is 0.
     """

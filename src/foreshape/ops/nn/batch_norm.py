@@ -186,7 +186,7 @@ class BatchNorm(Operator):
 def normal_order(x: Tensor, last: bool, like: Tensor | None = None) -> Tensor:
     """Return images ``[batch, channels, ...]`` with the channels at axis 1, or at the end if ``last``, in torch's fast memory formats.
 
-    They are contiguous or channels-last, as ``like`` is, and are copied if they are neither: torch then indexes element by element, up to 7 times slower.
+    They are contiguous or channels-last, as ``like`` is, and are copied if they are neither. Otherwise torch indexes element by element, up to 7 times slower.
     """
     if last and x.dim() == 3:  # torch knows channels innermost of images of 2 and 3 axes only
         x = x.unsqueeze(1)

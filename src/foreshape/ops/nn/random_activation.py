@@ -74,7 +74,7 @@ class RRelu(Operator):
 class GumbelSoftmax(OverAxis):
     """Out = softmax((X + g) / temperature) along ``axis``, with g drawn from Gumbel's distribution (Jang et al., 2017).
 
-    With ``hard`` Out is 1 at the largest of these and 0 elsewhere. The gradient is, as in PaddlePaddle, the one of a softmax with the result Out: it is not
+    With ``hard`` Out is 1 at the largest of these and 0 elsewhere. The gradient is, as in PaddlePaddle, the one of a softmax with the result Out. It is not
     divided by the temperature, and with ``hard`` it is 0.
     """
 

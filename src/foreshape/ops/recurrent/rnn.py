@@ -97,7 +97,7 @@ def _weights(mode: str, hidden: int, features: int, units: int = 1, directions: 
 class Rnn(Recurrent):
     """``num_layers`` recurrent layers over Input [time, batch, features]: LSTM, GRU, or h = tanh or relu of (W x + b + V h + c).
 
-    A sequence ends after its SequenceLength steps: its last state is the one of its last step, results after it are zero, and the backward direction begins
+    A sequence ends after its SequenceLength steps. Its last state is the one of its last step, results after it are zero, and the backward direction begins
     there.
     """
 

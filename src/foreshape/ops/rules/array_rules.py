@@ -1,7 +1,7 @@
 """The shape rules of arrays: one spec describes all elements, and sizes that differ between elements have names of their own.
 
 The spec of an array has the element type, dims and levels of its elements. A size that is not the same in all of them is a symbol called ``each``, as
-``outputs.each0``: a read element gets a size of its own for it.
+``outputs.each0``. A read element gets a size of its own for it.
 """
 
 from __future__ import annotations

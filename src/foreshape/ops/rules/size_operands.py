@@ -19,7 +19,10 @@ def known_number(given: int, tensor: Spec | None, slot: str) -> Size | None:
 
 
 def known_sizes(given: Sequence[int], tensor: Spec | None, listed: tuple[Spec, ...], slot: str, list_slot: str = "") -> tuple[Size | None, ...]:
-    """Return the numbers of a list of one-number tensors, of a tensor, or of the attribute, in this order; None for each known at run time only."""
+    """Return the numbers of a list of one-number tensors, of a tensor, or of the attribute, in this order.
+
+    Those known at run time only are None.
+    """
     if listed:
         return tuple(known_number(0, s, list_slot or slot) for s in listed)
     if tensor is None:

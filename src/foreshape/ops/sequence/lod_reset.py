@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class LodReset(Operator):
-    """Out = X, its rows grouped as in a ragged Y, or by the offsets in a dense Y, or by the offsets ``target_lod``; in this order.
+    """Out = X, its rows grouped as in a ragged Y, or else by the offsets in a dense Y, or else by the offsets ``target_lod``.
 
-    Offsets rise from 0 to the number of rows. With ``append`` they become the innermost level below the levels of X: its sequences then count sequences instead
-    of rows, and there must be as many as rows. A ragged Y is never appended.
+    Offsets rise from 0 to the number of rows. With ``append`` they become the innermost level below the levels of X. The sequences of X then count these
+    sequences instead of rows, and there must be as many as rows. A ragged Y is never appended.
     """
 
     type = "lod_reset"

@@ -44,7 +44,7 @@ def _infer_gradient(self: SequenceConv, X: Spec, PaddingData: Spec | None, Filte
 class SequenceConv(Operator):
     """Out[p] = (X[p + contextStart], ..., X[p + contextStart + contextLength - 1]) Filter, of rows of one innermost sequence.
 
-    Outside of the sequence there are zeros or, with paddingTrainable, rows of PaddingData: its first max(0, -contextStart) stand before the first row of every
+    Outside of the sequence there are zeros or, with paddingTrainable, rows of PaddingData. Its first max(0, -contextStart) stand before the first row of every
     sequence, the others after the last.
     """
 

@@ -61,8 +61,8 @@ def _pad_value() -> Any:
 class SequencePool(Operator):
     """Out = for each innermost sequence of X the sum, average, first, last, largest or smallest row, elementwise.
 
-    MaxIndex = for MAX and MIN, the row number in X of each element of Out (the first of equal ones), and -1 for an empty sequence; for other types a zero. It
-    has the element type of X in its description, as in PaddlePaddle's programs, though PaddlePaddle's kernel writes int32: the numbers are whole.
+    MaxIndex = for MAX and MIN, the row number in X of each element of Out (the first of equal ones). It is -1 for an empty sequence, and a zero for other
+    types. It has the element type of X in its description, as in PaddlePaddle's programs, though PaddlePaddle's kernel writes int32: the numbers are whole.
     """
 
     type = "sequence_pool"
@@ -124,7 +124,7 @@ class SequencePool(Operator):
             if X.shape[0] > _EXACT and number is torch.float32:
                 raise ExecutionError(f"{self.pooltype} keeps the numbers of rows as fp32, which holds up to {_EXACT}; seen {X.shape[0]} rows")
             pooled = out.index_select(0, where.segments)
-            # 1 in rows other than the extreme, times a large number; the least number left is the first row of the extreme (every row for NaN)
+            # A large number for rows other than the extreme. The least number left is the first row of the extreme (every row, for NaN).
             less = torch.lt if reduce == "amax" else torch.gt
             numbers = less(flat, pooled, out=torch.empty_like(flat, dtype=number)).mul_(_FAR)
             numbers.add_(torch.arange(X.shape[0], dtype=number, device=X.device).unsqueeze(1))

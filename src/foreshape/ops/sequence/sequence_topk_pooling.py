@@ -64,7 +64,10 @@ class SequenceTopkAvgPooling(Operator):
         return rows(X.dtype, (height, self.channel_num * len(self.topks)), ROW.lod), pos
 
     def _lines(self, at: Offsets, row: Offsets, column: Offsets) -> tuple[Tensor, Tensor]:
-        """Return the first element in X of each row of each matrix, and its length, in the order of Out: row after row, in each all channels."""
+        """Return the first element in X of each row of each matrix, and its length.
+
+        They are in the order of Out: row after row, in each all channels.
+        """
 
         def make() -> tuple[Tensor, Tensor]:
             width = column.lengths

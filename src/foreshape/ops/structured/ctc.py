@@ -85,7 +85,9 @@ class WarpCTC(Operator):
     def workspace(
         self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        """Return the bytes of the padded logarithms, and of the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too.
+        """Return the bytes of the padded logarithms, and of the messages of 2 labels + 1 states at each step.
+
+        The messages are forward, and for the gradient backward too.
 
         The longest ragged sequences have two symbols, of Logits and of Label: with their rows alone it could be many times too much.
         """

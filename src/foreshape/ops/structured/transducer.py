@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class WarpRNNT(Operator):
     """loss = -log of the sum, over all paths through ``[steps, labels + 1]``, of their probabilities in input.
 
-    A path begins at (0, 0). From (t, u) it goes to (t + 1, u) by the blank, or to (t, u + 1) by label u, and ends with the blank after the last step. input has
-    logarithms of probabilities: no softmax is taken, as in PaddlePaddle's kernel for CPUs. warprnntgrad = the gradient of each loss with respect to input.
-    Gradients of labels are 1 + ``fastemit_lambda`` times as large there, and the loss itself is as without it.
+    A path begins at (0, 0). From (t, u) it goes to (t + 1, u) by the blank, or to (t, u + 1) by label u, and ends with the blank after the last step. The
+    operand input has logarithms of probabilities: no softmax is taken, as in PaddlePaddle's kernel for CPUs. The result warprnntgrad is the gradient of each
+    loss with respect to input. Gradients of labels are 1 + ``fastemit_lambda`` times as large there, and the loss itself is as without it.
     """
 
     type = "warprnnt"

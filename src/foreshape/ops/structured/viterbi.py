@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class ViterbiDecode(Operator):
     """The tags of each padded sequence with the highest sum of scores and transitions (Viterbi, 1967), and the sum.
 
-    With ``include_bos_eos_tag`` the last tag stands before each sequence (its row of Transition is added to the first step), and the row of the last tag but
-    one is added to the last step, as in PaddlePaddle.
+    With ``include_bos_eos_tag`` the last tag stands before each sequence: its row of Transition is added to the first step. The row of the last tag but one is
+    added to the last step, as in PaddlePaddle.
     """
 
     type = "viterbi_decode"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class IndexSample(Operator):
-    """Out[i, j] = X[i, Index[i, j]]: of each row the elements that its row of Index names."""
+    """Out[i, j] = X[i, Index[i, j]]: from each row the elements named by its row of Index."""
 
     type = "index_sample"
     X = operand(doc="[rows, columns]")
@@ -92,7 +92,7 @@ class AlongAxis(Operator):
         return axis
 
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
-        """Index counted from the front."""
+        """Return Index counted from the front."""
         axis: int = self.Axis
         size = Input.shape[axis]
         check_index(Index, size, "an index", -size)
@@ -142,21 +142,23 @@ class TakeAlongAxis(AlongAxis):
 
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mul": "prod", "multiply": "prod", "mean": "mean", "amin": "amin", "amax": "amax"}
-"""What ``Reduce`` may be besides "assign", and the word for it in the runtime."""
+"""The runtime's names of ``Reduce``, without "assign"."""
 
 
 def _last_of_each(like: Tensor, axis: int, index: Tensor) -> tuple[Tensor, Tensor]:
-    """For each element of ``like`` which of the places in ``index`` along the axis, counted from 1, is the last that names it (0: none does);
-    and the count of each place."""
+    """Return for each element of ``like`` the last place naming it in ``index`` along the axis, and the count of each place.
+
+    Places are counted from 1; 0 is none.
+    """
     at = torch.ones_like(index).cumsum(axis)
     return index.new_zeros(like.shape).scatter_reduce_(axis, index, at, "amax", include_self=True), at
 
 
 class PutAlongAxis(AlongAxis):
-    """Result = Input with Result[i, Index[i, j, k], k] = Value[i, j, k], where Axis is the second.
+    """Result = Input with Result[i, Index[i, j, k], k] = Value[i, j, k], for Axis 1 of three.
 
-    ``Reduce``: "assign" replaces (of several values for one place the last is kept), "add" adds, "mul" or "multiply" multiplies, "mean", "amin" and "amax"
-    take the mean, the least and the largest, of the values and, where ``Include_self``, what was there.
+    ``Reduce``: "assign" replaces (of several values for one place the last is kept), "add" adds, "mul" or "multiply" multiplies. Further, "mean", "amin" and
+    "amax" take the mean, the least and the largest, of the values and, if ``Include_self``, of the old element.
     """
 
     type = "put_along_axis"
@@ -204,7 +206,7 @@ class PutAlongAxis(AlongAxis):
             d_value = d_input.gather(axis, index)
         elif how == "prod":
             d_input, d_value = self._of_product(Input, index, Value, d_out)
-        else:  # an extreme: shared by those that are it
+        else:  # an extreme: shared by all elements equal to it
             own = (Input == Result).to(d_out.dtype)
             if not self.Include_self:
                 own.scatter_(axis, index, 0.0)
@@ -217,7 +219,7 @@ class PutAlongAxis(AlongAxis):
         return d_input, d_value
 
     def _of_product(self, Input: Tensor, index: Tensor, Value: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Each factor's gradient is the product of the others, without a division: a factor may be 0."""
+        """Return the gradients of the factors: each is the product of the others, without a division, since a factor may be 0."""
         axis = self.Axis
         own = Input if self.Include_self else Input.scatter(axis, index, 1.0)
         factors = torch.ones_like(Input).scatter_reduce_(axis, index, Value, "prod", include_self=True)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class SpaceToDepth(Operator):
-    """Out = X with blocks of ``blocksize`` by ``blocksize`` of its space made channels, in the order of the network YOLOv2.
+    """Out = X with blocks of ``blocksize`` by ``blocksize`` pixels as channels, in the order of the network YOLOv2.
 
-    That order is not a plain exchange: channel ``o C' + c`` of X, of ``C' = C / blocksize^2``, goes to row ``y blocksize + o // blocksize``
-    and column ``x blocksize + o % blocksize`` of an image of C' channels, which is then read in row-major order as Out.
+    This order is not a plain exchange. Channel ``o C' + c`` of X, of ``C' = C / blocksize^2``, goes to row ``y blocksize + o // blocksize`` and column ``x
+    blocksize + o % blocksize`` of an image of C' channels. Out is this image read in row-major order.
     """
 
     type = "space_to_depth"
@@ -79,7 +79,7 @@ class SpaceToDepth(Operator):
 class ShuffleChannel(Operator):
     """Out = X with its channels, in ``group`` groups one after the other, taken from each group in turn.
 
-    The gradient undoes that; PaddlePaddle 2.6 shuffles it as the forward operator does, which is another thing unless group^2 is all channels.
+    The gradient is the inverse shuffle. PaddlePaddle 2.6 repeats the forward shuffle instead: equal only if group^2 is all channels.
     """
 
     type = "shuffle_channel"
@@ -109,8 +109,8 @@ class ShuffleChannel(Operator):
 class TemporalShift(Operator):
     """Out = X, ``seg_num`` images of each video one after the other, with some channels of the image before, some of the next, and the rest.
 
-    Of C channels the first ``int(C shift_ratio)`` are those of the image before, the next up to ``int(2 C shift_ratio)`` those of the
-    image after; zeros where the video has none.
+    Of C channels the first ``int(C shift_ratio)`` are from the image before, the next up to ``int(2 C shift_ratio)`` from the image after. They are zeros if
+    the video has none.
     """
 
     type = "temporal_shift"
@@ -132,7 +132,7 @@ class TemporalShift(Operator):
         return 1 if self.data_format == "NCHW" else 3
 
     def _moved(self, x: Tensor, by: int) -> Tensor:
-        """The first channels from the image ``by`` before, the next ones from the image ``by`` after."""
+        """Return the first channels from the image ``by`` before, the next ones from the image ``by`` after."""
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         axis, steps = self._channels() + 1, self.seg_num
         given, made = (t.reshape(t.shape[0] // steps, steps, *t.shape[1:]) for t in (x, out))

@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 4096
-"""The bytes that a tensor's place is a multiple of, where nothing else is said."""
+"""The default alignment of a tensor in bytes."""
 
 
 class CoalesceTensor(Operator):
-    """FusedOutput = the elements of all of Input, each tensor's after those before it, with zeros up to its alignment.
+    """FusedOutput = the elements of all of Input, one tensor after the other, with zeros up to its alignment.
 
-    Output is what lies there: Input itself where ``copy_data``, otherwise ``constant`` (0 where not ``set_constant``). In PaddlePaddle
-    these are parts of the memory of FusedOutput; here each result has its own.
+    Output is the tensors in it: Input itself if ``copy_data``, otherwise ``constant`` (0 if not ``set_constant``). In PaddlePaddle these are views of
+    FusedOutput; here each result has memory of its own.
     """
 
     type = "coalesce_tensor"
     gradient = ZERO_GRADIENT
     Input = operand(NUMERIC, many=True, doc="any shapes")
     Output = result(many=True, doc="each as its Input")
-    FusedOutput = result(doc="[elements], those of the gaps included")
+    FusedOutput = result(doc="[elements], with the gaps")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
     copy_data = attribute(AttrType.BOOLEAN, False)
     set_constant = attribute(AttrType.BOOLEAN, False)
-    persist_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning here, where results are values")
+    persist_output = attribute(AttrType.BOOLEAN, False, doc="ignored here: results are values")
     constant = attribute(AttrType.FLOAT, 0.0)
     use_align = attribute(AttrType.BOOLEAN, True)
     align_size = attribute(AttrType.INT, -1, doc=f"bytes; -1 is {CHUNK}")
-    user_defined_size_of_dtype = attribute(AttrType.INT, -1, doc="bytes that an element counts when places are aligned; -1 is its own size")
-    concated_shapes = attribute(AttrType.LONGS, [], doc="the dims of inputs that have no value yet, which there are none of here")
+    user_defined_size_of_dtype = attribute(AttrType.INT, -1, doc="bytes of an element for alignment; -1 is its own size")
+    concated_shapes = attribute(AttrType.LONGS, [], doc="the dims of inputs without a value yet; there are none here")
     concated_ranks = attribute(AttrType.LONGS, [])
 
     def _places(self, sizes: list[Size]) -> list[Size]:
-        """The elements that each input takes, gaps included."""
+        """Return the elements of each input, with the gap after it."""
         if not self.use_align:
             return sizes
         own: int = self.user_defined_size_of_dtype

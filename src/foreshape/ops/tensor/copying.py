@@ -1,4 +1,4 @@
-"""Copies from one place to another, which files from PaddlePaddle carry. There is one memory here: Out = X."""
+"""Copies from one memory to another, in files from PaddlePaddle. There is one memory here: Out = X."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from foreshape.ops.tensor.plumbing import Assign
 
 
 class ShareData(Assign):
-    """Out = X, in memory of its own where X is still needed, so that neither changes the other."""
+    """Out = X, in memory of its own if X is still needed, so neither changes the other."""
 
     type = "share_data"
     samples = [sample(X=f32(2, 3)), sample(X=i64(3, data=[4, 5, 6])), sample(X=f32())]
@@ -24,12 +24,12 @@ class Placed(Assign):
 
 
 class Memcpy(Placed):
-    """Out = X; the device that ``dst_place_type`` names is not looked at."""
+    """Out = X; the device of ``dst_place_type`` is ignored."""
 
     type = "memcpy"
 
 
 class MemcpyD2h(Placed):
-    """Out = X, which another machine would copy from a device to the host."""
+    """Out = X, a copy from a device to the host in PaddlePaddle."""
 
     type = "memcpy_d2h"

@@ -1,4 +1,4 @@
-"""How often numbers occur: in all, and in ranges of one width."""
+"""Counts of numbers: of each, and in ranges of one width."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _NUMBERS = (FP32, FP64, INT32, INT64)
 
 
 class Bincount(Operator):
-    """Out[k] = how often k occurs in X, or the sum of the Weights where it does, for k from 0 to the largest in X, or to ``minlength`` - 1.
+    """Out[k] = the count of k in X, or the sum of its Weights, for k from 0 to the largest in X, or to ``minlength`` - 1.
 
-    An empty X gives an empty Out, whatever ``minlength`` is. How many numbers Out has only the run tells.
+    An empty X gives an empty Out, for any ``minlength``. The length of Out is known at run time only.
     """
 
     type = "bincount"
@@ -88,10 +88,10 @@ class Bincount(Operator):
 
 
 class Histogram(Operator):
-    """Out = how many elements of X lie in each of ``bins`` ranges of one width between ``min`` and ``max``; what lies outside does not count.
+    """Out = the number of elements of X in each of ``bins`` ranges of one width between ``min`` and ``max``; others do not count.
 
-    The last range has its upper end too. Where ``min`` and ``max`` are equal they are the least and the greatest of X, or where these are
-    equal, one less and one more.
+    The last range has its upper end too. If ``min`` and ``max`` are equal they are the least and the greatest of X, or if these are equal, one less and one
+    more.
     """
 
     type = "histogram"

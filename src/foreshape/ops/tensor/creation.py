@@ -48,10 +48,9 @@ DTYPE_DOC = "an element type, by its number in the file format"
 
 
 def shape_from(slot: str, shape: tuple[int, ...], tensor_spec: Spec | None, list_specs: tuple[Spec, ...]) -> tuple[Size, ...]:
-    """The shape that a creation operator makes: from a list of one-number tensors, a tensor, or the attribute, in that order.
+    """Return the shape of a creation operator: from a list of one-number tensors, a tensor, or the attribute, in this order.
 
-    A size that the tensors do not tell before the run is the attribute's, where that has one, and otherwise a symbol of the
-    op's own.
+    A size unknown before the run is the attribute's, if it has one, and otherwise a symbol of the op's own.
     """
     known = known_sizes(shape, tensor_spec, list_specs, slot, f"{slot}List")
     written = shape if len(shape) == len(known) else (-1,) * len(known)
@@ -61,7 +60,7 @@ def shape_from(slot: str, shape: tuple[int, ...], tensor_spec: Spec | None, list
 
 
 def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Sequence[int]:
-    """The shape that the tensors tell. Raises `ExecutionError` where the attribute, which `shape_from` believed, has another size."""
+    """Return the shape from the tensors. Raises `ExecutionError` if the attribute, trusted by `shape_from`, has another size."""
     told = sizes_at_run(shape, tensor, listed)
     if len(told) == len(shape) and any(0 <= n != size for n, size in zip(shape, told, strict=True)):
         raise ExecutionError(f"the shape is described as {list(shape)}, and the tensors tell {list(told)}")
@@ -69,9 +68,9 @@ def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Se
 
 
 def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
-    """The constant that a value attribute means in an element type; ``text``, where given, is its exact form.
+    """Return the constant of a value attribute in an element type; ``text``, if given, is its exact form.
 
-    Refuses a text that is no number, and a number that an integer type does not hold.
+    Refuses a text other than a number, and a number out of range of an integer type.
     """
     try:
         if of.is_integer:
@@ -86,7 +85,7 @@ def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
 
 
 def filled(out: Spec, number: float | int | bool) -> Spec:
-    """``out``, which has ``number`` everywhere; it carries its value where that is an integer and small."""
+    """Return ``out``, with ``number`` everywhere; it carries its value if small and of integers."""
     count = out.elements
     known = out.known_dtype.is_integer and isinstance(count, int) and count <= MAX_VALUE_ELEMENTS
     return carry(out, (int(number),) * count) if known and isinstance(count, int) else out
@@ -118,7 +117,7 @@ class FillConstant(Operator):
 
     def computes(self) -> computations.Filled:
         number = None
-        with suppress(RuleError):  # an attribute that is no number of this type: whoever makes the constant says so
+        with suppress(RuleError):  # an attribute out of range of this type: the constant's own rule says so
             number = number_of(element_type(self.dtype), self.value, _text(self.str_value))
         return computations.Filled(number)
 
@@ -239,14 +238,15 @@ class FillConstantBatchSizeLike(Operator):
 
 
 class Range(Operator):
-    """Out = Start, Start + Step, Start + 2 Step, ..., before End. Numbers of floats are counted in their own precision, as PaddlePaddle
-    counts them: ``ceil((End - Start) / Step)``, so that 0, 0.3 and 0.1 in fp32 make three numbers, not four.
+    """Out = Start, Start + Step, Start + 2 Step, ..., before End.
+
+    Floats are counted in their own precision, as in PaddlePaddle: ``ceil((End - Start) / Step)``, so 0, 0.3 and 0.1 in fp32 make three numbers, not four.
     """
 
     type = "range"
     reads_numbers = ("Start", "End", "Step")
     Start = operand((*INDEX, FP32, FP64), doc="one number")
-    End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first that is not in Out")
+    End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first after the end of Out")
     Step = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, not 0")
     Out = result(doc="[n]; n is known where the numbers are known")
     gradient = ZERO_GRADIENT
@@ -298,7 +298,7 @@ class Range(Operator):
 
 
 def _floats_between(start: float, end: float, step: float, of: DType) -> int | None:
-    """How many numbers there are from ``start`` to before ``end``, computed in the precision of an element type; None where no number tells."""
+    """Return the count of numbers from ``start`` to before ``end``, in the precision of an element type; None if it is no number."""
     import numpy
 
     exact = numpy.dtype(of.numpy_name).type
@@ -313,7 +313,7 @@ class Linspace(Operator):
     type = "linspace"
     Start = operand((*INDEX, FP32, FP64), doc="one number")
     Stop = operand((*INDEX, FP32, FP64), doc="one number")
-    Num = operand(INDEX, doc="how many, at least 1")
+    Num = operand(INDEX, doc="the count, at least 1")
     Out = result(doc="[Num]")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
     gradient = ZERO_GRADIENT

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def window(X: Spec, offsets: Sequence[Size | None], shape: Sequence[Size | None], least: int = 1) -> Spec:
-    """The part of X of the dims ``shape`` that begins at ``offsets``; -1 is all that is left, None is only known at run.
+    """Return the part of X of the dims ``shape`` from ``offsets`` on; -1 is the rest, None is known at run time only.
 
-    ``least``: the smallest size that may be asked.
+    ``least``: the smallest size allowed.
     """
     rank, dims = X.rank, list(X.known_dims)
     for what, given in (("offsets", offsets), ("shape", shape)):
@@ -62,7 +62,7 @@ def window(X: Spec, offsets: Sequence[Size | None], shape: Sequence[Size | None]
 
 
 def cut(x: Tensor, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """What `window` describes, as a view."""
+    """Return the part of `window`, as a view."""
     for axis, (start, size) in enumerate(zip(offsets, shape, strict=True)):
         size = x.shape[axis] - start if size < 0 else size
         if start < 0 or size < 0 or start + size > x.shape[axis]:
@@ -72,7 +72,7 @@ def cut(x: Tensor, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 
 class CropTensor(Operator):
-    """Out = the part of X of the dims ``shape`` that begins at ``offsets`` (at 0 where none are given); -1 in shape is all that is left."""
+    """Out = the part of X of the dims ``shape`` from ``offsets`` on (0 by default); -1 in shape is the rest of the dim."""
 
     type = "crop_tensor"
     X = operand(doc="any shape")
@@ -121,7 +121,7 @@ class CropTensor(Operator):
 
 
 class Crop(Operator):
-    """Out = the part of X of the dims of Y, or ``shape`` where there is no Y, that begins at Offsets, or ``offsets``."""
+    """Out = the part of X of the dims of Y, or ``shape`` without Y, from Offsets, or ``offsets``, on."""
 
     type = "crop"
     X = operand(doc="any shape")
@@ -199,7 +199,7 @@ class Pad2d(Operator):
         return size + before + after
 
     def _borders(self, X: Tensor, Paddings: Tensor | None) -> list[tuple[int, int, int]]:
-        """For each of the two axes: which it is, and its paddings."""
+        """Return each of the two axes with its paddings."""
         pads = sizes_at_run(self.paddings, Paddings)
         out = [(self._first() + k, pads[2 * k], pads[2 * k + 1]) for k in range(2)]
         for axis, before, after in out:
@@ -227,13 +227,13 @@ class Pad2d(Operator):
         return out
 
     def _mirrored(self, x: Tensor, axis: int, size: int, before: int, after: int) -> list[tuple[Tensor, Tensor]]:
-        """The borders of an axis of a padded tensor, each with the entries that it repeats, or mirrors."""
+        """Return the borders of an axis of a padded tensor, each with the entries it repeats or mirrors."""
         edge, end = self.mode == "edge", before + size
         out = [(x.narrow(axis, 0, before), x.narrow(axis, before, 1) if edge else x.narrow(axis, before + 1, before))] if before else []
         return out + ([(x.narrow(axis, end, after), x.narrow(axis, end - 1, 1) if edge else x.narrow(axis, end - 1 - after, after))] if after else [])
 
     def workspace(self, X: Spec, Paddings: Spec | None) -> Size:
-        return 3 * X.nbytes if self.mode == "reflect" else 0  # a mirrored border is less than X, of which an axis may be padded already
+        return 3 * X.nbytes if self.mode == "reflect" else 0  # a mirrored border is less than X; an axis of X may be padded already
 
     def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec) -> Size:
         return 0 if self.mode == "constant" else 2 * d_out.nbytes
@@ -274,7 +274,7 @@ class PadConstantLike(Operator):
 
     type = "pad_constant_like"
     X = operand(ANY, doc="whose dims are wanted")
-    Y = operand(NUMERIC, doc="what is padded, no larger than X")
+    Y = operand(NUMERIC, doc="the padded tensor, no larger than X")
     Out = result(doc="the dims of X")
     pad_value = attribute(AttrType.FLOAT, 0.0)
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def diagonal_length(rows: Size, columns: Size, offset: int) -> Size:
-    """How many elements a diagonal has; offset counts from the main one, upwards."""
+    """Return the length of a diagonal; offset counts from the main one, upwards."""
     return maximum(minimum(rows, columns - offset) if offset >= 0 else minimum(rows + offset, columns), 0)
 
 
 def two_axes(first: int, second: int, rank: int, names: tuple[str, str], slot: str | None) -> tuple[int, int]:
-    """Two different axes, each as 0..rank-1."""
+    """Return two different axes, each as 0..rank-1."""
     sides: dict[str, int | None] = {} if slot is None else {slot: None}
     a, b = axis_of(first, rank, names[0], **sides), axis_of(second, rank, names[1], **sides)
     require(a != b, f"{names[0]} and {names[1]} must be two axes; both are {a}", **sides)
@@ -47,7 +47,7 @@ def two_axes(first: int, second: int, rank: int, names: tuple[str, str], slot: s
 
 
 class DiagV2(Operator):
-    """Of a vector X, Out = a matrix with X as the diagonal ``offset`` and ``padding_value`` elsewhere; of a matrix, Out = that diagonal of X.
+    """Out = for a vector X, a matrix with X as the diagonal ``offset`` and ``padding_value`` elsewhere; for a matrix X, its diagonal.
 
     A tensor without dims counts as a vector of one number. Offset counts from the main diagonal, upwards.
     """
@@ -226,7 +226,7 @@ class FillDiagonal(Operator):
         return X.like()
 
     def _set(self, x: Tensor, value: float) -> Tensor:
-        """``x``, whose elements lie in a row, with the elements of the diagonal replaced."""
+        """Return ``x``, contiguous, with the elements of the diagonal replaced."""
         flat, columns = x.view(-1), x.shape[1]
         end = flat.numel() if self.wrap else min(flat.numel(), columns * columns)
         if not end:
@@ -266,7 +266,7 @@ class FillDiagonal(Operator):
 class FillDiagonalTensor(Operator):
     """Out = X with the diagonals ``offset`` of the matrices over the axes ``dim1`` and ``dim2`` replaced by Y.
 
-    Y has a gradient, which PaddlePaddle 2.6 does not give.
+    Y has a gradient here, but not in PaddlePaddle 2.6.
     """
 
     type = "fill_diagonal_tensor"
@@ -328,7 +328,7 @@ class FillDiagonalTensor(Operator):
 
 
 def lower_count(rows: int, columns: int, offset: int) -> int:
-    """How many elements of a matrix lie on or below a diagonal: row i has min(i + offset + 1, columns) of them, at least none."""
+    """Return the number of elements of a matrix on or below a diagonal: row i has min(i + offset + 1, columns) of them, at least none."""
     first, last = max(offset + 1, 1), rows + offset
     partial_last = min(last, columns - 1)
     rising = (first + partial_last) * (partial_last - first + 1) // 2 if partial_last >= first else 0
@@ -340,7 +340,7 @@ class TriangleIndices(Operator):
 
     abstract = True
     out = result(doc="[2, n]: the rows, and the columns, of the elements in row-major order")
-    offset = attribute(AttrType.INT, 0, doc="the last diagonal that belongs to it, counted from the main one, upwards")
+    offset = attribute(AttrType.INT, 0, doc="the last included diagonal, counted from the main one, upwards")
     dtype = attribute(AttrType.INT, INT64, choices=tuple(t.code for t in INDEX), doc=DTYPE_DOC)
     gradient = ZERO_GRADIENT
 

@@ -1,4 +1,4 @@
-"""What is there, and where: unique, unique_consecutive, unique_with_counts, where_index."""
+"""Distinct elements and their places: unique, unique_consecutive, unique_with_counts, where_index."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VALUES = (FP32, FP64, *INDEX)
-"""The element types of what is compared."""
+"""The element types of compared elements."""
 
 
 class Distinct(Operator):
-    """The base of the operators that keep one of several equal elements, or entries of an axis."""
+    """The base of operators with one of several equal elements, or entries of an axis."""
 
     abstract = True
     X = operand(VALUES, doc="any shape")
@@ -50,7 +50,7 @@ class Distinct(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def _kept(self, X: Spec, axes: Sequence[int]) -> tuple[Spec, Size]:
-        """Out, whose size at the axis only the run tells, and the size of that axis of X."""
+        """Return Out, with its size at the axis known at run time only, and the size of this axis of X."""
         require(len(axes) <= 1, f"axis must be one axis, or none; seen {list(axes)}", X=None)
         n = unknown_size("n")
         if not axes:
@@ -60,7 +60,7 @@ class Distinct(Operator):
         return (X if axis else X.dense()).with_dims((*dims[:axis], n, *dims[axis + 1 :])), dims[axis]
 
     def _places(self, X: Spec, size: Size, axes: Sequence[int]) -> Spec:
-        """For each element, or each entry of the axis, where it is in Out."""
+        """Return the spec of the place in Out of each element, or of each entry of the axis."""
         rows = not axes or axes[0] in (0, -X.rank)
         return (X if rows else X.dense()).with_dims((size,)).with_dtype(element_type(self.dtype))
 
@@ -69,23 +69,23 @@ class Distinct(Operator):
 
 
 def _entries(X: Tensor, axes: Sequence[int]) -> Tensor:
-    """What is compared, of which torch takes no entries of nothing."""
+    """Return the compared elements or entries; torch refuses entries without elements."""
     if axes and not X.numel():
         raise ExecutionError(f"entries of axis {axes[0]} cannot be compared: X has the dims {list(X.shape)}, and no elements")
     return X if axes else X.reshape(-1)
 
 
 def _first_places(inverse: Tensor, count: int) -> Tensor:
-    """Where each of the distinct ones is first."""
+    """Return the first place of each of the distinct ones."""
     first = inverse.new_full((count,), inverse.numel())
     return first.scatter_reduce_(0, inverse, torch.arange(inverse.numel(), device=inverse.device), "amin", include_self=True)
 
 
 class Unique(Distinct):
-    """Out = the different elements of X, or the different entries of its ``axis``, sorted; Indices = where each is first in X;
-    Index = where each element (or entry) of X is in Out; Counts = how often each is there.
+    """Out = the distinct elements of X, or the distinct entries of its ``axis``, sorted.
 
-    Without ``is_sorted``, as files of PaddlePaddle 1 have it, X is a vector and Out is in the order in which the elements first appear.
+    Indices = the first place of each in X; Index = the place in Out of each element (or entry) of X; Counts = their numbers. Without ``is_sorted``, as in files
+    of PaddlePaddle 1, X is a vector and Out is in the order of the elements' first places.
     """
 
     type = "unique"
@@ -148,7 +148,7 @@ class Unique(Distinct):
 
 
 def in_order(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different elements in the order in which they first appear, where each element is among these, and how often each is there."""
+    """Return the distinct elements in the order of their first places, the place of each element among them, and their counts."""
     out, inverse, counts = private.unique(X, True, True, True)
     order = _first_places(inverse, out.numel()).argsort()
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
@@ -156,7 +156,10 @@ def in_order(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class UniqueWithCounts(Distinct):
-    """Out = the different elements of X in the order in which they first appear; Index = where each element of X is in Out; Count = how often."""
+    """Out = the distinct elements of X in the order of their first places.
+
+    Index = the place in Out of each element of X; Count = their numbers.
+    """
 
     type = "unique_with_counts"
     X = operand(VALUES, doc="[elements]")
@@ -181,8 +184,10 @@ class UniqueWithCounts(Distinct):
 
 
 class UniqueConsecutive(Distinct):
-    """Out = X without those elements, or entries of its ``axis``, that are equal to the one before them; Index = where each is in Out;
-    Counts = how many each stands for."""
+    """Out = X without elements, or entries of its ``axis``, equal to the one before them.
+
+    Index = the place in Out of each one of X; Counts = the length of each run.
+    """
 
     type = "unique_consecutive"
     Out = result(doc="[n], or X with n at axis")
@@ -227,7 +232,7 @@ class UniqueConsecutive(Distinct):
 
 
 class WhereIndex(Operator):
-    """Out = the places of the elements of Condition that are not 0, in row-major order, one in each row; how many there are only the run tells."""
+    """Out = the places of the nonzero elements of Condition, in row-major order, one in each row; their number is known at run time only."""
 
     type = "where_index"
     Condition = operand(doc="at least one dim")

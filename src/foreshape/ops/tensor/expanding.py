@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
-    """The dims of a tensor of ``dims`` repeated to ``shape``, last dims lined up: -1 keeps a dim, None is only known at run."""
+    """Return the dims of a tensor of ``dims`` repeated to ``shape``, last dims aligned: -1 keeps a dim, None is known at run time only."""
     new = len(shape) - len(dims)
     require(new >= 0, f"shape must have at least the {len(dims)} dims of X; it has {len(shape)}", X=None)
     require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
@@ -64,7 +64,7 @@ def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
 
 
 def _repeated(X: Spec, dims: Sequence[Size]) -> Spec:
-    """X in these dims; its rows are rows still where no axis comes before them, and they are not repeated."""
+    """Return X in these dims; its rows stay rows if no axis comes before them, and they are not repeated."""
     return (X if len(dims) == X.rank else X.dense()).with_dims(dims)
 
 
@@ -131,7 +131,7 @@ class ExpandAsV2(Operator):
 
 
 def tiled(X: Spec, times: Sequence[Size | None], name: str) -> Spec:
-    """X repeated along each axis, last axes lined up; None is only known at run. ``name``: of the attribute, for messages."""
+    """Return X repeated along each axis, last axes aligned; None is known at run time only. ``name``: the attribute's, for messages."""
     dims = X.known_dims
     rank = max(len(dims), len(times))
     require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; {name} has {rank}", X=None)
@@ -147,7 +147,7 @@ def tiled(X: Spec, times: Sequence[Size | None], name: str) -> Spec:
 
 
 def not_tiled(X: Tensor, times: Sequence[int], d_out: Tensor) -> Tensor:
-    """The gradient of X where it was repeated ``times``: the sum over its copies."""
+    """Return the gradient of X repeated ``times``: the sum over its copies."""
     dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
     times = (1,) * (d_out.dim() - len(times)) + tuple(times)
     repeated = [at for at, n in enumerate(times) if n != 1]
@@ -168,8 +168,8 @@ class Tile(Operator):
 
     type = "tile"
     X = operand(doc="any shape")
-    RepeatTimes = operand(INDEX, optional=True, doc="how often, as a tensor")
-    repeat_times_tensor = operand(INDEX, many=True, optional=True, doc="how often, as tensors of one number each")
+    RepeatTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
+    repeat_times_tensor = operand(INDEX, many=True, optional=True, doc="the times, as tensors of one number each")
     Out = result(doc="each dim of X times its number")
     repeat_times = attribute(AttrType.INTS, [])
 
@@ -201,7 +201,7 @@ class Flip(Operator):
     type = "flip"
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(doc="as X")
-    axis = attribute(AttrType.INTS, doc="the axes that are reversed", older="dims")
+    axis = attribute(AttrType.INTS, doc="the reversed axes", older="dims")
 
     def infer_shape(self, X: Spec) -> Spec:
         axes = axes_of(self.axis, X.rank, X=None)
@@ -232,7 +232,7 @@ class Reverse(Flip):
 
 
 class Roll(Operator):
-    """Out = X with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
+    """Out = X with its elements moved on by ``shifts`` along ``axis``; elements past the end come in at the start.
 
     Without ``axis``, X is moved as one row of elements and keeps its dims.
     """

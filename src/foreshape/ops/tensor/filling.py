@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Empty(Operator):
-    """Out = a tensor of ``shape``. What its numbers are is not told; here they are zeros."""
+    """Out = a tensor of ``shape`` with arbitrary numbers; here they are zeros."""
 
     type = "empty"
     ShapeTensor = operand(INDEX, optional=True, doc=SHAPE_OPERANDS_DOC)
@@ -85,9 +85,9 @@ class IsEmpty(Operator):
 
 
 class ShardIndex(Operator):
-    """Out = the place within the part ``shard_id`` of those numbers of X that are in it, ``ignore_value`` for the others.
+    """Out = the place within the part ``shard_id`` of its numbers in X, ``ignore_value`` for the others.
 
-    The numbers from 0 to ``index_num - 1`` are divided over ``nshards`` parts of ``ceil(index_num / nshards)``, of which the last may have fewer.
+    The numbers from 0 to ``index_num - 1`` are divided over ``nshards`` parts of ``ceil(index_num / nshards)``; the last may have fewer.
     """
 
     type = "shard_index"
@@ -127,7 +127,7 @@ class ShardIndex(Operator):
 
 
 class OneHot(Operator):
-    """Out = for each number in X, whose last dim is 1, ``depth`` zeros there with a one at that number: one_hot_v2 of X without that dim.
+    """Out = for each number in X ``depth`` zeros with a one at the number: one_hot_v2 of X without its last dim of 1.
 
     A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
     """
@@ -180,7 +180,7 @@ class OneHot(Operator):
 
 
 class Multiplex(Operator):
-    """Out[i] = X[Ids[i]][i]: each row from the tensor that its number names."""
+    """Out[i] = X[Ids[i]][i]: each row from the tensor named by its number."""
 
     type = "multiplex"
     X = operand(many=True, doc="tensors of one type and shape, [rows, ...]")
@@ -203,7 +203,7 @@ class Multiplex(Operator):
         return first.like()
 
     def _rows(self, Ids: Tensor, count: int) -> list[Tensor]:
-        """For each X the rows that are taken from it."""
+        """Return for each X the rows taken from it."""
         check_index(Ids, count, "a number in Ids")
         ids = Ids.reshape(-1)
         return [(ids == k).nonzero().reshape(-1) for k in range(count)]

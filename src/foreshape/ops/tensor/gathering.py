@@ -51,7 +51,7 @@ def check_index(index: Tensor, size: int, what: str, low: int = 0) -> None:
 
 
 def _column(index: Spec, slot: str) -> tuple[Size, ...]:
-    """The dims of an index: none, one, or [n, 1], which counts as one."""
+    """Return the dims of an index: none, one, or [n, 1], counted as one."""
     dims = index.known_dims
     if len(dims) == 2:
         require_equal(dims[1], 1, f"{slot} of two dims must be a column, [n, 1]; its rows have {dims[1]}", **{slot: 1})
@@ -61,7 +61,7 @@ def _column(index: Spec, slot: str) -> tuple[Size, ...]:
 
 
 def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
-    """The entries of ``axis`` that ``index`` names; of an index without dims, without the axis."""
+    """Return the entries of ``axis`` named by ``index``; for an index without dims, without the axis."""
     check_index(index, X.shape[axis], "an index")
     if index.dim() == 1:
         return X.index_select(axis, index)
@@ -70,7 +70,7 @@ def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def _given_back(X: Tensor, index: Tensor, axis: int, d_out: Tensor) -> Tensor:
-    """The gradient of `_taken`: each part added to where it was taken from."""
+    """Return the gradient of `_taken`: each part added at its source."""
     out = d_out.new_zeros(X.shape)
     return out.index_add_(axis, index.reshape(-1), d_out if index.dim() else d_out.unsqueeze(axis))
 
@@ -161,7 +161,7 @@ class IndexSelect(Operator):
 
 
 class GatherNd(Operator):
-    """Out = the elements (or parts) of X at the places that the rows of Index name: a row of k numbers names a place in the first k axes."""
+    """Out = the elements (or parts) of X at the places in the rows of Index: a row of k numbers is a place in the first k axes."""
 
     type = "gather_nd"
     X = operand(doc="at least k dims")
@@ -259,7 +259,7 @@ class Scatter(Operator):
 
 
 class OneHotV2(Operator):
-    """Out = for each number in X a row of ``depth`` zeros with a one at that number.
+    """Out = for each number in X a row of ``depth`` zeros with a one at the number.
 
     A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
     """

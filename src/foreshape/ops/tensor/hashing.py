@@ -1,4 +1,4 @@
-"""Rows of numbers made into few numbers that look random: hash."""
+"""Hashes: rows of numbers to a few pseudorandom numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def _signed(n: int) -> int:
 
 _PRIMES = tuple(_signed(p) for p in (11400714785074694791, 14029467366897019727, 1609587929392839161, 9650029242287828579, 2870177450012600261))
 _STRIPE = 4
-"""How many words of 64 bits are taken in together."""
+"""The words of 64 bits taken in together."""
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """``x >> by`` as of numbers without a sign."""
+    """Return ``x >> by`` as of numbers without a sign."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -37,7 +37,7 @@ def _taken_in(state: Tensor | int, word: Tensor) -> Tensor:
 
 
 def xxhash64(words: Sequence[Tensor], half: Tensor | None, seeds: Tensor) -> Tensor:
-    """XXH64 (Collet, 2014; XXH64 of the xxHash specification) of the words of 64 bits and the half one behind them, for each of the seeds."""
+    """Return XXH64 (Collet, 2014; XXH64 of the xxHash specification) of 64-bit words and a half word after them, for each of the seeds."""
     size = 8 * len(words) + (4 if half is not None else 0)
     first, second, third, fourth, fifth = _PRIMES
     whole = len(words) - len(words) % _STRIPE
@@ -61,7 +61,7 @@ def xxhash64(words: Sequence[Tensor], half: Tensor | None, seeds: Tensor) -> Ten
 
 
 class Hash(Operator):
-    """Out = for each row of X ``num_hash`` numbers below ``mod_by``: XXH64 of the bytes of the row, with the seeds 0, 1, ..., modulo that."""
+    """Out = for each row of X ``num_hash`` numbers below ``mod_by``: XXH64 of the row's bytes, with the seeds 0, 1, ..., modulo ``mod_by``."""
 
     type = "hash"
     X = operand(INDEX, doc="[rows, columns]")

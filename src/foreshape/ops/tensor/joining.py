@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from foreshape.backward import GradientSlots
 
 MAX_PARTS = 65536
-"""The most tensors that one op may give: each is a variable."""
+"""The most results of one op: each is a variable."""
 
 
 def _same_but(X: Sequence[Spec], axis: int | None) -> list[Size]:
-    """The dims that all X share, whose element types are one; at ``axis`` (None: which one is not known) they may differ."""
+    """Return the dims shared by all X, of one element type; at ``axis`` (None: unknown) they may differ."""
     first = X[0]
     dims = list(first.known_dims)
     for at, x in enumerate(X[1:], 1):
@@ -59,7 +59,7 @@ def _same_but(X: Sequence[Spec], axis: int | None) -> list[Size]:
 
 
 def _joined_value(X: Sequence[Spec]) -> tuple[Size, ...] | None:
-    """The values of small integer tensors one after the other, where all are known."""
+    """Return the values of small integer tensors one after the other, if all are known."""
     values = [x.value for x in X]
     return None if any(v is None for v in values) else tuple(n for v in values if v is not None for n in v)
 
@@ -117,14 +117,14 @@ class Concat(Operator):
 
 
 def add_missing_gradients(slots: GradientSlots, slot: str) -> None:
-    """Make zeros the gradients of those results in ``slot`` into which nothing flows."""
+    """Add zeros as the gradients of results in ``slot`` without a gradient."""
     for name in slots.output(slot):
         if name not in slots.available:
             slots.add("fill_zeros_like", {"X": [name]}, {"Out": [name]})
 
 
 class Split(Operator):
-    """Out = X cut along ``axis`` into ``num`` equal parts, or into parts of the sizes ``sections``, one of which may be -1: the rest."""
+    """Out = X cut along ``axis`` into ``num`` equal parts, or into parts of the sizes ``sections``; one of them may be -1: the rest."""
 
     type = "split"
     X = operand(ANY_OR_COMPLEX, doc="at least one dim")
@@ -284,7 +284,7 @@ class Unstacking(Operator):
 
 
 class Unstack(Unstacking):
-    """Y = the ``num`` entries of ``axis`` of X, each without that axis."""
+    """Y = the ``num`` entries of ``axis`` of X, each without the axis."""
 
     type = "unstack"
     Y = result(many=True, view_of="X", layout="strided", doc="as X without axis, as many as its dim says")
@@ -318,7 +318,7 @@ class Unstack(Unstacking):
 
 
 class Unbind(Unstacking):
-    """Out = the entries of ``axis`` of X, each without that axis."""
+    """Out = the entries of ``axis`` of X, each without the axis."""
 
     type = "unbind"
     Out = result(many=True, view_of="X", layout="strided", doc="as X without axis, as many as its dim says")

@@ -37,7 +37,7 @@ class Logspace(Operator):
     type = "logspace"
     Start = operand((*INDEX, FP32, FP64), doc="one number")
     Stop = operand((*INDEX, FP32, FP64), doc="one number")
-    Num = operand(INDEX, doc="how many, at least 1")
+    Num = operand(INDEX, doc="the count, at least 1")
     Base = operand((*INDEX, FP32, FP64), doc="one number")
     Out = result(doc="[Num]")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)

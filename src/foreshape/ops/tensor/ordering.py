@@ -1,4 +1,4 @@
-"""What is largest, in what order, and how much there is: argmax, sorting, top k, running sums, shapes."""
+"""Order and size of tensors: argmax, sorting, top k, running sums, shapes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ArgMin(ArgExtreme):
 
 
 def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
-    """The gradient of picking different elements along an axis."""
+    """Return the gradient of picking different elements along an axis."""
     if not X.dim():
         return d_out.reshape(X.shape).clone()
     return d_out.new_zeros(X.shape).scatter_(axis, Indices, d_out)

@@ -76,7 +76,7 @@ class Pad3d(Operator):
                 require_at_most(pad, size, f"a circular padding must be at most the dim; seen {pad} and {size}", X=axis)
             elif not isinstance(pad, int) or pad:
                 require_at_most(1, size, "an edge that is repeated must be there: the dim must be at least 1", X=axis)
-        if self.mode == "constant":  # what one end adds, the other cannot cut
+        if self.mode == "constant":  # padding at one end cannot be cut at the other
             cut = minimum(before, 0) + minimum(after, 0)
             require_at_most(0, size + cut, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         out = size + before + after
@@ -148,7 +148,7 @@ class Pad3d(Operator):
 
 
 def _border_index(mode: str, size: int, before: int, after: int) -> Tensor:
-    """Which element of a dim of ``size`` stands at each place of the padded dim."""
+    """Return the element of a dim of ``size`` at each place of the padded dim."""
     at = torch.arange(-before, size + after)
     if mode == "replicate":
         return at.clamp_(0, size - 1)
@@ -158,7 +158,7 @@ def _border_index(mode: str, size: int, before: int, after: int) -> Tensor:
 
 
 def _unwrapped(d: Tensor, axis: int, size: int, before: int, after: int) -> Tensor:
-    """The gradient of a circular border: each part of it added to where it came from."""
+    """Return the gradient of a circular border: each part added at its source."""
     if not before and not after:
         return d
     out = d.narrow(axis, before, size).clone()

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class Partial(Operator):
-    """The base: what the columns are."""
+    """The base: the range of columns."""
 
     abstract = True
     X = operand((*FLOATING, INT32, INT64), many=True, doc="[rows, columns] each, all of one size")
     start_index = attribute(AttrType.INT, 0, doc="the first column; negative: counted from the end")
-    length = attribute(AttrType.INT, -1, doc="how many columns; negative: all from the first on")
+    length = attribute(AttrType.INT, -1, doc="the number of columns; negative: all from the first on")
 
     def _columns(self, X: tuple[Spec, ...]) -> tuple[Size, Size]:
-        """The rows, and how many columns are taken."""
+        """Return the number of rows, and of columns taken."""
         for spec in X:
             require_rank(2, spec, "X")
             require(spec.dtype is X[0].dtype, "X must be of one element type", X=None)

@@ -96,14 +96,14 @@ class IndexAdd(Operator):
 class IndexPut(Operator):
     """out = x with x[indices] replaced by value, or with value added there (``accumulate``), as numpy indexes by a list of tensors.
 
-    Each of indices is for one axis, from the first on, and all are repeated to one shape; one of bools is for as many axes as it has dims,
-    and stands for the places where it is true. A negative index counts from the back.
+    Each of indices is for one axis, from the first on, and all are broadcast to one shape. One of bools is for as many axes as it has dims, and stands for its
+    true places. A negative index counts from the back.
     """
 
     type = "index_put"
-    x = operand(doc="at least the axes that are indexed")
+    x = operand(doc="at least the indexed axes")
     indices = operand((BOOL, *INDEX), many=True, doc="numbers of one shape, but for dims of 1; or bools, of the dims of x at their place")
-    value = operand(ANY, same_type_as="x", doc="repeated to [*shape of indices, *dims of x that are left]")
+    value = operand(ANY, same_type_as="x", doc="broadcast to [*shape of indices, *remaining dims of x]")
     out = result(may_share="x", doc="as x")
     accumulate = attribute(AttrType.BOOLEAN, False)
 
@@ -134,7 +134,7 @@ class IndexPut(Operator):
         return x.like()
 
     def _places(self, x: Tensor, indices: list[Tensor]) -> tuple[Tensor, ...]:
-        """One tensor of numbers for each axis that is indexed."""
+        """Return one tensor of numbers for each indexed axis."""
         out: list[Tensor] = []
         for index in indices:
             if index.dtype is torch.bool:
@@ -201,7 +201,7 @@ class IndexPut(Operator):
 
 
 class ScatterNdAdd(Operator):
-    """Out = X with Updates added at the places that the rows of Index name: a row of k numbers names a place in the first k axes."""
+    """Out = X with Updates added at the places in the rows of Index: a row of k numbers is a place in the first k axes."""
 
     type = "scatter_nd_add"
     X = operand(NUMERIC, doc="at least k dims")

@@ -1,4 +1,4 @@
-"""What moves values without computing: assign, sum of gradients, zeros, feed and fetch."""
+"""Operators that move values without computing: assign, sum of gradients, zeros, feed and fetch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Assign(Operator):
     def kernel(self, X: Any, *, into: Tensor | None = None) -> Any:
         if into is not None:
             return into
-        if X is None:  # an array that nothing was written to
+        if X is None:  # an array never written to
             return TensorArray()
         return X if isinstance(X, Rows) else X.clone()  # rows are never changed
 
@@ -74,10 +74,10 @@ class Assign(Operator):
 
 
 class Sum(Operator):
-    """Out = the sum of all X, which are of one shape.
+    """Out = the sum of all X, of one shape.
 
-    Of sparse rows only, the result is sparse rows; where any X is dense, the result is dense. Arrays are summed element by element;
-    nothing at a position stands for zeros.
+    Of sparse rows only, the result is sparse rows; if any X is dense, the result is dense. Arrays are summed element by element; a missing element stands for
+    zeros.
     """
 
     type = "sum"
@@ -167,7 +167,7 @@ class FillZerosLike(Operator):
 
 
 class Feed(Operator):
-    """Out = what is fed in column ``col``; its spec is the variable's own."""
+    """Out = the value fed in column ``col``; its spec is the variable's own."""
 
     type = "feed"
     X = operand(kinds=(FEED_MINIBATCH,), optional=True)
@@ -186,10 +186,10 @@ class Feed(Operator):
 
 
 class Fetch(Operator):
-    """Puts X into column ``col`` of the fetched values."""
+    """The fetch of X, into column ``col`` of the fetched values."""
 
     type = "fetch"
-    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="what is fetched")
+    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="the fetched value")
     Out = result(optional=True)
     col = attribute(AttrType.INT, 0, low=0)
     gradient = ZERO_GRADIENT

@@ -1,4 +1,4 @@
-"""Random tensors. A ``seed`` other than 0 makes a result reproducible by itself; 0 draws from the executor's generator."""
+"""Random tensors. A ``seed`` other than 0 makes a result reproducible alone; 0 draws from the executor's generator."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _Current(threading.local):
 
 
 current = _Current()
-"""What seed 0 draws from in this thread: an executor sets its own generator here before it runs a step."""
+"""The generator for seed 0 in this thread: an executor sets its own here before it runs a step."""
 
 
 def generator_for(seed: int) -> Generator | None:
-    """For a seed a generator of its own; for 0 the running executor's (None, which is torch's default one, outside of a run)."""
+    """Return for a seed a new generator; for 0 the running executor's (None, torch's default one, outside of a run)."""
     running = current.generator
     if not seed:
         return running
@@ -56,7 +56,7 @@ def generator_for(seed: int) -> Generator | None:
 
 
 class Drawn(Operator):
-    """The base of the operators that draw a tensor. ``_types``: the element types that it draws."""
+    """The base of operators with a drawn tensor. ``_types``: its element types."""
 
     abstract = True
     random = True
@@ -72,7 +72,7 @@ class Drawn(Operator):
 
 
 class Random(Drawn):
-    """The base of those whose shape may come as a tensor."""
+    """The base of operators with a shape from tensors."""
 
     abstract = True
     ShapeTensor = operand(INDEX, optional=True, doc="the shape, as a tensor")
@@ -92,9 +92,9 @@ class UniformRandom(Random):
     type = "uniform_random"
     min = attribute(AttrType.FLOAT, -1.0)
     max = attribute(AttrType.FLOAT, 1.0)
-    diag_num = attribute(AttrType.INT, 0, low=0, doc="how many numbers of the flattened tensor are overwritten")
-    diag_step = attribute(AttrType.INT, 0, low=0, doc="how far apart they are, less one")
-    diag_val = attribute(AttrType.FLOAT, 1.0, doc="by which value")
+    diag_num = attribute(AttrType.INT, 0, low=0, doc="the number of overwritten elements of the flattened tensor")
+    diag_step = attribute(AttrType.INT, 0, low=0, doc="the distance between them, less one")
+    diag_val = attribute(AttrType.FLOAT, 1.0, doc="their value")
 
     def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...]) -> Spec:
         require(self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
@@ -168,7 +168,7 @@ class TruncatedGaussianRandom(Drawn):
     def kernel(self) -> Tensor:
         of = torch_dtype(self.dtype)
         wide = torch_dtype(FP32) if element_type(self.dtype) in (FP16, BF16) else of
-        edge = math.erf(math.sqrt(2.0))  # the share of the distribution that is kept
+        edge = math.erf(math.sqrt(2.0))  # the share of the distribution inside the cut
         out = empty(self.shape, wide).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
         out = out.mul_(math.sqrt(2.0)).clamp_(-2.0, 2.0).mul_(self.std).add_(self.mean)
         return out if wide is of else out.to(of)
@@ -235,7 +235,7 @@ class RandPerm(Drawn):
 
 
 class Bernoulli(Operator):
-    """Out = 1 with the probability that X has there, else 0."""
+    """Out = 1 with the probability in X, else 0."""
 
     type = "bernoulli"
     X = operand(FLOATING, doc="probabilities, any shape")

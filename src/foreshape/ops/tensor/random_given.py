@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DrawnEach(Operator):
-    """The base of those that draw one number for each of X."""
+    """The base of operators with one drawn number for each of X."""
 
     abstract = True
     random = True
@@ -31,7 +31,7 @@ class DrawnEach(Operator):
 
 
 class Poisson(DrawnEach):
-    """Out = for each of X a number of Poisson's distribution with that mean. A negative mean is an error of the run."""
+    """Out = for each of X a number of Poisson's distribution with this mean. A negative mean is an error of the run."""
 
     type = "poisson"
 
@@ -66,7 +66,7 @@ class Exponential(DrawnEach):
 
 
 class Dirichlet(Operator):
-    """Out = for each row of Alpha along the last axis numbers of Dirichlet's distribution, which sum to 1."""
+    """Out = for each row of Alpha along the last axis numbers of Dirichlet's distribution, with a sum of 1."""
 
     type = "dirichlet"
     random = True

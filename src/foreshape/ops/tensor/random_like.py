@@ -27,7 +27,7 @@ class UniformRandomBatchSizeLike(Drawn):
     output_dim_idx = attribute(AttrType.INT, 0)
     min = attribute(AttrType.FLOAT, -1.0)
     max = attribute(AttrType.FLOAT, 1.0)
-    diag_num = attribute(AttrType.INT, 0, choices=(0,), doc="of an overwritten diagonal: not supported")
+    diag_num = attribute(AttrType.INT, 0, choices=(0,), doc="for an overwritten diagonal: not supported")
     diag_step = attribute(AttrType.INT, 0)
     diag_val = attribute(AttrType.FLOAT, 1.0)
     _types = FLOATING
@@ -59,15 +59,15 @@ class UniformRandomBatchSizeLike(Drawn):
 
 
 class Seed(Operator):
-    """Out = ``seed``, or where that is 0 a number drawn from [1, 2^31 - 1): what dropout that is computed twice starts from both times."""
+    """Out = ``seed``, or if 0 a number drawn from [1, 2^31 - 1): the seed of a recomputed dropout."""
 
     type = "seed"
     random = True
     Out = result(doc="int32 [1]")
     seed = attribute(AttrType.INT, 0)
-    deterministic = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
-    rng_name = attribute(AttrType.STRING, "", doc="of no meaning")
-    force_cpu = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+    deterministic = attribute(AttrType.BOOLEAN, False, doc="ignored")
+    rng_name = attribute(AttrType.STRING, "", doc="ignored")
+    force_cpu = attribute(AttrType.BOOLEAN, False, doc="ignored")
     gradient = ZERO_GRADIENT
 
     def infer_shape(self) -> Spec:

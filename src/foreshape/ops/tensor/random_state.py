@@ -1,4 +1,4 @@
-"""The state of the generator that random operators draw from: taken as a tensor and put back, so that numbers can be drawn again."""
+"""The state of random operators' generator: read as a tensor and put back, to draw the same numbers again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _WORDS = 624
 
 
 def check_state(state: Tensor) -> None:
-    """Refuse a state of the CPU's generator from which it would read past its words: torch looks at each number by itself only.
+    """Refuse a state with which the CPU's generator would read past its words: torch checks each number alone.
 
     Raises:
-        ValueError: it is no such state; what is wrong with it.
+        ValueError: it is no such state, and why.
     """
     if state.dtype is not torch.uint8 or state.shape != (STATE_BYTES,):
         raise ValueError(f"a state is uint8 [{STATE_BYTES}]; seen {str(state.dtype).removeprefix('torch.')} {list(state.shape)[:8]}")
@@ -67,7 +67,7 @@ _SAMPLE = [*[0] * 8, 1, 0, 0, 0, 1, *[0] * 11, *[7, 1, 9, 3] * 1248, *[0] * 40]
 
 
 class SwapRandomState(Operator):
-    """Before = where the executor's generator is now; from here on it draws what it drew from State on."""
+    """Before = the state of the executor's generator; from here on it draws the numbers it drew from State on."""
 
     type = "swap_random_state"
     State = operand((UINT8,), doc=f"[{STATE_BYTES}], of random_state in the same step")

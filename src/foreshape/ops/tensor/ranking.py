@@ -42,7 +42,7 @@ _NAN = float("nan")
 
 
 class Picked(Operator):
-    """The base of what picks one element along ``axis``, and tells where it was."""
+    """The base of operators with one picked element along ``axis``, and its place."""
 
     abstract = True
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
@@ -139,11 +139,10 @@ class Mode(Picked):
 
 
 class Nanmedian(Operator):
-    """Out = the median over ``axis`` (all axes where that is empty) of what is not NaN: of an even number of elements the mean of the two
-    in the middle, of integers without its fraction. Where all are NaN, NaN.
+    """Out = the median over ``axis`` (all axes if empty) of the elements other than NaN; NaN if there are none.
 
-    MedianIndex has for each median the places of these two among the elements that it is taken of, twice the same for an odd number,
-    and -1 where all are NaN. The gradient goes to both alike.
+    For an even number of elements it is the mean of the two in the middle, for integers without its fraction. MedianIndex has for each median the places of
+    these two among its elements. They are equal for an odd number, and -1 if all are NaN. The gradient goes to both alike.
     """
 
     type = "nanmedian"
@@ -164,7 +163,7 @@ class Nanmedian(Operator):
         return out, out.dense((2 * out.elements,), INT64)
 
     def _rows(self, x: Tensor) -> Tensor:
-        """What each median is taken of, as a row."""
+        """Return the elements of each median, as a row."""
         axes = self._axes(x.dim())[: x.dim()]
         kept = [k for k in range(x.dim()) if k not in axes]
         each = [x.shape[k] for k in axes]
@@ -178,7 +177,7 @@ class Nanmedian(Operator):
 
     def kernel(self, X: Tensor) -> Any:
         values, places = torch.sort(self._rows(X), stable=True, dim=1)
-        count = (values == values).sum(1, keepdim=True)  # NaN, which equals nothing, is sorted to the end
+        count = (values == values).sum(1, keepdim=True)  # NaN, equal to nothing, is sorted to the end
         middle = torch.cat([(count - 1).clamp_(min=0), torch.where(count > 0, count, 0)], 1).div_(2, rounding_mode="floor")
         low, high = values.gather(1, middle).unbind(1)
         odd = (middle[:, 0] == middle[:, 1])

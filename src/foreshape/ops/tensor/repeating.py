@@ -48,8 +48,8 @@ class Expand(Operator):
 
     type = "expand"
     X = operand(doc="any shape")
-    ExpandTimes = operand(INDEX, optional=True, doc="how often, as a tensor")
-    expand_times_tensor = operand(INDEX, many=True, optional=True, doc="how often, as tensors of one number each")
+    ExpandTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
+    expand_times_tensor = operand(INDEX, many=True, optional=True, doc="the times, as tensors of one number each")
     Out = result(doc="each dim of X times its number")
     expand_times = attribute(AttrType.INTS, [])
 
@@ -79,7 +79,7 @@ class Expand(Operator):
 
 
 class ExpandAs(Operator):
-    """Out = X repeated along each axis until it has the dims of target_tensor, which must be multiples of its own."""
+    """Out = X repeated along each axis to the dims of target_tensor, multiples of its own."""
 
     type = "expand_as"
     X = operand(doc="any shape")
@@ -119,7 +119,7 @@ class BroadcastTensors(Operator):
     """Out = the tensors X, each repeated along its dims of 1 until all have the same dims; last dims lined up."""
 
     type = "broadcast_tensors"
-    X = operand(many=True, doc="tensors of one type, any shapes that fit")
+    X = operand(many=True, doc="tensors of one type, any shapes fit to broadcast")
     Out = result(many=True, view_of="X", layout="strided", doc="as many as X, of one shape")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
@@ -202,7 +202,7 @@ class RepeatInterleave(Operator):
     X = operand(doc="at least one dim")
     RepeatsTensor = operand(INDEX, optional=True, doc="[entries]: how often each is there")
     Out = result(layout="row", doc="X with the sum of the numbers at dim")
-    Repeats = attribute(AttrType.INT, 0, low=0, doc="how often, where there is no tensor")
+    Repeats = attribute(AttrType.INT, 0, low=0, doc="the times, without a tensor")
     dim = attribute(AttrType.INT, 0)
 
     def infer_shape(self, X: Spec, RepeatsTensor: Spec | None) -> Spec:
@@ -232,7 +232,7 @@ class RepeatInterleave(Operator):
         return total
 
     def _index(self, X: Tensor, RepeatsTensor: Tensor | None) -> Tensor:
-        """Which entry of X stands at each place of Out."""
+        """Return the entry of X at each place of Out."""
         axis: int = self.dim
         size = X.shape[axis]
         if RepeatsTensor is None:
@@ -255,7 +255,7 @@ class RepeatInterleave(Operator):
         axis = axis_of(self.dim, X.rank, "dim")
         if RepeatsTensor is None:
             return copies(strided, X=X) + 16 * self.Repeats * X.known_dims[axis]
-        return copies(strided, X=X) + 24 * X.known_dims[axis]  # and 8 bytes for each entry of Out, which no operand's dims tell
+        return copies(strided, X=X) + 24 * X.known_dims[axis]  # and 8 bytes for each entry of Out, unknown from the operands' dims
 
     def _gradient_workspace(self, X: Spec, RepeatsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
         axis = axis_of(self.dim, X.rank, "dim")

@@ -1,7 +1,7 @@
 """The same elements in other dims: reshape, transpose, flatten, squeeze, unsqueeze.
 
-Each has a second result ``XShape``, a tensor without elements whose dims are ``[0, *dims of X]``: the gradient reads the dims of X
-from it, so that X itself need not be kept.
+Each has a second result ``XShape``, a tensor without elements of the dims ``[0, *dims of X]``. The gradient reads the dims of X from it, so X itself need not
+be kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
-    """The dims that X had."""
+    """Return the dims of X from XShape."""
     dims = XShape.known_dims
     require(len(dims) > 0 and dims[0] == 0, "XShape must have the dims [0, *dims of X]", XShape=None)
     require_equal(d_out.elements, product(dims[1:]), "Out@GRAD must have as many elements as X", **{"Out@GRAD": None, "XShape": None})
@@ -50,7 +50,7 @@ def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
 
 
 def _remembered(X: Spec) -> Spec:
-    """What the gradient is shaped by: the dims of X, and whose sequences its rows are, without data."""
+    """Return the spec of XShape: the dims of X, and the sequences of its rows, without data."""
     return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
 
 
@@ -59,7 +59,7 @@ def _gradient_workspace(self: Any, XShape: Spec, d_out: Spec, *, strided: frozen
 
 
 class Reshaping(Operator):
-    """The base of the operators that keep every element and its place in row-major order."""
+    """The base of operators with every element kept at its place in row-major order."""
 
     abstract = True
     linear = ("X",)
@@ -80,7 +80,7 @@ class Reshaping(Operator):
 
 
 class Ones(Reshaping):
-    """The base of the operators that only drop or put in dims of 1, which can be done wherever the elements lie."""
+    """The base of operators that only drop or put in dims of 1, for any strides."""
 
     abstract = True
     Out = result(view_of="X", doc="the same elements")
@@ -93,8 +93,8 @@ class Ones(Reshaping):
 class Reshape2(Reshaping):
     """Out = the elements of X in row-major order, in the dims ``shape``.
 
-    In ``shape`` (or ShapeTensor, a list of one-number tensors, or Shape, a tensor, in that order) 0 copies the dim of X at the same
-    place and one -1 stands for what is left.
+    In ``shape`` 0 copies the dim of X at the same place and one -1 takes the rest. ShapeTensor, a list of one-number tensors, and Shape, a tensor, replace it,
+    in this order.
     """
 
     type = "reshape2"
@@ -135,15 +135,15 @@ class Reshape2(Reshaping):
 
 
 def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, ...]:
-    """The dims that ``shape`` asks of a tensor with ``dims``: 0 copies, one -1 takes what is left, None is only known at run.
+    """Return the dims of ``shape`` for a tensor with ``dims``: 0 copies, one -1 takes the rest, None is known at run time only.
 
-    Copied dims stand on both sides and cancel, so that what is left is right for a batch of zero examples too.
+    Copied dims stand on both sides and cancel, so the rest is right for a batch of zero examples too.
     """
     require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
     left: list[Size] = list(dims)
     asked: list[Size | None] = list(shape)
     if asked.count(None) == 1 and not any(isinstance(s, int) and s == -1 for s in asked):
-        asked[asked.index(None)] = -1  # one size that is not known can only be what is left
+        asked[asked.index(None)] = -1  # a single unknown size can only be the rest
     out: list[Size] = []
     rest, fixed = -1, 1
     for at, s in enumerate(asked):
@@ -171,12 +171,12 @@ def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, 
 
 
 def in_shape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """``x`` in the dims that ``shape`` asks for."""
+    """Return ``x`` in the dims ``shape``."""
     return x.reshape(_copied(x.shape, shape) if 0 in shape else shape)
 
 
 def _copied(dims: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """``shape`` with every 0 and -1 replaced by the number that it stands for."""
+    """Return ``shape`` with every 0 and -1 replaced by its number."""
     left, fixed = 1, 1
     for at, size in enumerate(dims):
         left *= size if at >= len(shape) or shape[at] != 0 else 1
@@ -239,13 +239,13 @@ class Flatten2(Reshaping):
 
 
 def flattened(dims: Sequence[Size], axis: int) -> tuple[Size, Size]:
-    """The dims of a matrix whose rows are the dims before ``axis``, and whose columns are the others."""
+    """Return the dims of a matrix with the dims before ``axis`` as rows, and the others as columns."""
     axis = axis_of(axis, len(dims) + 1, X=None)
     return product(dims[:axis]), product(dims[axis:])
 
 
 def as_matrix(x: Tensor, axis: int) -> Tensor:
-    """``x`` in the dims of `flattened`."""
+    """Return ``x`` in the dims of `flattened`."""
     axis = axis if axis >= 0 else axis + x.dim() + 1
     return x.reshape(x.shape[:axis].numel(), x.shape[axis:].numel())
 
@@ -279,7 +279,7 @@ class Squeeze2(Ones):
 
 
 def squeezed(dims: Sequence[Size], axes: Sequence[int]) -> list[Size]:
-    """Those of ``dims`` that are left without the ones at ``axes``, or without all ones where no axes are given."""
+    """Return ``dims`` without the ones at ``axes``, or without all ones if no axes are given."""
     named = axes_of(axes, len(dims), "axes", X=None)
     out: list[Size] = []
     for axis, d in enumerate(dims):
@@ -298,7 +298,7 @@ def squeezed(dims: Sequence[Size], axes: Sequence[int]) -> list[Size]:
 
 
 class Unsqueeze2(Ones):
-    """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of what is there by then."""
+    """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of the dims so far."""
 
     type = "unsqueeze2"
     computes = Reshape2.computes
@@ -326,7 +326,7 @@ class Unsqueeze2(Ones):
 
 
 def unsqueezed(dims: Sequence[Size], axes: Sequence[Size | None]) -> tuple[list[Size], bool]:
-    """``dims`` with a 1 put in at each of ``axes``, one after the other; and whether it is known which are the new ones."""
+    """Return ``dims`` with a 1 put in at each of ``axes``, one after the other; and whether the places of the new ones are known."""
     rank = len(dims) + len(axes)
     require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; these would be {rank}", X=None)
     out = list(dims)
@@ -338,21 +338,21 @@ def unsqueezed(dims: Sequence[Size], axes: Sequence[Size | None]) -> tuple[list[
 
 
 def with_ones(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """``x`` in the dims of `unsqueezed`."""
+    """Return ``x`` in the dims of `unsqueezed`."""
     for axis in axes:
         x = x.unsqueeze(axis)
     return x
 
 
 def order_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """A permutation of the axes of a tensor of ``rank`` dims, each as 0..rank-1."""
+    """Return a permutation of the axes of a tensor of ``rank`` dims, each as 0..rank-1."""
     order = axes_of(axes, rank, "axis", X=None) if rank else tuple(axes)
     require(len(order) == rank, f"axis must order all {rank} axes of X; it has {len(order)}", X=None)
     return order
 
 
 def transposed(X: Spec, axes: Sequence[int]) -> Spec:
-    """X with its axes in that order."""
+    """Return X with its axes in this order."""
     order = order_of(axes, X.rank)
     dims = tuple(X.known_dims[a] for a in order)
     out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
@@ -360,7 +360,7 @@ def transposed(X: Spec, axes: Sequence[int]) -> Spec:
 
 
 def inverse(axes: Sequence[int], rank: int) -> list[int]:
-    """The order that undoes an order of axes."""
+    """Return the inverse of an order of axes."""
     return sorted(range(rank), key=lambda at: axes[at] % rank)
 
 

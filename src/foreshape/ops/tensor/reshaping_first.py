@@ -1,6 +1,6 @@
-"""The first versions of reshape, transpose, flatten, squeeze and unsqueeze, as files of PaddlePaddle 1 have them.
+"""The first versions of reshape, transpose, flatten, squeeze and unsqueeze, as in files of PaddlePaddle 1.
 
-They compute what the second versions do and have no ``XShape``: their gradients take the dims of X from X itself.
+They compute the same as the second versions and have no ``XShape``: their gradients take the dims of X from X itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FirstReshaping(Operator):
-    """The base of the operators that keep every element and its place in row-major order."""
+    """The base of operators with every element kept at its place in row-major order."""
 
     abstract = True
     X = operand(doc="any shape")
@@ -89,7 +89,7 @@ class Flatten(FirstReshaping):
 
 
 class FirstOnes(FirstReshaping):
-    """The base of the operators that only drop or put in dims of 1, which can be done wherever the elements lie."""
+    """The base of operators that only drop or put in dims of 1, for any strides."""
 
     abstract = True
     Out = result(view_of="X", doc="the same elements")

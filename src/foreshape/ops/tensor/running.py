@@ -1,4 +1,4 @@
-"""What runs along an axis: products, log-sum-exps, the largest and smallest so far. Running sums are in `ordering`."""
+"""Running results along an axis: products, log-sum-exps, the largest and smallest so far. Running sums are in `ordering`."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ class Cumprod(Operator):
 
 
 def _from_the_end(x: Tensor, axis: int) -> Tensor:
-    """The running sums along an axis, from its end."""
+    """Return the running sums along an axis, from its end."""
     return torch.cumsum(x.flip(axis), axis).flip(axis) if x.dim() else x
 
 
 class LogCumSumExp(Operator):
-    """Out = the logarithms of the running sums of exp(X) along ``axis``: of the elements up to each (before it where ``exclusive``),
-    from the end where ``reverse``; without overflow on the way.
+    """Out = the logarithms of the running sums of exp(X) along ``axis``, without overflow on the way.
 
-    Where there is nothing to sum, Out is the lowest number of the element type, not -infinity.
+    A sum is of the elements up to each (before it if ``exclusive``), from the end if ``reverse``. If there is nothing to sum, Out is the lowest number of the
+    element type, not -infinity.
     """
 
     type = "logcumsumexp"
@@ -119,7 +119,7 @@ class LogCumSumExp(Operator):
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        # exp(x_j) * sum of d_i / exp(out_i), in logarithms: of what is positive and of what is negative
+        # exp(x_j) * sum of d_i / exp(out_i), in logarithms: of positive and of negative terms
         x = X.reshape(-1) if self.flatten else X
         rising = self._sums(torch.log(d_out.clamp(min=0.0)).sub_(Out), not self.reverse).add_(x).exp_()
         falling = self._sums(torch.log(d_out.neg().clamp_(min=0.0)).sub_(Out), not self.reverse).add_(x).exp_()
@@ -146,7 +146,7 @@ class RunningExtreme(Operator):
     abstract = True
     x = operand((*FLOATING, INT32, INT64), doc="any shape")
     out = result(doc="as x")
-    indices = result(doc="where along axis each was, int64 or int32; as x")
+    indices = result(doc="the place of each along axis, int64 or int32; as x")
     axis = attribute(AttrType.INT, -1)
     dtype = attribute(AttrType.INT, INT64.code, choices=(INT32.code, INT64.code), doc="the element type of indices")
 

@@ -1,4 +1,4 @@
-"""Draws from distributions that are computed: sampling_id, multinomial."""
+"""Draws from computed distributions: sampling_id, multinomial."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class SamplingId(Operator):
-    """Out = for each row of X, a distribution, a column that is drawn from it.
+    """Out = for each row of X, a distribution, a column drawn from it.
 
-    A number is drawn uniformly from [min, max); the column is the first one up to which the row sums to more, or the last one.
+    A number is drawn uniformly from [min, max). The column is the first with a larger sum of the row up to it, or the last one.
     """
 
     type = "sampling_id"

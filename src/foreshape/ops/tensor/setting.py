@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VALUE_LISTS = ("values", "bool_values", "fp32_values", "fp64_values", "fp16_values", "int32_values", "int64_values")
-"""The attributes that may hold the numbers, in the order in which they are looked at: files of PaddlePaddle before 2.5 have one for each type."""
+"""The attributes of the numbers, in the order of their look-up: files of PaddlePaddle before 2.5 have one for each type."""
 
 
 def _taken(size: int, start: int, end: int, step: int) -> range:
-    """The entries of an axis of ``size`` from ``start`` to, but not with, ``end``. For a negative step an end of -1 is past the first entry."""
+    """Return the entries of an axis of ``size`` from ``start`` to before ``end``. For a negative step an end of -1 is past the first entry."""
     if step > 0:
         return range(size)[start:end:step]
     stop = end if end >= -1 else max(size + end, -1)
@@ -51,7 +51,7 @@ def _taken(size: int, start: int, end: int, step: int) -> range:
 
 
 def _count(size: Size, start: Size | None, end: Size | None, step: Size | None) -> Size | None:
-    """How many entries `_taken` gives; None where that is not known."""
+    """Return the number of entries of `_taken`; None if unknown."""
     if start is None or end is None or not isinstance(step, int):
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -67,7 +67,7 @@ def _count(size: Size, start: Size | None, end: Size | None, step: Size | None) 
 
 
 def _one(size: Size, start: Size | None, end: Size | None, step: Size | None, axis: int) -> Size:
-    """One entry must be taken of an axis that the value does not have."""
+    """Require one entry of an axis missing from the value."""
     if start is not None and end is not None and isinstance(step, int):
         sign = sign_of(start)
         if step == 1 and sign is not None and is_one(start, end) and not (isinstance(end, int) and end == 0):
@@ -80,25 +80,25 @@ def _one(size: Size, start: Size | None, end: Size | None, step: Size | None, ax
 class SetValue(Operator):
     """Out = Input with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced by ValueTensor, or by the numbers in ``values``.
 
-    The value is repeated to the entries as numpy does, with ``decrease_axes`` dropped from their dims and a dim of 1 put in before each of
-    ``none_axes``; more dims of 1 before its own do not matter. Where there are no entries, Out = Input.
-    The value's gradient is the sum over its repetitions; PaddlePaddle 2.6 has another one where there are ``none_axes``.
+    The value is broadcast to the entries as in numpy. Their dims are without ``decrease_axes``, and with a dim of 1 put in before each of ``none_axes``.
+    Leading dims of 1 of the value are ignored. If there are no entries, Out = Input. The value's gradient is the sum over its repetitions; PaddlePaddle 2.6 has
+    another one with ``none_axes``.
     """
 
     type = "set_value"
-    Input = operand(doc="at least the axes that are named")
+    Input = operand(doc="at least the named axes")
     ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; without it the attributes have it")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
     EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
     StepsTensorList = operand(INDEX, many=True, optional=True, doc="steps, as tensors of one number each")
     Out = result(may_share="Input", doc="as Input")
-    dtype = attribute(AttrType.INT, 5, doc="the element type of Input, which is what counts")
-    axes = attribute(AttrType.LONGS, [], doc="which axes are cut; the others are taken whole")
+    dtype = attribute(AttrType.INT, 5, doc="ignored: the element type of Input counts")
+    axes = attribute(AttrType.LONGS, [], doc="the cut axes; the others are taken whole")
     starts = attribute(AttrType.LONGS, [], doc="the first entry of each axis")
-    ends = attribute(AttrType.LONGS, [], doc="the entry of each axis before which to stop")
+    ends = attribute(AttrType.LONGS, [], doc="the end of each axis, not included")
     steps = attribute(AttrType.LONGS, [], doc="the distance of the entries of each axis; 1 where none is given")
-    decrease_axes = attribute(AttrType.LONGS, [], doc="axes of which one entry is taken, and which the value does not have")
-    none_axes = attribute(AttrType.LONGS, [], doc="axes of 1 that the value has besides")
+    decrease_axes = attribute(AttrType.LONGS, [], doc="axes with one entry taken, missing from the value")
+    none_axes = attribute(AttrType.LONGS, [], doc="further axes of 1 in the value")
     values = attribute(AttrType.SCALARS, [], doc="the numbers of the value, of any type")
     shape = attribute(AttrType.LONGS, [], doc="the dims of the value in values")
     bool_values = attribute(AttrType.INTS, [])
@@ -109,7 +109,7 @@ class SetValue(Operator):
     int64_values = attribute(AttrType.LONGS, [])
 
     def _numbers(self, of: DType) -> list[Any]:
-        """The value in the attributes, in an element type: a number with a fraction is cut for an integer."""
+        """Return the value in the attributes, in an element type: a number with a fraction is cut for an integer."""
         given: Any = next((held for name in VALUE_LISTS if (held := getattr(self, name))), ())
         if isinstance(given, Raw) or any(isinstance(v, complex) for v in given):
             fail("values must be real numbers", TypeMismatchError)
@@ -119,7 +119,7 @@ class SetValue(Operator):
         return [number_of(of, v) for v in given]
 
     def _value_dims(self, counts: Sequence[Any]) -> list[Any]:
-        """The dims that the value is repeated to, from the number of entries of each axis."""
+        """Return the dims of the broadcast value, from the number of entries of each axis."""
         out: list[Any] = []
         extra, dropped = list(self.none_axes), {a % max(len(counts), 1) for a in self.decrease_axes}
         for axis, count in enumerate(counts):
@@ -169,7 +169,7 @@ class SetValue(Operator):
         return carry(out, kept if axes else value * len(kept) if len(value) == 1 else value)
 
     def _check_value(self, dims: Sequence[Size], wanted: Sequence[Size | None]) -> None:
-        """The value must be repeated to the entries. Where how many there are is not known before the run, the kernel looks."""
+        """Require a value that broadcasts to the entries. The kernel checks numbers unknown before the run."""
         for at, size in enumerate(dims[::-1]):
             if at >= len(wanted):
                 says = f"the value must have at most the {len(wanted)} dims of what is set, or ones before them; it has {len(dims)}"
@@ -178,7 +178,7 @@ class SetValue(Operator):
                 require_broadcast_to(size, to, f"the value has {size} where {to} entries are set", ValueTensor=len(dims) - 1 - at)
 
     def _part(self, x: Tensor, given: tuple[Any, Any, Any]) -> tuple[Tensor, list[int]]:
-        """The entries as a view, in rising order, and the axes along which the value goes down."""
+        """Return the entries as a view, in rising order, and the reversed axes of the value."""
         index: list[Any] = [slice(None)] * x.dim()
         turned: list[int] = []
         axes: tuple[int, ...] = self.axes

@@ -33,12 +33,12 @@ _MODULUS, _FACTOR = 2**31 - 1, 16807
 
 
 def seed_after(seed: int) -> int:
-    """The seed behind another one: a step of the generator of Park and Miller (1988), which takes no seed 0."""
+    """Return the next seed: a step of the generator of Park and Miller (1988), without a seed 0."""
     return (seed % 2**64 % _MODULUS or 1) * _FACTOR % _MODULUS
 
 
 class ShuffleBatch(Operator):
-    """Out = the rows of X (all but the last dim count them) in the order that Seed draws: row i is row ShuffleIdx[i] of Out.
+    """Out = the rows of X (all but the last dim count them) in an order drawn from Seed: row i is row ShuffleIdx[i] of Out.
 
     A Seed of 0 draws from the executor's generator.
     """
@@ -50,7 +50,7 @@ class ShuffleBatch(Operator):
     Out = result(layout="row", doc="as X")
     ShuffleIdx = result(doc="int64 [rows]")
     SeedOut = result(doc="int64 [1]: the seed of the next step, by Park and Miller")
-    startup_seed = attribute(AttrType.INT, 0, doc="of no meaning where Seed is set, as it has to be here")
+    startup_seed = attribute(AttrType.INT, 0, doc="ignored if Seed is set, as it has to be here")
 
     def infer_shape(self, X: Spec, Seed: Spec) -> tuple[Spec, Spec, Spec]:
         require(X.rank >= 1, "X must have at least 1 dim, not 0", X=None)

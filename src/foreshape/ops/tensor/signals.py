@@ -1,4 +1,4 @@
-"""Signals cut into frames that may overlap, and frames added up to a signal."""
+"""Signals cut into frames, overlapping or not, and frames added up to a signal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _axis() -> Any:
 
 
 def _added(frames: Tensor, hop: int, first: bool, samples: Any) -> Tensor:
-    """Frames ``[..., length, count]``, or with ``first`` ``[count, length, ...]``, added up to signals of so many samples."""
+    """Return frames ``[..., length, count]``, or with ``first`` ``[count, length, ...]``, added up to signals of ``samples`` samples."""
     moved = frames.movedim((0, 1), (-2, -1)) if first else frames.transpose(-1, -2)  # [..., count, length]
     count, length = moved.shape[-2:]
     out = frames.new_zeros((*moved.shape[:-2], samples))
@@ -47,7 +47,7 @@ def _added(frames: Tensor, hop: int, first: bool, samples: Any) -> Tensor:
 
 
 class Frame(Operator):
-    """Out = the frames of ``frame_length`` samples that begin at every ``hop_length``-th sample, as many as fit: [..., frame_length, frames].
+    """Out = the frames of ``frame_length`` samples from every ``hop_length``-th sample on, as many as fit: [..., frame_length, frames].
 
     With ``axis`` 0: [frames, frame_length, ...].
     """
@@ -147,9 +147,9 @@ class OverlapAdd(Operator):
 
 
 class Stft(Operator):
-    """Out = the Fourier transforms of the frames of each signal, of ``n_fft`` samples that begin at every ``hop_length``-th, times Window.
+    """Out = the Fourier transforms of the frames of each signal, of ``n_fft`` samples from every ``hop_length``-th on, times Window.
 
-    With ``onesided`` the first n_fft // 2 + 1 numbers of each, of which the others are the conjugates; ``normalized``: divided by the root of n_fft.
+    With ``onesided`` the first n_fft // 2 + 1 numbers of each: the others are their conjugates. ``normalized``: divided by the root of n_fft.
     """
 
     type = "stft"
@@ -174,7 +174,7 @@ class Stft(Operator):
         return (samples - self.n_fft) // self.hop_length + 1
 
     def _bytes(self, X: Spec) -> Size:
-        """Of all frames."""
+        """Return the bytes of all frames."""
         return X.known_dims[0] * self._frames(X.known_dims[1]) * self.n_fft * X.known_dtype.itemsize
 
     def work(self, X: Spec, Window: Spec) -> Size:
@@ -196,7 +196,7 @@ class Stft(Operator):
 
     @gradient("X", "Window", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Window: Tensor, d_out: Tensor) -> Tensor:
-        d = d_out.new_zeros((X.shape[0], d_out.shape[2], self.n_fft))  # what is not there has no gradient
+        d = d_out.new_zeros((X.shape[0], d_out.shape[2], self.n_fft))  # absent numbers have no gradient
         d[..., : d_out.shape[1]] = d_out.transpose(1, 2)
         frames = transformed(d, (2,), int(self.normalized), False).real * Window
         return _added(frames.transpose(1, 2), self.hop_length, False, X.shape[1])

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SimilarityFocus(Operator):
-    """Out = 1 at the places that are chosen in one of the slices X[:, indexes[k]] along ``axis``, whatever the place along ``axis``, and else 0.
+    """Out = 1 at the places chosen in one of the slices X[:, indexes[k]] along ``axis``, at all places along ``axis``, and else 0.
 
-    In a slice, a matrix, the largest number is chosen, then the largest whose row and column have none yet, and so on. (Of equal numbers the
-    first comes first; in PaddlePaddle any.)
+    In a slice, a matrix, the largest number is chosen, then the largest in other rows and columns, and so on. (Of equal numbers the first comes first; in
+    PaddlePaddle any.)
     """
 
     type = "similarity_focus"

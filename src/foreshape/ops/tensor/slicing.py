@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OPEN = 2**31 - 1
-"""An end of this much or more is the end of the axis, however long that is."""
+"""An end of this much or more is the end of the axis, of any length."""
 
 
 def is_one(start: Size, end: Size) -> bool:
-    """Whether these are one index written as a slice: ``k`` and ``k + 1``, or -1 and an open end."""
+    """Tell whether these are one index written as a slice: ``k`` and ``k + 1``, or -1 and an open end."""
     if isinstance(start, int) and start == -1:
         return isinstance(end, int) and (end == 0 or end >= OPEN)
     step = end - start
@@ -52,13 +52,13 @@ def is_one(start: Size, end: Size) -> bool:
 
 
 def sign_of(a: Size) -> int | None:
-    """1 where ``a`` is at least 0, -1 where it is below, None where that is not known."""
+    """Return 1 if ``a`` is at least 0, -1 if it is below, None if unknown."""
     low, high = bounds(a)
     return 1 if low is not None and low >= 0 else -1 if high is not None and high < 0 else None
 
 
 def length(size: Size, start: Size, end: Size) -> Size | None:
-    """How many of ``size`` entries lie between ``start`` and ``end``; None where the sign of one of these is not known."""
+    """Return the number of entries between ``start`` and ``end`` of ``size``; None if the sign of one of these is unknown."""
     from_back, to_back = sign_of(start), sign_of(end)
     if from_back is None or to_back is None:
         return None
@@ -70,7 +70,7 @@ def length(size: Size, start: Size, end: Size) -> Size | None:
 
 
 def backward_length(size: Size, start: Size, end: Size) -> Size | None:
-    """The same for a negative step: from ``start`` down to, but not with, ``end``; an end of -1 is past the first entry."""
+    """Return the same for a negative step: from ``start`` down to before ``end``; an end of -1 is past the first entry."""
     from_back, to_back = sign_of(start), sign_of(end)
     if from_back is None or to_back is None:
         return None
@@ -88,16 +88,16 @@ class Slicing(Operator):
     """The base of slice and strided_slice."""
 
     abstract = True
-    Input = operand(ANY_OR_COMPLEX, doc="at least the axes that are named")
+    Input = operand(ANY_OR_COMPLEX, doc="at least the named axes")
     StartsTensor = operand(INDEX, optional=True, doc="starts, as a tensor")
     EndsTensor = operand(INDEX, optional=True, doc="ends, as a tensor")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
     EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
-    axes = attribute(AttrType.INTS, doc="which axes are cut")
+    axes = attribute(AttrType.INTS, doc="the cut axes")
     starts = attribute(AttrType.INTS, [], doc="the first entry of each axis")
-    ends = attribute(AttrType.INTS, [], doc="the entry of each axis before which to stop")
+    ends = attribute(AttrType.INTS, [], doc="the end of each axis, not included")
     infer_flags = attribute(AttrType.INTS, [], doc="-1 where a start or an end is only known at run")
-    decrease_axis = attribute(AttrType.INTS, [], doc="axes of which one entry is left, and which are dropped")
+    decrease_axis = attribute(AttrType.INTS, [], doc="axes with one entry left, and dropped")
 
     def _cut(self, Input: Spec, starts: Sequence[Size | None], ends: Sequence[Size | None], strides: Sequence[Size | None]) -> Spec:
         rank, dims = Input.rank, list(Input.known_dims)
@@ -134,7 +134,7 @@ class Slicing(Operator):
         return unknown_size(str(axis))
 
     def _one(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> None:
-        """One entry must be left of an axis that is dropped."""
+        """Require one entry of a dropped axis."""
         if start is None or end is None or not isinstance(stride, int):
             return
         sign = sign_of(start)
@@ -145,7 +145,7 @@ class Slicing(Operator):
             require_equal(count, 1, f"one entry must be left of axis {axis}, which is dropped; starts and ends leave {count}", Input=axis)
 
     def _view(self, x: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """The entries between starts and ends; an axis that is dropped must have one left."""
+        """Return the entries between starts and ends; one must be left of a dropped axis."""
         rank = x.dim()
         index: list[Any] = [slice(None)] * rank
         dropped = self.decrease_axis
@@ -156,7 +156,7 @@ class Slicing(Operator):
 
 
 def _entries(size: int, start: int, end: int, stride: int, one: bool) -> range:
-    """The entries of an axis of ``size`` that are taken. ``one``: it is an index, so that -1 to 0 is the last entry."""
+    """Return the entries taken of an axis of ``size``. ``one``: it is an index, so -1 to 0 is the last entry."""
     if stride > 0:
         return range(size)[start : None if end >= OPEN or (one and start == -1 and end == 0) else end : stride]
     begin = min(start, size - 1) if start >= 0 else max(size + start, 0)
@@ -174,12 +174,12 @@ def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
 class Slice(Slicing):
     """Out = the entries ``starts`` to ``ends`` (not included) of ``axes`` of Input; axes in ``decrease_axis`` are dropped.
 
-    Of an array it is one element, that at ``starts``: so PaddlePaddle's files write an index into a list that a loop has made.
+    Of an array it is the element at ``starts``: so PaddlePaddle's files write an index into a list made by a loop.
     """
 
     type = "slice"
     linear = ("Input",)
-    Input = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="at least the axes that are named; or an array")
+    Input = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="at least the named axes; or an array")
     Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes; or an element")
 
     def infer_var_type(self, *specs: Any) -> Kind:
@@ -269,7 +269,7 @@ class StridedSlice(Slicing):
         return sizes_at_run(self.starts, starts, starts_list), sizes_at_run(self.ends, ends, ends_list), sizes_at_run(self.strides, strides, strides_list)
 
     def _stepped(self, x: Tensor, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]) -> tuple[Tensor, list[int]]:
-        """The entries in rising order, and the axes that are to be flipped, since torch's strides are positive."""
+        """Return the entries in rising order, and the axes to flip, since torch's strides are positive."""
         index: list[Any] = [slice(None)] * x.dim()
         flipped: list[int] = []
         axes: tuple[int, ...] = self.axes
@@ -308,7 +308,7 @@ class StridedSlice(Slicing):
         out = d_out.new_zeros(Input.shape)
         given = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
         part, flipped = self._stepped(out, *self._ranges(given))
-        d = d_out.reshape(part.shape)  # dims that were dropped are ones
+        d = d_out.reshape(part.shape)  # dropped dims are ones
         part.copy_(d.flip(flipped) if flipped else d)
         return out
 

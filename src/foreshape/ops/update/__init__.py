@@ -1,1 +1,1 @@
-"""What an optimizer does to a parameter: one operator per rule, and what is done to sparse gradients before."""
+"""The updates of parameters by optimizers: one operator per rule, and the operators on sparse gradients before them."""

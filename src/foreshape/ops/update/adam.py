@@ -19,25 +19,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS_AT_ONCE = 4096
-"""How many rows the lazy update takes out of the table at a time, so that they are still in the cache when they are put back."""
+"""The rows of the table in one piece of a lazy update: they are still in the cache when they are put back."""
 
 _BELOW_ONE = 1.0 - 2.0**-24
-"""The largest single-precision number below 1, with which there is no correction to divide by."""
+"""The largest single-precision number below 1: with it there is no correction."""
 
 
 class Adam(Update):
-    """Moment1Out = beta1 * Moment1 + (1 - beta1) * g; Moment2Out = beta2 * Moment2 + (1 - beta2) * g^2, where g is Grad;
-    ParamOut = Param - rate * Moment1Out / (sqrt(Moment2Out) + epsilon * sqrt(1 - Beta2Pow)), where
-    rate = LearningRate * sqrt(1 - Beta2Pow) / (1 - Beta1Pow).
+    """Moment1Out = beta1 * Moment1 + (1 - beta1) * g; Moment2Out = beta2 * Moment2 + (1 - beta2) * g^2, where g is Grad.
 
-    Beta1Pow and Beta2Pow are the powers beta^t of this step, and are multiplied by beta1 and beta2 for the next one (unless
-    ``use_global_beta_pow``: then something else does that).
+    ParamOut = Param - rate * Moment1Out / (sqrt(Moment2Out) + epsilon * sqrt(1 - Beta2Pow)), where rate = LearningRate * sqrt(1 - Beta2Pow) / (1 - Beta1Pow).
 
-    Sparse rows, exact (``lazy_mode`` False): g is zero elsewhere, so that all moments decay, as in dense training; a block of the
-    table at a time. Lazy: only the rows that are there change, and a step without rows changes nothing. PaddlePaddle 2.6's sparse kernel
-    multiplies the powers before it uses them, so that its first update is corrected with t = 2; the lazy mode does as it does,
-    since saved programs were trained so. (Powers that start at 1 instead of beta make it correct the first update with t = 1, here
-    and there: `foreshape.optimizer.Adam` lets them.) The exact mode does not: it gives what dense training gives.
+    Beta1Pow and Beta2Pow are the powers beta^t of this step. They are multiplied by beta1 and beta2 for the next one, unless another op does so
+    (``use_global_beta_pow``).
+
+    Sparse rows, exact (``lazy_mode`` False): g is zero elsewhere, so all moments decay, as in dense training; a block of the table at a time. Lazy: only rows
+    of the gradient change, and a step without rows changes nothing. PaddlePaddle 2.6's sparse kernel multiplies the powers before it uses them, so its first
+    update is corrected with t = 2. The lazy mode does the same, since saved programs were trained so; the exact mode gives the result of dense training. (With
+    powers that start at 1 instead of beta, as `foreshape.optimizer.Adam` sets them, the first lazy update is corrected with t = 1, here and there.)
     """
 
     type = "adam"
@@ -127,7 +126,7 @@ class Adam(Update):
         return copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes
 
     def group_kernel(self, *slots: list[Tensor] | None) -> None:
-        """Many dense updates: one call of torch's where they are of one step and one layout."""
+        """Run many dense updates: in one call of torch's if they are of one step and one layout."""
         params, grads, rates, moments1, moments2, powers1, powers2, *others = slots
         assert params and grads and rates and moments1 and moments2 and powers1 and powers2
         plain = all(o is None for o in others) and all(map(one_layout, params, moments1, moments2))
@@ -153,7 +152,7 @@ class Adam(Update):
         return self.lazy_mode
 
     def _rates(self, rate: Any) -> tuple[Any, Any]:
-        """The learning rate, and the part of the parameter that is taken away before the update."""
+        """Return the learning rate, and the part of the parameter to take away before the update."""
         return rate, 0.0
 
     samples = [
@@ -178,9 +177,9 @@ class Adam(Update):
 
 
 class AdamW(Adam):
-    """Adam (`adam`), after the parameter is made smaller: Param * (1 - LearningRate * ``lr_ratio`` * ``coeff``), if ``with_decay``.
+    """Adam (`adam`) after weight decay: Param * (1 - LearningRate * ``lr_ratio`` * ``coeff``), if ``with_decay``.
 
-    ``lr_ratio`` multiplies the learning rate of the update as well. Lazy, on sparse rows, only the rows that are there are made smaller.
+    ``lr_ratio`` multiplies the learning rate of the update as well. Lazy, on sparse rows, only rows of the gradient decay.
     """
 
     type = "adamw"
@@ -202,10 +201,10 @@ class AdamW(Adam):
 
 
 def corrected(rate: Any, epsilon: float, power1: Any, power2: Any) -> tuple[Any, Any]:
-    """The learning rate and epsilon with Adam's bias correction in them, for the powers of beta of the step.
+    """Return the learning rate and epsilon with Adam's bias correction in them, for the powers of beta of the step.
 
     Raises:
-        ExecutionError: powers that are not below one.
+        ExecutionError: powers not below one.
     """
     if not isinstance(power2, float) or not isinstance(power1, float):  # on a device: tensors, and no waiting for their values
         on_device: Any = (1.0 - power2) ** 0.5
@@ -219,7 +218,7 @@ def corrected(rate: Any, epsilon: float, power1: Any, power2: Any) -> tuple[Any,
 def adam_step(
     param: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor, beta1: float, beta2: float, rate: Any, epsilon: Any, decay: Any
 ) -> None:
-    """One update in place, with the bias correction already in ``rate`` and ``epsilon``."""
+    """Run one update in place, with the bias correction already in ``rate`` and ``epsilon``."""
     if one_layout(param, moment1, moment2) and grad.dtype == param.dtype and grad.shape == param.shape and isinstance(rate, float):
         fused_step([param], [grad.contiguous()], [moment1], [moment2], beta1, beta2, rate, epsilon, decay)
         return
@@ -235,7 +234,7 @@ def fused_step(
     params: list[Tensor], grads: list[Tensor], moments1: list[Tensor], moments2: list[Tensor], beta1: float, beta2: float, rate: float, epsilon: float,
     decay: float,
 ) -> None:  # fmt: skip
-    """`adam_step` on packed tensors of one element type on the CPU, in one pass over each."""
+    """Run `adam_step` on packed tensors of one element type on the CPU, in one pass over each."""
     if decay and not rate:
         for param in params:
             param.mul_(1.0 - decay)

@@ -1,4 +1,4 @@
-"""Updates that scale each step by the gradients seen so far: Adagrad and RMSProp."""
+"""Updates scaled by the gradients so far: Adagrad and RMSProp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Adagrad(Update):
     """MomentOut = Moment + Grad^2; ParamOut = Param - LearningRate * Grad / (sqrt(MomentOut) + epsilon) (Duchi et al., 2011).
 
-    Of sparse rows only the rows that are there change, which is what dense training does.
+    With sparse rows only rows of the gradient change, as in dense training.
     """
 
     type = "adagrad"
@@ -69,12 +69,11 @@ class Adagrad(Update):
 
 
 class RMSProp(Update):
-    """MeanSquareOut = decay * MeanSquare + (1 - decay) * g^2; MomentOut = momentum * Moment + LearningRate * g / sqrt(v + epsilon);
-    ParamOut = Param - MomentOut, where g is Grad, and v is MeanSquareOut (Tieleman and Hinton, 2012).
+    """MeanSquareOut = decay * MeanSquare + (1 - decay) * g^2; MomentOut = momentum * Moment + LearningRate * g / sqrt(v + epsilon).
 
-    ``centered``: v is MeanSquareOut - MeanGradOut^2, with MeanGradOut = decay * MeanGrad + (1 - decay) * g. With sparse rows g is zero
-    elsewhere, so that all state decays, as in dense training and in PaddlePaddle: in place, but in time that grows with the table.
-    `lazy_rmsprop` changes only the rows that are there.
+    ParamOut = Param - MomentOut, where g is Grad, and v is MeanSquareOut (Tieleman and Hinton, 2012). ``centered``: v is MeanSquareOut - MeanGradOut^2, with
+    MeanGradOut = decay * MeanGrad + (1 - decay) * g. With sparse rows g is zero elsewhere, so all state decays, as in dense training and in PaddlePaddle. It
+    does so in place, but in time that grows with the table. `lazy_rmsprop` changes only rows of the gradient.
     """
 
     type = "rmsprop"
@@ -159,9 +158,9 @@ class RMSProp(Update):
 
 
 class LazyRMSProp(RMSProp):
-    """`rmsprop`, of which sparse rows change only the rows that are there: their state, and their part of Param.
+    """`rmsprop` with changes only to rows of a sparse gradient: their state, and their part of Param.
 
-    A row that is not there keeps its state as it is and does not move by it. An operator of this project: no other program knows it.
+    Any other row keeps its state and its value. An operator of this project: no other program knows it.
     """
 
     type = "lazy_rmsprop"

@@ -1,4 +1,4 @@
-"""Sums of a parameter's values over a window of steps: what an average of models is made of."""
+"""Sums of a parameter's values over a window of steps, for an average of models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_IN_A_SUM = 16384
-"""After so many steps what was summed goes into another sum, which keeps it exact."""
+"""After so many steps a sum is added to the next one, to stay exact."""
 
 
 class AverageAccumulates(Operator):
-    """Adds param to in_sum_1, and moves the sums on: to in_sum_2 after each 16384 steps, and all to in_sum_3 where a window ends.
+    """Sums of a parameter for averages: param is added to in_sum_1. It moves on to in_sum_2 after each 16384 steps, and all to in_sum_3 at the end of a window.
 
-    A window ends when in_num_accumulates has reached ``min_average_window``, and the lesser of ``max_average_window`` and ``average_window``
-    times in_num_updates. The average is that of all three sums over in_num_accumulates + in_old_num_accumulates steps.
+    A window ends once in_num_accumulates has reached ``min_average_window``, and the lesser of ``max_average_window`` and ``average_window`` times
+    in_num_updates. The average is the sum of all three over in_num_accumulates + in_old_num_accumulates steps.
     """
 
     type = "average_accumulates"

@@ -1,4 +1,4 @@
-"""Updates of each element by itself: Adadelta, Adamax, decayed Adagrad, proximal descent and Lion."""
+"""Elementwise updates: Adadelta, Adamax, decayed Adagrad, proximal descent and Lion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BELOW_ONE = 1.0 - 2.0**-24
 
 
 class EachElement(Update):
-    """The base: an update with a gradient of zeros moves elements, too, so that sparse rows are updated as dense training does.
+    """The base: an update with a gradient of zeros moves elements, too, so sparse rows are updated as in dense training.
 
     A block of the table at a time: in place, but in time that grows with the table. (PaddlePaddle takes no sparse rows in these.)
     """
@@ -30,7 +30,7 @@ class EachElement(Update):
     _numbers: ClassVar[tuple[str, ...]] = ()
     """Operands of one number, beside the learning rate."""
     _temporaries: ClassVar[int] = 0
-    """How many tensors of the parameter's size a step makes."""
+    """The temporary tensors of the parameter's size in a step."""
 
     def infer_shape(self, *specs: Any) -> Any:
         given: dict[str, Spec | None] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
@@ -79,11 +79,11 @@ class EachElement(Update):
 
 
 class Adadelta(EachElement):
-    """AvgSquaredGradOut = rho * AvgSquaredGrad + (1 - rho) * g^2, where g is Grad;
-    step = g * sqrt((AvgSquaredUpdate + epsilon) / (AvgSquaredGradOut + epsilon));
-    AvgSquaredUpdateOut = rho * AvgSquaredUpdate + (1 - rho) * step^2; ParamOut = Param - LearningRate * step (Zeiler, 2012).
+    """AvgSquaredGradOut = rho * AvgSquaredGrad + (1 - rho) * g^2, where g is Grad.
 
-    (Before PaddlePaddle 2.5 the learning rate was of no meaning there, as in the paper.)
+    step = g * sqrt((AvgSquaredUpdate + epsilon) / (AvgSquaredGradOut + epsilon));
+    AvgSquaredUpdateOut = rho * AvgSquaredUpdate + (1 - rho) * step^2; ParamOut = Param - LearningRate * step (Zeiler, 2012). (Before PaddlePaddle 2.5 the
+    learning rate was ignored there, as in the paper.)
     """
 
     type = "adadelta"
@@ -121,10 +121,10 @@ class Adadelta(EachElement):
 
 
 class Adamax(EachElement):
-    """MomentOut = beta1 * Moment + (1 - beta1) * g, where g is Grad; InfNormOut = max(|g|, beta2 * InfNorm + epsilon);
-    ParamOut = Param - LearningRate / (1 - Beta1Pow) * MomentOut / InfNormOut (Kingma and Ba, 2015).
+    """MomentOut = beta1 * Moment + (1 - beta1) * g, where g is Grad; InfNormOut = max(|g|, beta2 * InfNorm + epsilon).
 
-    Beta1Pow is beta1^t of this step; something else multiplies it by beta1 for the next one, in PaddlePaddle's programs a `scale`.
+    ParamOut = Param - LearningRate / (1 - Beta1Pow) * MomentOut / InfNormOut (Kingma and Ba, 2015). Beta1Pow is beta1^t of this step; another op multiplies it
+    by beta1 for the next one, in PaddlePaddle's programs a `scale`.
     """
 
     type = "adamax"
@@ -132,7 +132,7 @@ class Adamax(EachElement):
     _numbers = ("Beta1Pow",)
     _temporaries = 1
     Moment = operand(FLOATING, doc="as Param: the mean of the gradients")
-    InfNorm = operand(FLOATING, doc="as Param: the largest gradient, which decays")
+    InfNorm = operand(FLOATING, doc="as Param: the decaying largest gradient")
     Beta1Pow = operand(FLOATING, doc="one number")
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     MomentOut = result(updates="Moment", doc="as Param")
@@ -190,7 +190,7 @@ class DecayedAdagrad(EachElement):
 
 
 class Proximal(EachElement):
-    """The base of those that take a step and then make the parameter smaller, by what an L1 and an L2 penalty say."""
+    """The base of updates with a step and then a shrinkage by an L1 and an L2 penalty."""
 
     abstract = True
     _temporaries = 1

@@ -1,4 +1,4 @@
-"""An update with a gradient that is zero but for some rows, a block of the table at a time, so that nothing of the table's size is made."""
+"""Updates with a gradient of zeros but for some rows, a block of the table at a time, without a copy of the table's size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK_ELEMENTS = 1 << 18
-"""How much of a table is worked on at a time."""
+"""The elements of a table in one block."""
 
 
 def block_bytes(of: Spec) -> Size:
-    """The bytes of a gradient of one block of a table, at most."""
+    """Return the bytes of a gradient of one block of a table, at most."""
     block = BLOCK_ELEMENTS * of.known_dtype.itemsize
     return min(of.nbytes, block) if isinstance(of.nbytes, int) else block
 
 
 def in_blocks(grad: Rows, wholes: Sequence[Tensor], of: Any) -> Iterator[tuple[Tensor, ...]]:
-    """For each block of a table: its gradient in the element type ``of``, with zeros where ``grad`` (merged) has no row, and its part of
-    each of ``wholes``. The gradient is good until the next one."""
+    """Yield for each block of a table its gradient and its part of each of ``wholes``.
+
+    The gradient has the element type ``of`` and zeros in rows without one in ``grad`` (merged). It is good until the next one.
+    """
     table = wholes[0]
     height, ids = table.shape[0], grad.rows
     size = max(1, min(height, BLOCK_ELEMENTS // max(1, table.shape[1:].numel())))

@@ -1,4 +1,4 @@
-"""The FTRL-Proximal update (McMahan et al., 2013), which keeps parameters at exactly zero until the data speak against it."""
+"""The FTRL-Proximal update (McMahan et al., 2013): parameters stay exactly zero until the data speak against it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TINY = 1e-10
-"""What PaddlePaddle adds to l1 and l2."""
+"""PaddlePaddle's addend to l1 and l2."""
 
 
 class Ftrl(Update):
-    """With g = Grad and n = SquaredAccumulator:
+    """The FTRL-Proximal update. With g = Grad and n = SquaredAccumulator:
 
     SquaredAccumOut = n + g^2; sigma = (SquaredAccumOut^-lr_power - n^-lr_power) / LearningRate;
     LinearAccumOut = LinearAccumulator + g - sigma * Param;
-    ParamOut = (l1 * sign(LinearAccumOut) - LinearAccumOut) / (SquaredAccumOut^-lr_power / LearningRate + 2 * l2) where
-    abs(LinearAccumOut) > l1, and 0 elsewhere.
+    ParamOut = (l1 * sign(LinearAccumOut) - LinearAccumOut) / (SquaredAccumOut^-lr_power / LearningRate + 2 * l2)
+    where abs(LinearAccumOut) > l1, and 0 elsewhere.
 
-    Of sparse rows only the rows that are there change. (Dense, an element whose gradient has always been zero becomes 0.)
+    With sparse rows only rows of the gradient change. (Dense, an element with gradients of zero so far becomes 0.)
     """
 
     type = "ftrl"
@@ -36,7 +36,7 @@ class Ftrl(Update):
     LinearAccumOut = result(updates="LinearAccumulator", doc="as Param")
     l1 = attribute(AttrType.FLOAT, 0.0)
     l2 = attribute(AttrType.FLOAT, 0.0)
-    lr_power = attribute(AttrType.FLOAT, -0.5, doc="of the squared gradients' sum in the learning rate, negative")
+    lr_power = attribute(AttrType.FLOAT, -0.5, doc="the power of the squared gradients' sum in the learning rate, negative")
 
     def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, SquaredAccumulator: Spec, LinearAccumulator: Spec) -> Any:
         self._check(Param, Grad, LearningRate, None, SquaredAccumulator=SquaredAccumulator, LinearAccumulator=LinearAccumulator)

@@ -1,4 +1,4 @@
-"""Updates of which each step is scaled by the parameter's norm: LAMB and LARS."""
+"""Updates with each step scaled by the parameter's norm: LAMB and LARS."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class Lamb(Update):
-    """Moment1Out = beta1 * Moment1 + (1 - beta1) * g; Moment2Out = beta2 * Moment2 + (1 - beta2) * g^2, where g is Grad;
+    """Moment1Out = beta1 * Moment1 + (1 - beta1) * g; Moment2Out = beta2 * Moment2 + (1 - beta2) * g^2, where g is Grad.
+
     step = Moment1Out / (1 - Beta1Pow) / (sqrt(Moment2Out / (1 - Beta2Pow)) + epsilon) + weight_decay * Param;
     ParamOut = Param - LearningRate * ratio * step, where ratio = norm(Param) / norm(step) (You et al., 2020).
 
-    The ratio is 1 where one of the norms is 0, and without a weight decay, unless ``always_adapt``. Sparse rows: g is zero elsewhere,
-    so that all of the parameter moves, as in dense training and in PaddlePaddle; a block of the table at a time.
+    The ratio is 1 if one of the norms is 0, and without a weight decay, unless ``always_adapt``. Sparse rows: g is zero elsewhere, so all of the parameter
+    moves, as in dense training and in PaddlePaddle; a block of the table at a time.
     """
 
     type = "lamb"
@@ -38,8 +39,8 @@ class Lamb(Update):
     SkipUpdate = operand((BOOL,), optional=True, doc="one truth value; True leaves everything as it is")
     Moment1Out = result(updates="Moment1", doc="as Param")
     Moment2Out = result(updates="Moment2", doc="as Param")
-    Beta1PowOut = result(updates="Beta1Pow", doc="one number, that of the next step")
-    Beta2PowOut = result(updates="Beta2Pow", doc="one number, that of the next step")
+    Beta1PowOut = result(updates="Beta1Pow", doc="one number, for the next step")
+    Beta2PowOut = result(updates="Beta2Pow", doc="one number, for the next step")
     MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
     weight_decay = attribute(AttrType.FLOAT)
     beta1 = attribute(AttrType.FLOAT, 0.9, low=0.0, high=BELOW_ONE)
@@ -88,18 +89,18 @@ class Lamb(Update):
         moment2.mul_(self.beta2).addcmul_(grad, grad, value=1.0 - self.beta2)
 
     def _direction(self, param: Tensor, moment1: Tensor, moment2: Tensor, scale: Any, epsilon: Any) -> Tensor:
-        """The step without its ratio; the corrections of both moments are in ``scale`` and ``epsilon``."""
+        """Return the step without its ratio; the corrections of both moments are in ``scale`` and ``epsilon``."""
         step = moment2.sqrt().add_(epsilon)
         torch.div(moment1, step, out=step).mul_(scale)
         return step.add_(param, alpha=self.weight_decay) if self.weight_decay else step
 
     def _rate(self, rate: Tensor, param: Tensor, step: Tensor) -> Any:
-        """The learning rate times the ratio of two norms, of which the squares are given."""
+        """Return the learning rate times the ratio of two norms, given their squares."""
         ratio = torch.where((param > 0.0) & (step > 0.0), (param / step).sqrt_(), 1.0)
         return number(ratio * rate.reshape(()))
 
     def _rows(self, grad: Rows, param: Tensor, moment1: Tensor, moment2: Tensor, scale: Any, epsilon: Any, rate: Tensor) -> None:
-        """Twice through the table, since the ratio is known only at its end."""
+        """Update by sparse rows, in two passes over the table: the ratio is known after the first."""
         norms = param.new_zeros(2)
         wholes = param, moment1, moment2
         for part, p, m, v in in_blocks(grad, wholes, param.dtype):
@@ -145,11 +146,11 @@ class Lamb(Update):
 
 
 class LarsMomentum(Operator):
-    """For each parameter, with g = rescale_grad * Grad and its own decay from ``lars_weight_decay``:
-    VelocityOut = mu * Velocity + rate * (g + decay * Param), and ParamOut = Param - VelocityOut, where
-    rate = LearningRate * lars_coeff * norm(Param) / (norm(g) + decay * norm(Param) + epsilon) (You et al., 2017).
+    """For each parameter, with g = rescale_grad * Grad and its own decay from ``lars_weight_decay``: VelocityOut = mu * Velocity + rate * (g + decay * Param),
+    and ParamOut = Param - VelocityOut.
 
-    Where the decay or one of the norms is 0, rate is LearningRate.
+    rate = LearningRate * lars_coeff * norm(Param) / (norm(g) + decay * norm(Param) + epsilon) (You et al., 2017). If the decay or one of the norms is 0, rate
+    is LearningRate.
     """
 
     type = "lars_momentum"
@@ -162,7 +163,7 @@ class LarsMomentum(Operator):
     ParamOut = result(many=True, updates="Param", doc="the parameters, changed")
     VelocityOut = result(many=True, updates="Velocity", doc="each as its Param")
     MasterParamOut = result(many=True, updates="MasterParam", doc="made where MasterParam is")
-    mu = attribute(AttrType.FLOAT, doc="the part of the velocity that stays")
+    mu = attribute(AttrType.FLOAT, doc="the factor of the old velocity")
     lars_coeff = attribute(AttrType.FLOAT, 0.001)
     lars_weight_decay = attribute(AttrType.FLOATS, [0.0005], doc="one for each parameter")
     epsilon = attribute(AttrType.FLOAT, 0.0)
@@ -226,14 +227,14 @@ class LarsMomentum(Operator):
 
 
 def check_lists(param: Sequence[Spec], **lists: Sequence[Spec]) -> None:
-    """Each list must be as long as Param; MasterParam may be left out."""
+    """Require lists as long as Param; MasterParam may be left out."""
     for slot, specs in lists.items():
         if specs or slot != "MasterParam":
             require(len(specs) == len(param), f"{slot} must have as many tensors as Param: {len(param)}, not {len(specs)}", **{slot: None})
 
 
 def check_parameters(param: Sequence[Spec], grad: Sequence[Spec], master: Sequence[Spec], **state: Sequence[Spec]) -> None:
-    """Gradients, full-precision copies and states must be as the parameters that they belong to."""
+    """Require gradients, full-precision copies and states like their parameters."""
     for at, (p, g) in enumerate(zip(param, grad, strict=True)):
         check_same_shape(p, g, "Grad")
         if g.dtype is not p.dtype:
@@ -248,7 +249,7 @@ def check_parameters(param: Sequence[Spec], grad: Sequence[Spec], master: Sequen
 
 
 def _check_alike(param: Spec, master: Spec | None, **state: Spec) -> None:
-    """State must have the element type of what is updated."""
+    """Require the element type of the updated tensor from its state."""
     of = param if master is None else master
     for slot, spec in state.items():
         if spec.dtype is not of.dtype:
@@ -256,7 +257,7 @@ def _check_alike(param: Spec, master: Spec | None, **state: Spec) -> None:
 
 
 def largest(specs: Sequence[Spec], times: int) -> Size:
-    """Some times the bytes of the largest; where none is known to be, of all."""
+    """Return ``times`` the bytes of the largest; of all, if none is known to be it."""
     sizes = [spec.nbytes for spec in specs]
     numbers = [size for size in sizes if isinstance(size, int)]
     out: Size = 0

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class CheckFiniteAndUnscale(Operator):
-    """FoundInfinite = whether a number in X is infinite or none; Out = X / Scale, but 0 * X from the first tensor on that has one.
+    """FoundInfinite = true if X has a NaN or an infinity; Out = X / Scale, but 0 * X from the first such tensor on.
 
-    Of sparse rows, which PaddlePaddle's operator does not take, the values are meant.
+    Of sparse rows, not supported by PaddlePaddle's operator, the values are scaled.
     """
 
     type = "check_finite_and_unscale"

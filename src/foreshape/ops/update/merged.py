@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Merged(Operator):
-    """The base: lists of parameters, gradients and state, in which those at one place belong together."""
+    """The base: lists of parameters, gradients and state, matched by their places."""
 
     abstract = True
     gradient = ZERO_GRADIENT
@@ -35,14 +35,14 @@ class Merged(Operator):
 class MergedMomentum(Merged):
     """`momentum` of each parameter. There may be one LearningRate for all.
 
-    ``regularization_method`` and ``regularization_coeff`` have one entry for each parameter, or none. (PaddlePaddle's kernel for CPUs
-    leaves ``rescale_grad`` out, that of `momentum` as well; its kernels for GPUs have it, as here.)
+    ``regularization_method`` and ``regularization_coeff`` have one entry for each parameter, or none. (PaddlePaddle's kernels for CPUs, also of `momentum`,
+    leave ``rescale_grad`` out; its kernels for GPUs have it, as here.)
     """
 
     type = "merged_momentum"
     Velocity = operand(FLOATING, many=True, doc="each as its Param")
     VelocityOut = result(many=True, updates="Velocity", doc="each as its Param")
-    mu = attribute(AttrType.FLOAT, doc="the part of the velocity that stays")
+    mu = attribute(AttrType.FLOAT, doc="the factor of the old velocity")
     use_nesterov = attribute(AttrType.BOOLEAN, False)
     regularization_method = attribute(AttrType.STRINGS, [], choices=["", "l2_decay"])
     regularization_coeff = attribute(AttrType.FLOATS, [])
@@ -164,5 +164,5 @@ class MergedAdam(Merged):
 
 
 def _single(cls: type[Operator], given: dict[str, Any]) -> Any:
-    """The operator for one parameter, with these attributes and otherwise the defaults."""
+    """Return the operator for one parameter, with these attributes and otherwise the defaults."""
     return cls.with_values({name: given.get(name, field.default) for name, field in cls.schema.attributes.items()})

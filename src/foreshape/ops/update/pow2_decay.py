@@ -1,4 +1,4 @@
-"""A learning rate that rises in a line and falls by a square, moved on by one operator in each step."""
+"""A learning rate with a linear rise and a quadratic decay, updated by one operator in each step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Pow2DecayWithLinearWarmup(Operator):
-    """Step is moved on by one, and LearningRate becomes the rate of that step.
+    """Step grows by one, and LearningRate becomes the rate of this step.
 
-    Up to ``warmup_steps`` it is base_lr * step / warmup_steps; from there to ``total_steps``, with f = 1 - (step - warmup_steps) / (total_steps -
-    warmup_steps), (base_lr - end_lr) * f^2 + end_lr; and end_lr after that.
+    Up to ``warmup_steps`` it is base_lr * step / warmup_steps. From there to ``total_steps`` it is (base_lr - end_lr) * f^2 + end_lr, with f = 1 - (step -
+    warmup_steps) / (total_steps - warmup_steps); and end_lr after them.
     """
 
     type = "pow2_decay_with_linear_warmup"

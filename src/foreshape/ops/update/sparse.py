@@ -1,4 +1,4 @@
-"""What SELECTED_ROWS are turned into: rows without repetitions, their values as a tensor, rows with weight decay, sums over several runs."""
+"""Operators on SELECTED_ROWS: rows without repetitions, their values as a tensor, rows with weight decay, sums over several runs."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ class GetTensorFromSelectedRows(Operator):
 class DecaySelectedRows(Operator):
     """Out = Grad + ``l2`` * Param + ``l1`` * sign(Param), on the rows of Grad: sparse rows stay sparse, each row once.
 
-    A row decays once however often it comes, and one that does not come not at all. A dense Grad decays everywhere. An operator of
-    this project: no other program knows it.
+    A repeated row decays once, and an absent one not at all. A dense Grad decays everywhere. An operator of this project: no other program knows it.
     """
 
     type = "decay_selected_rows"
@@ -116,15 +115,15 @@ class DecaySelectedRows(Operator):
 class AccumulateSelectedRows(Operator):
     """Sum = Sum + Grad, of sparse rows: all ids of both once, in rising order, the values of equal ones summed. A dense Sum is added to.
 
-    What is held between runs is at most so many gradients, ``batches``, and never more than the table: `empty_selected_rows` begins anew
-    after these. An operator of this project: no other program knows it.
+    Between runs at most ``batches`` gradients are held, and never more than the table: then `empty_selected_rows` starts anew. An operator of this project: no
+    other program knows it.
     """
 
     type = "accumulate_selected_rows"
-    Sum = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="what has been summed so far")
-    Grad = operand(FLOATING, same_type_as="Sum", kinds=DENSE_OR_ROWS, doc="what is added, as Sum")
+    Sum = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="the sum so far")
+    Grad = operand(FLOATING, same_type_as="Sum", kinds=DENSE_OR_ROWS, doc="the addend, as Sum")
     Out = result(updates="Sum", doc="as Sum")
-    batches = attribute(AttrType.INT, 1, low=1, doc="how many are summed at most before the sum is emptied, for the plan of its memory")
+    batches = attribute(AttrType.INT, 1, low=1, doc="the most gradients summed before the sum is emptied, for the plan of its memory")
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, Sum: Spec, Grad: Spec) -> Spec:
@@ -156,7 +155,7 @@ class EmptySelectedRows(Operator):
     """Out = no rows of a table of ``shape``: X emptied, where there is one; a dense X is zeroed. An operator of this project."""
 
     type = "empty_selected_rows"
-    X = operand(FLOATING, optional=True, kinds=DENSE_OR_ROWS, doc="what is emptied in its place")
+    X = operand(FLOATING, optional=True, kinds=DENSE_OR_ROWS, doc="the sum to empty in place")
     Out = result(updates="X", doc="sparse rows, [*shape]; as X")
     shape = attribute(AttrType.LONGS, low=0, doc="the shape of the table")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)

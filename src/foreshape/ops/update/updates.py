@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def check_same_shape(param: Spec, other: Spec, slot: str, of: str = "Param") -> None:
-    """``other`` must have the dims of Param, or what else stands in the slot ``of``."""
+    """Require for ``other`` the dims of Param, or of the slot ``of``."""
     a, b = param.known_dims, other.known_dims
     require(len(a) == len(b), f"{slot} must have the dims of {of}", **{of: None, slot: None})
     for at, (x, y) in enumerate(zip(a, b, strict=True)):
@@ -45,18 +45,18 @@ def check_same_shape(param: Spec, other: Spec, slot: str, of: str = "Param") -> 
 
 
 def check_one_number(spec: Spec | None, slot: str) -> None:
-    """What is in ``slot`` must hold one number, whatever its rank."""
+    """Require one number in ``slot``, of any rank."""
     if spec is not None:
         require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
 
 
 def number(tensor: Tensor) -> Any:
-    """A tensor of one number as a float; on a device as a tensor without dims, since reading it would wait for the device."""
+    """Return a tensor of one number as a float; on a device as a tensor without dims, since reading it would wait for the device."""
     return tensor.item() if tensor.is_cpu else tensor.reshape(())
 
 
 def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> None:
-    """param -= rate * factor * value, in one pass; ``rate`` is what `number` gave."""
+    """Subtract rate * factor * value from param, in one pass; ``rate`` is a result of `number`."""
     if isinstance(rate, float):
         param.add_(value, alpha=-rate * factor)
     else:
@@ -70,7 +70,7 @@ for _type, _why in {
 
 
 class Update(Operator):
-    """The base of the update operators. A 16-bit parameter may have a full-precision copy, MasterParam, that is updated for it."""
+    """The base of the update operators. A 16-bit parameter may have a full-precision copy, MasterParam: it is updated instead."""
 
     abstract = True
     Param = operand(FLOATING, doc="the parameter")
@@ -79,8 +79,10 @@ class Update(Operator):
     ParamOut = result(updates="Param", doc="the parameter, changed")
     gradient = ZERO_GRADIENT
     elementwise_state: ClassVar[tuple[str, ...] | None] = None
-    """The operands of the parameter's shape that it keeps, where each element is updated by itself, so that any part of it can be updated
-    elsewhere; None where an update depends on more."""
+    """The state operands of the parameter's shape, if all elements are updated independently; None if an update depends on more.
+
+    Then any part of the parameter can be updated elsewhere.
+    """
 
     def infer_var_type(self, *specs: Any) -> Kind:
         return specs[0].kind
@@ -89,7 +91,7 @@ class Update(Operator):
         return 0 if Grad.kind is SELECTED_ROWS and self._leaves_rows() else Param.elements
 
     def _leaves_rows(self) -> bool:
-        """Whether rows that are not in a sparse gradient stay as they are, so that the table's height costs nothing."""
+        """Tell whether rows without a sparse gradient stay as they are, so the table's height costs nothing."""
         return True
 
     def _check(self, param: Spec, grad: Spec, rate: Spec, master: Spec | None, **state: Spec | None) -> None:
@@ -150,11 +152,10 @@ class Sgd(Update):
 class Momentum(Update):
     """VelocityOut = mu * Velocity + g, and ParamOut = Param - LearningRate * VelocityOut, where g is Grad.
 
-    With ``use_nesterov`` ParamOut = Param - LearningRate * (g + mu * VelocityOut). g is rescaled by ``rescale_grad``, and
-    ``regularization_method`` "l2_decay" adds ``regularization_coeff * Param``. With sparse rows g is zero elsewhere, so that all
-    velocities decay and all of the parameter moves, as in dense training and in PaddlePaddle: in place, but in time that grows with
-    the table. (PaddlePaddle leaves everything as it is where there are no rows at all; here velocities decay then, too.)
-    `lazy_momentum` changes only the rows that are there.
+    With ``use_nesterov`` ParamOut = Param - LearningRate * (g + mu * VelocityOut). g is rescaled by ``rescale_grad``, and ``regularization_method`` "l2_decay"
+    adds ``regularization_coeff * Param``. With sparse rows g is zero elsewhere, so all velocities decay and all of the parameter moves, as in dense training
+    and in PaddlePaddle. It does so in place, but in time that grows with the table. (PaddlePaddle leaves everything as it is without any rows; here velocities
+    decay then, too.) `lazy_momentum` changes only rows of the gradient.
     """
 
     type = "momentum"
@@ -163,7 +164,7 @@ class Momentum(Update):
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     VelocityOut = result(updates="Velocity", doc="as Param")
     MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
-    mu = attribute(AttrType.FLOAT, doc="the part of the velocity that stays")
+    mu = attribute(AttrType.FLOAT, doc="the factor of the old velocity")
     use_nesterov = attribute(AttrType.BOOLEAN, False)
     regularization_method = attribute(AttrType.STRING, "", choices=["", "l2_decay"])
     regularization_coeff = attribute(AttrType.FLOAT, 0.0)
@@ -198,7 +199,7 @@ class Momentum(Update):
         return Param, Velocity, MasterParam
 
     def group_kernel(self, *slots: list[Tensor] | None) -> None:
-        """Many dense updates: one call of torch's where they have one learning rate and one layout."""
+        """Run many dense updates: in one call of torch's if they have one learning rate and one layout."""
         params, grads, rates, velocities, masters = slots
         assert params and grads and rates and velocities
         alike = masters is None and all(r is rates[0] for r in rates) and rates[0].is_cpu and all(map(one_layout, params, grads, velocities))
@@ -261,9 +262,9 @@ class Momentum(Update):
 
 
 class LazyMomentum(Momentum):
-    """`momentum`, of which sparse rows change only the rows that are there: their velocities, their decay, their part of Param.
+    """`momentum` with changes only to rows of a sparse gradient: their velocities, their decay, their part of Param.
 
-    A row that is not there keeps its velocity as it is and does not move by it. An operator of this project: no other program knows it.
+    Any other row keeps its velocity and its value. An operator of this project: no other program knows it.
     """
 
     type = "lazy_momentum"
@@ -297,6 +298,6 @@ def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tenso
 
 
 def one_layout(param: Tensor, *others: Tensor) -> bool:
-    """Whether all are packed, of one shape and of one element type on the CPU, as torch's fused updates demand without checking."""
+    """Tell whether all are packed, of one shape and one element type on the CPU: torch's fused updates need it without a check."""
     of, shape = param.dtype, param.shape
     return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.shape == shape and t.is_contiguous() for t in others)
