@@ -167,12 +167,12 @@ class InstanceNorm(Operator):
 
 
 def _grouped_workspace(X: Spec, last: bool = False) -> Size:
-    """The bytes of the sums over each channel of each example of the gradient's kernel."""
+    """Return the bytes of the sums over each channel of each example in the gradient's kernel."""
     return 2 * X.known_dims[0] * X.known_dims[-1 if last else 1] * statistics_type(X).itemsize
 
 
 def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalised values, and mean and inverse deviation ``[batch, groups]``."""
+    """Return the normalised values, and mean and inverse deviation ``[batch, groups]``."""
     batch, channels = x.shape[:2]
     scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()  # torch does not check
     y, mean, inverse = torch.native_group_norm(in_rows(x), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
