@@ -1,4 +1,4 @@
-"""Gloo's event loops, the threads that bring messages: they are kept from stopping the thread that is just sending one."""
+"""The scheduling of gloo's event loops, the threads that bring messages: they must not stop the thread that is sending one."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
 _NAME = "gloo_"
-"""What the names of gloo's threads begin with; an older gloo gives them none, and they stay as they are."""
+"""The prefix of the names of gloo's threads; an older gloo gives them none, and they stay as they are."""
 
 
 def let_senders_finish() -> int:
     """Schedule gloo's event loops as Linux schedules batches: such a thread takes no processor from another one when it wakes.
 
-    A loop that finds a connection locked, since a thread is sending on it, asks for its events again at once, until its time slice is over
-    (https://github.com/pytorch/gloo/issues/246). Where there are as many ranks as processors, it has often just taken the processor of that very
-    thread, and both lose the slice: milliseconds, for messages of tens of microseconds. As a batch it runs when the sender waits. What the user
-    has scheduled otherwise stays.
+    A loop that finds a connection locked, with a thread sending on it, asks for its events again at once, until its time slice is over
+    (https://github.com/pytorch/gloo/issues/246). With as many ranks as processors, it has often just taken the processor of this very thread. Both lose the
+    slice: milliseconds, for messages of tens of microseconds. As a batch it runs when the sender waits. The user's own scheduling stays.
 
     Returns:
-        How many loops were scheduled so just now; 0 where the system has no such scheduling, or does not grant it.
+        The number of loops scheduled so just now; 0 on systems without such scheduling, or without permission.
     """
     if not hasattr(os, "SCHED_BATCH"):
         return 0

@@ -1,4 +1,4 @@
-"""Bytes of any length through a store of keys: in parts of bounded size, told with their number and checksum when all of them are there."""
+"""Bytes of any length through a store of keys: in parts of bounded size, announced with their number and checksum at the end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from foreshape.errors import FormatError
 PART: Final = 1 << 20
 """The bytes of a part; torch's store refuses more than eight times as many."""
 MAX_WORD: Final = 1 << 16
-"""The bytes of what fits one key."""
+"""The bytes that fit one key."""
 _TOLD: Final = re.compile(rb"([0-9]{1,15}) ([0-9a-f]{64})")
 
 
 class Store(Protocol):
-    """What is used of torch's stores."""
+    """The used part of torch's stores."""
 
     def set(self, key: str, value: bytes) -> Any: ...
     def get(self, key: str) -> bytes: ...
@@ -32,7 +32,7 @@ def put(store: Store, key: str, data: bytes) -> None:
 
 
 def take(store: Store, key: str, most: int) -> bytearray | None:
-    """Return the bytes that were put under a key; None where nothing is there yet.
+    """Return the bytes under a key; None if there are none yet.
 
     Raises:
         FormatError: more than ``most`` bytes, parts that are missing or of another length, or bytes that are not those that were put.
@@ -60,7 +60,7 @@ def take(store: Store, key: str, most: int) -> bytearray | None:
 
 
 def drop(store: Store, key: str) -> None:
-    """Remove what was put under a key."""
+    """Remove the bytes under a key."""
     if store.check([key]):
         told = _TOLD.fullmatch(store.get(key))
         store.delete_key(key)
@@ -70,7 +70,7 @@ def drop(store: Store, key: str) -> None:
 
 
 def word(store: Store, key: str, most: int = MAX_WORD) -> bytes | None:
-    """What one key holds; None where there is none. Raises `FormatError` for more than ``most`` bytes."""
+    """Return the value of one key; None without one. Raise `FormatError` for more than ``most`` bytes."""
     if not store.check([key]):
         return None
     data = store.get(key)

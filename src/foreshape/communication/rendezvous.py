@@ -1,4 +1,4 @@
-"""Where processes that do not know one another meet: torch's own store at an address, of which every question has a deadline."""
+"""The rendezvous of processes: torch's own store at an address, with a deadline for every question."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from foreshape.values.torch_proxy import torch
 T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]{2,100})\]|([^\s:\[\]/]{1,253})):([0-9]{1,5})")
 _AGAIN = 0.2
-"""Seconds after which one who was refused knocks again."""
+"""Seconds before another try after a refusal."""
 _CLOSING = 2.0
-"""Seconds that leaving waits for an answer that is under way."""
+"""Seconds to wait for an answer under way when leaving."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 _Said: TypeAlias = "queue.SimpleQueue[tuple[bool, Any]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port. ``port`` 0: any that is free, for one who listens."""
+    """A host and a port. ``port`` 0: any free one, for a listener."""
 
     host: str
     port: int
@@ -47,14 +47,14 @@ class Address:
 
 
 class Meeting:
-    """A store, asked in a thread of its own: whoever asks waits for ``patience`` seconds at most, whatever the network does.
+    """A store, asked in a thread of its own: a caller waits for ``patience`` seconds at most, even if the network hangs.
 
-    Where the other side is gone, every further question is an error at once.
+    After the other side is gone, every further question is an error at once.
 
     Args:
-        where: what errors call it.
-        open_store: opens the store; called in that thread.
-        address: where others come to it, if it is not known to them already.
+        where: its name in errors.
+        open_store: opens the store; called in its own thread.
+        address: for others to join, if they do not know it already.
     """
 
     def __init__(self, where: str, patience: float, open_store: Callable[[], Any], address: Address | None = None) -> None:
@@ -66,18 +66,18 @@ class Meeting:
         self._thread.start()
         self._wait(opened, "no store of torch's that answers")
 
-    # --- what a store does
+    # --- the methods of a store
 
     def set(self, key: str, value: bytes) -> None:
         """Let a key have a value."""
         self._ask(lambda store: store.set(key, bytes(value)))
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key that is there."""
+        """Return the value of a present key."""
         return self._ask(lambda store: bytes(store.get(key)))
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
+        """Return True if all keys are there."""
         return self._ask(lambda store: bool(store.check(keys)))
 
     def delete_key(self, key: str) -> bool:
@@ -85,17 +85,17 @@ class Meeting:
         return self._ask(lambda store: bool(store.delete_key(key)))
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number that begins at 0; returns the sum."""
+        """Add to a number, 0 at first; return the sum."""
         return self._ask(lambda store: int(store.add(key, amount)))
 
     def close(self) -> None:
-        """Leave; who has opened the store closes it for all, and nobody comes to it any more: one who came while it closes would wait for nothing."""
+        """Leave. The opener of the store closes it for all, and nobody joins it any more: a late one would wait for nothing."""
         self._asked.put(None)
         if not self._gone and self._thread is not threading.current_thread():
             self._thread.join(_CLOSING)
         self._gone = self._gone or f"the store at {self.where} has been left"
 
-    # --- the thread that waits
+    # --- the waiting thread
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         if self._gone:
@@ -159,7 +159,7 @@ class Watch:
 
     @property
     def silent(self) -> float:
-        """Return the seconds since the last sign that was seen."""
+        """Return the seconds since the last new sign."""
         now = self._meeting.add(self._key, 0)
         if now != self._seen:
             self._seen, self._since = now, time.monotonic()
@@ -183,7 +183,7 @@ def listen(address: Address, patience: float) -> Meeting:
 
 
 def connect(address: Address, patience: float) -> Meeting:
-    """Come to the store that another process has opened, which may take it ``patience`` seconds.
+    """Connect to the store of another process within ``patience`` seconds.
 
     Raises:
         ExecutionError: nobody listens there, or it is no store.

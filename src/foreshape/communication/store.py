@@ -1,4 +1,4 @@
-"""The store that the ranks of a run meet at: torch's own, one for the life of a process, with a part of its own for each time that ranks join."""
+"""The store of a run's ranks: torch's own, one for the life of a process, with a part of its own for each join."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foreshape.values.torch_proxy import torch
 T = TypeVar("T")
 
 _BESIDES = 2.0
-"""Seconds that a rank waits for an answer besides those that it waits for others: torch ends its own waiting later than it is told to."""
+"""Seconds of a rank's wait for an answer, beyond its wait for others: torch ends its own waiting late."""
 
 
 @dataclass(slots=True)
@@ -28,12 +28,13 @@ class _Met:
 
 
 _stores: dict[tuple[str, int, int, int], _Met] = {}
-"""Where ranks have met -> the store there. It outlives a run: ranks that join again and had to take the port anew would, where one is early,
-still find the store that another is about to leave."""
+"""Meeting point of ranks -> the store there. It outlives a run: ranks that join again would have to take the port anew, and an early one would still find the
+store that another is about to leave.
+"""
 
 
 def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
-    """Return the part of the store at an address that is for this joining, with as many as there were before it.
+    """Return the part of the store at an address for this join, with as many parts as joins before.
 
     Raises:
         ExecutionError: it cannot be reached or made, or not all ranks come.
@@ -42,10 +43,10 @@ def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> An
 
 
 def within(seconds: float, ask: Callable[[], T], who: str) -> T:
-    """Return what ``ask`` gives, which torch may wait for without end: it is asked in a thread, which is given up.
+    """Return the result of ``ask``. torch may wait for it without end, so ask in a thread, and give it up.
 
     Raises:
-        ExecutionError: what listens at the address accepts connections, and does not answer.
+        ExecutionError: the listener at the address accepts connections, and does not answer.
     """
     found: list[T] = []
     failed: list[BaseException] = []
@@ -71,7 +72,7 @@ def _store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> A
     met = _stores.get((host, port, rank, ranks))
     if met is None:
         met = _stores[host, port, rank, ranks] = _Met(_store(host, port, rank, ranks, patience))
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may hold what the ranks before have left
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may hold keys of the ranks before
     made = distributed.PrefixStore(f"foreshape/{restarts}/{met.joined}", met.store)
     _wait_for_all(made, f"{host}:{port}", rank, ranks, patience)
     met.joined += 1
@@ -92,12 +93,12 @@ def _store(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
 
 
 def held_by_torchrun() -> bool:
-    """Whether torchrun has made the store already."""
+    """Return True if torchrun has made the store already."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _listening(host: str, port: int) -> int:
-    """Return a socket that listens at this address alone; torch would listen at all of the machine's."""
+    """Return a socket for listening at this address alone; torch would listen at all of the machine's."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server((place[0], place[1]), family=family, backlog=1024).detach()

@@ -1,1 +1,1 @@
-"""What guards demand of the sizes that are fed: solved, in a person's words, with the smallest and the nearest sizes."""
+"""The conditions of guards on fed sizes: solved, in a person's words, with the smallest and the nearest sizes."""

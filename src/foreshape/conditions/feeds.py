@@ -1,4 +1,4 @@
-"""`Feeds`: which sizes the inputs of a program take, in words, with the smallest and the nearest ones."""
+"""`Feeds`: the sizes of the inputs of a program, in words, with the smallest and the nearest ones."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from foreshape.operator.require import Condition
 from foreshape.spec import Spec
 
 _MOST_INPUTS = 8
-"""Of more inputs than this not each is named in an error."""
+"""The most inputs named one by one in an error."""
 
 _MOST_DOUBLINGS = 10
-"""So often sizes that do not run are doubled before none are said to be found."""
+"""The doublings of failing sizes before the search gives up."""
 
 _MOST_JOINT = 20
 """So many conditions between symbols are written one by one."""
 
 
 class FeedSizes:
-    """What one input takes.
+    """The sizes of one input.
 
     Attributes:
         name: of the input.
-        dims: its sizes, numbers and formulas over symbols; None where nothing is known of them.
+        dims: its sizes, numbers and formulas over symbols; None if unknown.
         axes: the same in words: ``["batch", "3", "height", "width"]``.
-        conditions: what is demanded of each symbol that is one of the dims: word -> "multiples of 32, from 32", "at least 3", "any".
-        smallest: the smallest sizes at which all conditions hold, of those that the words name first; from 1 on where that can be. None
-            where none were found.
+        conditions: the demands on each symbol that is a dim: word -> "multiples of 32, from 32", "at least 3", "any".
+        smallest: the smallest sizes with all conditions, among the ones that the words name first; from 1 on if possible. None if none were found.
     """
 
     __slots__ = ("axes", "conditions", "dims", "name", "smallest")
@@ -40,7 +39,7 @@ class FeedSizes:
 
     @property
     def words(self) -> str:
-        """``x: [batch, 3, height, width]; height and width: multiples of 32, from 32``."""
+        """Return ``x: [batch, 3, height, width]; height and width: multiples of 32, from 32``."""
         if self.dims is None:
             return f"{self.name}: nothing is known of its dims"
         groups: dict[str, list[str]] = {}
@@ -56,21 +55,21 @@ class FeedSizes:
 class Feeds(Mapping[str, FeedSizes]):
     """The inputs of a program by name. ``str`` of it is a line per input, and one for each condition between inputs.
 
-    Sizes that only a run tells are not spoken of: their conditions are in ``later``, and are checked by the run. Of a program that says what it
-    fetches, ops that no fetched value needs demand nothing.
+    Sizes known only in a run are left out: their conditions are in ``later``, and the run checks them. In a program with fetches, ops that no fetched value
+    needs demand nothing.
     """
 
     __slots__ = ("_guards", "_inputs", "_runs", "_solution", "_words", "joint", "later", "version")
 
     def __init__(self, specs: Mapping[str, Spec], conditions: Sequence[Condition], words: Mapping[str, str], runs: Callable[[Mapping[str, int]], bool],
                  version: int) -> None:  # fmt: skip
-        """Solve what is demanded of some inputs.
+        """Solve the demands on some inputs.
 
         Args:
             specs: input -> its spec.
             conditions: demands on the symbols of the program.
             words: symbol of an input -> its name for a person.
-            runs: tells whether the network can be inferred at some sizes, which decides conditions that no formula over symbols has.
+            runs: tells whether the network can be inferred at some sizes, for conditions without a formula over symbols.
             version: of the program.
         """
         self.version = version
@@ -82,7 +81,7 @@ class Feeds(Mapping[str, FeedSizes]):
         self.joint = [text_of(c, self._words) for c in (*self._solution.joint, *self._solution.hard)]
         """Conditions between several symbols, in short form."""
         self.later = [text_of(c, self._words) for c in self._solution.later]
-        """Conditions over sizes that are known only when the program runs."""
+        """Conditions over sizes known only when the program runs."""
         self._inputs: dict[str, FeedSizes] = {}
         least = self._verified({}, [d for spec in specs.values() for d in spec.dims or ()])
         for name, spec in specs.items():
@@ -107,7 +106,7 @@ class Feeds(Mapping[str, FeedSizes]):
     __repr__ = __str__
 
     def lines(self) -> list[str]:
-        """All that is known of the inputs, line by line."""
+        """Return all facts of the inputs, line by line."""
         out = [one.words for one in self._inputs.values()]
         out += [f"together: {text}" for text in self.joint[:_MOST_JOINT]]
         if len(self.joint) > _MOST_JOINT:
@@ -118,18 +117,18 @@ class Feeds(Mapping[str, FeedSizes]):
 
     @property
     def smallest(self) -> dict[str, list[int]] | None:
-        """The smallest sizes of every input (see `FeedSizes`); None where none were found."""
+        """Return the smallest sizes of every input (see `FeedSizes`); None where none were found."""
         out = {name: one.smallest for name, one in self._inputs.items() if one.dims is not None}
         return {name: sizes for name, sizes in out.items() if sizes is not None} if None not in out.values() else None
 
     def nearest(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> dict[str, list[int]] | None:
-        """The sizes of every input at which all conditions hold together and that are nearest to those that are given.
+        """Return the nearest sizes of every input to the given ones with all conditions together.
 
-        Sizes that are good stay; others go to the nearest of those that the words name first, up where two are as near. An input that
-        is not given gets what the others demand, else its smallest sizes. ``nearest(x=[1, 3, 700, 500])`` is ``{"x": [1, 3, 704, 512]}``.
+        Good sizes stay; others go to the nearest sizes named first by the words, up if two are as near. A missing input gets the sizes demanded by the
+        others, else its smallest ones. ``nearest(x=[1, 3, 700, 500])`` is ``{"x": [1, 3, 704, 512]}``.
 
         Raises:
-            FeedError: a name that is no input, or another number of dims. None is returned where no such sizes were found.
+            FeedError: a name that is no input, or another number of dims. None is returned if no such sizes were found.
         """
         values = self._verified(self._wanted({**(shapes or {}), **more}), [d for one in self._inputs.values() for d in one.dims or ()])
         if values is None:
@@ -137,7 +136,7 @@ class Feeds(Mapping[str, FeedSizes]):
         return {name: [evaluate(d, values) for d in one.dims] for name, one in self._inputs.items() if one.dims is not None}
 
     def takes(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> bool:
-        """Whether sizes of every input fit the dims and hold all conditions. Raises `FeedError` as `nearest` does."""
+        """Return True if sizes of every input fit the dims and all conditions. Raise `FeedError` as `nearest` does."""
         given = {**(shapes or {}), **more}
         values = self._wanted(given)
         for name, sizes in given.items():
@@ -150,8 +149,7 @@ class Feeds(Mapping[str, FeedSizes]):
         return self._hold(values) and (not self.later or values.keys() < self._words.keys() or self._runs(values))
 
     def refusal(self, shapes: Mapping[str, Sequence[int]], near_ones: bool = True) -> str:
-        """What to tell whoever fed these sizes, which are refused: the inputs concerned in words and, unless ``near_ones`` is False,
-        their nearest sizes."""
+        """Return the words for refused sizes: the inputs concerned and, unless ``near_ones`` is False, their nearest sizes."""
         try:
             near = self.nearest(shapes) if near_ones else None
         except FeedError:
@@ -165,7 +163,7 @@ class Feeds(Mapping[str, FeedSizes]):
         return "\n".join(f"    {line}" for line in (*out[:_MOST_INPUTS], *shared[:_MOST_INPUTS]))
 
     def _shown(self, one: FeedSizes, given: list[int], better: list[int]) -> str:
-        """``700x500: 704x512``, where only sizes on which there are conditions differ; else whole shapes."""
+        """Return ``700x500: 704x512``, if only sizes with conditions differ; else whole shapes."""
         axes = [at for at, word in enumerate(one.axes) if one.conditions.get(word, "any") != "any"]
         if not axes or any(a != b for at, (a, b) in enumerate(zip(given, better, strict=True)) if at not in axes):
             return f"{given}: {better}"
@@ -201,7 +199,7 @@ class Feeds(Mapping[str, FeedSizes]):
         return wanted
 
     def _verified(self, wanted: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
-        """Values of all symbols near to those wanted, at which every guard was asked and holds, and the dims of the inputs are sizes."""
+        """Return values of all symbols near the wanted ones, at which every guard was asked and holds, and the dims of the inputs are sizes."""
         values = find(self._solution, wanted)
         if values is not None and self.later and not self._runs(values):
             values = self._larger(values)
@@ -213,7 +211,7 @@ class Feeds(Mapping[str, FeedSizes]):
             return None
 
     def _larger(self, values: Mapping[str, int]) -> dict[str, int] | None:
-        """Return sizes that run above some that do not: all are doubled until they run, then each alone is made as small as still runs."""
+        """Return running sizes above failing ones: all are doubled until they run, then each alone is made as small as still runs."""
         high: dict[str, int] | None = dict(values)
         for _ in range(_MOST_DOUBLINGS):
             high = find(self._solution, {n: 2 * size for n, size in high.items()})

@@ -1,4 +1,4 @@
-"""How a size over one symbol goes on: in which direction, and with which period it repeats."""
+"""The monotonicity and the period of a size over one symbol."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Point:
 
 
 def holds(condition: Condition, point: Point) -> bool:
-    """Whether a condition holds at a point: what `Condition.answer` says there."""
+    """Return `Condition.answer` at a point: True if the condition holds there."""
     try:
         left, right = point.of(condition.left), point.of(condition.right)
     except Unfit:
@@ -76,7 +76,7 @@ def holds(condition: Condition, point: Point) -> bool:
 
 
 def direction(size: Size) -> int | None:
-    """1 where a size over one symbol never falls when that grows, -1 where it never rises, 0 where it stays; None where that was not found."""
+    """Return 1 for a size over one symbol that never falls, -1 for one that never rises, 0 for a constant; None if unknown."""
     if isinstance(size, int):
         return 0
     out = 0
@@ -108,7 +108,7 @@ def _direction_of(atom: Atom) -> int | None:
 
 
 def first_at_least(size: Size, least: int, name: str, steps: Steps) -> int | None:
-    """The first value of the symbol at which a size that never falls is at least ``least``; None where there is none up to `MAX_SIZE`."""
+    """Return the first value of the symbol where a never falling size is at least ``least``; None if there is none up to `MAX_SIZE`."""
 
     def reached(value: int) -> bool:
         return value_at(Point({name: value}, steps), size) >= least
@@ -138,12 +138,12 @@ class Course(NamedTuple):
     growth: int
 
     def over(self, period: int) -> Course:
-        """The same over a multiple of the period."""
+        """Return the same over a multiple of the period."""
         return Course(self.start, period, self.growth * (period // self.period))
 
 
 def course(size: Size, name: str, steps: Steps) -> Course | None:
-    """The course of a size over one symbol; None where it has none that is found here, as a product of symbols has none.
+    """Return the course of a size over one symbol; None if it has none found here, as a product of symbols.
 
     Raises:
         OutOfSteps: it would take more steps, or a period is above `MAX_PERIOD`.
@@ -198,13 +198,13 @@ def _course_of(atom: Atom, name: str, steps: Steps) -> Course | None:
 
 
 def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period: int, name: str, steps: Steps) -> int:
-    """After how many periods those arguments of a minimum, maximum or broadcast decide that grow most (of a minimum, least)."""
+    """Return the number of periods after which the fastest growing arguments of a minimum, maximum or broadcast decide (of a minimum, the slowest)."""
     rounds = 0
     sign = -1 if atom.op == "min" else 1
     for at in range(start, start + period):
         point = Point({name: at}, steps)
         values = [value_at(point, a) for a in atom.args]
-        if atom.op == "broadcast":  # what grows is no longer 1, so that it takes part
+        if atom.op == "broadcast":  # a growing size is no longer 1, so it takes part
             rounds = max(rounds, *(-((v - 2) // g) for v, g in zip(values, growths, strict=True) if g))
         leading = max(sign * v for v, g in zip(values, growths, strict=True) if g == best)
         for v, g in zip(values, growths, strict=True):
@@ -214,7 +214,7 @@ def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period:
 
 
 def value_at(point: Point, size: Size) -> int:
-    """The value at a point of a size that has a course. A number past 64 bits is as good as no course."""
+    """Return the value at a point of a size with a course. A number past 64 bits counts as no course."""
     try:
         return point.of(size)
     except Unfit:
@@ -222,7 +222,7 @@ def value_at(point: Point, size: Size) -> int:
 
 
 def settled(size: Size, name: str, steps: Steps) -> tuple[Course, Callable[[int], int]] | None:
-    """A course of a size from where its sign no longer changes, if it grows; and the size as a function of the symbol."""
+    """Return a course of a size from where its sign no longer changes, if it grows; and the size as a function of the symbol."""
     found = course(size, name, steps)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The smallest and the nearest sizes for which all conditions hold, found by a search of bounded length."""
+"""The smallest and the nearest sizes with all conditions, found by a search of bounded length."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from foreshape.dims import Dim, Size
 from foreshape.operator.require import Condition
 
 MAX_SEARCH = 50_000
-"""The most steps that one search takes."""
+"""The most steps of one search."""
 
 
 def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = None) -> dict[str, int] | None:
-    """Values of all symbols for which the conditions hold: those nearest to ``wanted``, and of the others the smallest, from 1 on.
+    """Return values of all symbols with all conditions: the nearest to ``wanted``, and of the others the smallest, from 1 on.
 
-    A wanted size that no condition refuses stays. Otherwise those come first that the words of a symbol name first
-    (`Described.chosen`): the multiples, and not what lies beside them.
+    A wanted size stays unless a condition refuses it. Otherwise the sizes named first by the words of a symbol come first (`Described.chosen`): the
+    multiples, not the ones beside them.
 
     Returns:
-        None where there are none, or none was found within the steps.
+        None if there are none, or none was found within the steps.
     """
     if not solution.possible:
         return None
@@ -45,9 +45,9 @@ def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = No
 
 
 def _centers(solution: Solution, wanted: Mapping[str, int]) -> dict[str, int]:
-    """What a free symbol would be if it were as near as it can to what is wanted of it and of the symbols that are made of it.
+    """Return the values of free symbols nearest to the wanted values of themselves and of the symbols made of them.
 
-    Distances add up, so that it is in the middle of these; of two it is the larger.
+    Distances add up, so it is in the middle of these; of two it is the larger.
     """
     among: dict[str, list[int]] = {n: [max(wanted[n], 0)] for n in solution.sizes if n in wanted}
     for name, size in solution.known.items():
@@ -59,7 +59,7 @@ def _centers(solution: Solution, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _line(size: Size) -> tuple[str, int, int] | None:
-    """The symbol, factor and constant of a size ``factor * symbol + constant`` that rises."""
+    """Return the symbol, factor and constant of a rising size ``factor * symbol + constant``."""
     terms = [(m[0], c) for m, c in size.terms if len(m) == 1] if isinstance(size, Dim) else []
     constant = sum(c for m, c in size.terms if not m) if isinstance(size, Dim) else 0
     if not isinstance(size, Dim) or len(terms) != 1 or len(size.terms) > 1 + bool(constant):
@@ -69,7 +69,7 @@ def _line(size: Size) -> tuple[str, int, int] | None:
 
 
 def _groups(solution: Solution) -> list[list[str]]:
-    """The free symbols, those together that a condition joins."""
+    """Return the free symbols, grouped by the conditions that join them."""
     group: dict[str, list[str]] = {n: [n] for n in solution.sizes}
     for condition in solution.joint:
         names = sorted(condition.symbols & group.keys())
@@ -82,7 +82,7 @@ def _groups(solution: Solution) -> list[list[str]]:
 
 
 def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int], steps: Steps) -> dict[str, int] | None:
-    """The nearest values of symbols that conditions join: first of those that words name first, then of all."""
+    """Return the nearest values of joined symbols: first among the ones named first by words, then among all."""
     joint = [c for c in solution.joint if c.symbols & set(names)]
     chosen = [_Candidates(n, solution, solution.described[n].chosen, centers.get(n), steps) for n in names]
     first = Steps(steps.left // 2)
@@ -126,7 +126,7 @@ def _all_hold(conditions: Sequence[Condition], values: Mapping[str, int], steps:
 
 
 class _Candidates:
-    """What a symbol may be, the nearest first, found when asked for."""
+    """The candidates of a symbol, the nearest first, found on demand."""
 
     __slots__ = ("_center", "_more", "values")
 
@@ -142,7 +142,7 @@ class _Candidates:
         self.values: list[int] = []
 
     def cost(self, at: int) -> int | None:
-        """How far the candidate at a place of the list is from what is wanted; None where the list ends."""
+        """Return the distance of the candidate at a place of the list from the wanted value; None at the end of the list."""
         while len(self.values) <= at:
             value = next(self._more, None)
             if value is None or value > MAX_SIZE:

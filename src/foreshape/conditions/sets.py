@@ -1,4 +1,4 @@
-"""Sets of sizes that are known wholly: pieces, each a range of sizes with certain remainders modulo a period."""
+"""Sets of sizes, known wholly: pieces, each a range of sizes with certain remainders modulo a period."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Piece:
         return at < len(self.residues) and self.residues[at] == size % self.period
 
     def from_(self, size: int) -> int | None:
-        """The first of these sizes that is at least ``size``."""
+        """Return the first of these sizes from ``size`` on."""
         size = max(size, self.low)
         if not self.residues:
             return None
@@ -40,7 +40,7 @@ class Piece:
         return out if self.high is None or out <= self.high else None
 
     def to(self, size: int) -> int | None:
-        """The last of these sizes that is at most ``size``."""
+        """Return the last of these sizes up to ``size``."""
         if self.high is not None:
             size = min(size, self.high)
         if not self.residues:
@@ -51,7 +51,7 @@ class Piece:
         return out if out >= self.low else None
 
     def shortest(self) -> Piece:
-        """The same with the least period; one past `MAX_PERIOD` stays."""
+        """Return the same with the least period; one past `MAX_PERIOD` stays."""
         residues = set(self.residues)
         if len(residues) == 1 or self.period > MAX_PERIOD:
             return self
@@ -63,7 +63,7 @@ class Piece:
 
 @data_class(frozen=True)
 class Sizes:
-    """A set of sizes: pieces that do not overlap, in their order."""
+    """A set of sizes: disjoint pieces in order."""
 
     pieces: tuple[Piece, ...]
 
@@ -71,15 +71,15 @@ class Sizes:
         return any(size in piece for piece in self.pieces)
 
     def from_(self, size: int) -> int | None:
-        """The first of these sizes that is at least ``size``."""
+        """Return the first of these sizes from ``size`` on."""
         return min((v for v in (p.from_(size) for p in self.pieces) if v is not None), default=None)
 
     def to(self, size: int) -> int | None:
-        """The last of these sizes that is at most ``size``."""
+        """Return the last of these sizes up to ``size``."""
         return max((v for v in (p.to(size) for p in self.pieces) if v is not None), default=None)
 
     def nearest(self, size: int) -> Iterator[int]:
-        """These sizes by their distance from ``size``; of two that are as far away, the larger comes first."""
+        """Yield these sizes by their distance from ``size``; of two equally far ones, the larger comes first."""
         above, below = self.from_(size), self.to(size - 1)
         while above is not None or below is not None:
             if below is None or (above is not None and above - size <= size - below):
@@ -96,16 +96,16 @@ class Sizes:
 
     @property
     def high(self) -> int | None:
-        """The last of these sizes; None where there is none, or no last one."""
+        """Return the last of these sizes; None where there is none, or no last one."""
         return None if self.tail is not None else self.to(MAX_SIZE)
 
     @property
     def tail(self) -> Piece | None:
-        """The piece without end."""
+        """Return the piece without end."""
         return self.pieces[-1] if self.pieces and self.pieces[-1].high is None else None
 
     def meet(self, other: Sizes, steps: Steps) -> Sizes:
-        """The sizes that are in both. Raises `OutOfSteps` where there are too many remainders modulo the common period."""
+        """Return the sizes in both. Raise `OutOfSteps` for too many remainders modulo the common period."""
         out: list[Piece] = []
         for a in self.pieces:
             for b in other.pieces:
@@ -136,15 +136,15 @@ NONE = Sizes(())
 
 
 def between(low: int | None, high: int | None) -> Sizes:
-    """All sizes from ``low`` (None: there are none) to ``high`` (None: without end)."""
+    """Return all sizes from ``low`` (None: there are none) to ``high`` (None: without end)."""
     return NONE if low is None or (high is not None and high < max(low, 0)) else Sizes((Piece(max(low, 0), high),))
 
 
 def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: Steps, high: int | None = None) -> Sizes:
-    """The set of sizes from ``low`` for which ``test`` holds, of which is known that it repeats from ``start`` on with ``period``.
+    """Return the sizes from ``low`` on that pass ``test``, known to repeat from ``start`` on with ``period``.
 
     Raises:
-        OutOfSteps: there are too many to look at. Nothing is said of sizes past ``high``, where that is given.
+        OutOfSteps: there are too many to look at. Sizes past ``high``, if given, are left out.
     """
     start = max(start, low)
     end = start if high is None else min(start, high + 1)
@@ -170,7 +170,7 @@ def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps
 
 
 def union(parts: Sequence[Sizes], low: int, high: int | None, steps: Steps) -> Sizes:
-    """The sizes from ``low`` to ``high`` that are in one of ``parts``. Raises `OutOfSteps` as `tested` does."""
+    """Return the sizes from ``low`` to ``high`` in one of ``parts``. Raise `OutOfSteps` as `tested` does."""
     pieces = [p for s in parts for p in s.pieces]
     if all(p.period == 1 for p in pieces):
         return Sizes(tuple(_joined(pieces)))
@@ -182,7 +182,7 @@ def union(parts: Sequence[Sizes], low: int, high: int | None, steps: Steps) -> S
 
 
 def _joined(ranges: Iterable[Piece]) -> Iterator[Piece]:
-    """Ranges that may overlap, as ranges that do not."""
+    """Yield possibly overlapping ranges as disjoint ones."""
     at: Piece | None = None
     for piece in sorted(ranges, key=lambda p: p.low):
         if at is None:

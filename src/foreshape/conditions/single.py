@@ -1,4 +1,4 @@
-"""Conditions over one symbol: the whole set of sizes for which they hold, by direction and by period, and not by trying some."""
+"""Conditions over one symbol: their whole set of sizes, by direction and by period, not by samples."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from foreshape.operator.require import Condition
 
 
 def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[Sizes, list[Condition]]:
-    """The sizes for which conditions over ``name`` hold, and those conditions that were not solved, which refuse some of them.
+    """Return the sizes with all conditions over ``name``, and the unsolved conditions, which refuse some of them.
 
-    What has a direction comes first: it bounds the range in which the others are looked at.
+    Conditions with a direction come first: they bound the range for the others.
     """
     out, unsolved = _narrowed(ALL, sorted(conditions, key=_has_no_direction), name, steps)
-    if unsolved and (out.low is None or out.high is not None):  # bounded by what came after them
+    if unsolved and (out.low is None or out.high is not None):  # bounded by later conditions
         return _narrowed(out, unsolved, name, steps)
     return out, unsolved
 
@@ -76,7 +76,7 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
 
 
 def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
-    """Where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
+    """Return the sizes where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
     factor = next((c for m, c in size.terms if len(m) == 1 and not m[0].op), 0) if isinstance(size, Dim) else 0
     constant = size - symbol(name) * factor
     if isinstance(constant, int) and factor:
@@ -89,7 +89,7 @@ def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps
 
 
 def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
-    """The sizes from ``low`` to ``high`` at which ``a == b``; None where that is not found out."""
+    """Return the sizes from ``low`` to ``high`` with ``a == b``; None if not found out."""
     answer = equal(a, b)
     if answer is not None:
         return ALL if answer else NONE
@@ -125,6 +125,6 @@ def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, 
 
 
 def smallest(sizes: Sizes) -> int | None:
-    """The smallest of a set, but 0 only where it has no other."""
+    """Return the smallest of a set, but 0 only where it has no other."""
     found = sizes.from_(1)
     return found if found is not None and found <= MAX_SIZE else sizes.low

@@ -1,4 +1,4 @@
-"""Conditions over many symbols: what they make known, the sizes that each symbol may have, and what holds between symbols."""
+"""Conditions over many symbols: the known symbols, the sizes of each symbol, and the conditions between symbols."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from foreshape.operator.require import Condition
 from foreshape.program.guards import Known
 
 MAX_STEPS = 100_000
-"""The most steps that solving the conditions of a program takes."""
+"""The most steps to solve the conditions of a program."""
 
 _ANY = Described("any", ALL)
 _DEAR = 20
-"""How many steps an operation over symbols counts as."""
+"""The steps counted for an operation over symbols."""
 
 
 @data_class()
 class Solution:
-    """What conditions demand of symbols.
+    """The demands of conditions on symbols.
 
     Attributes:
         names: the symbols, in their order.
-        known: symbols that equalities make others of; sizes over the remaining, free symbols.
-        sizes: of each free symbol the sizes that are not refused by a condition over it alone; all that it may have where
-            ``unsolved`` does not have it and ``joint`` has no condition of it.
+        known: symbols made of others by equalities; sizes over the remaining, free symbols.
+        sizes: of each free symbol the sizes that no condition over it alone refuses; all its sizes if it is neither in ``unsolved`` nor in a condition of
+            ``joint``.
         described: the same in words.
-        unsolved: conditions over one symbol of which the whole set was not found within the steps.
-        joint: conditions over several free symbols that do not follow from the others.
-        later: conditions over symbols that are none of the names: what they are is known when a run tells them.
-        hard: conditions that were not used, as it would have taken too many steps or sizes that are too long to keep.
-        possible: False where the conditions were found to contradict each other, or to be too many to be solved.
+        unsolved: conditions over one symbol without a whole set within the steps.
+        joint: independent conditions over several free symbols.
+        later: conditions over symbols other than the names, known only in a run.
+        hard: unused conditions, which would have taken too many steps or too long sizes.
+        possible: False if the conditions contradict each other, or are too many to be solved.
     """
 
     names: tuple[str, ...]
@@ -52,10 +52,10 @@ class Solution:
 
 
 def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | None = None) -> Solution:
-    """What conditions demand of the symbols ``names``.
+    """Return the demands of conditions on the symbols ``names``.
 
-    Equalities are used to write symbols as others; conditions over one symbol become the set of sizes for which they hold
-    (see `solutions`); of the others those are dropped that follow from these sets.
+    Equalities write symbols as others. Conditions over one symbol become its set of sizes (see `solutions`). Of the others, consequences of these sets are
+    dropped.
     """
     steps = steps if steps is not None else Steps(MAX_STEPS)
     out = Solution(tuple(names))
@@ -91,7 +91,7 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | 
 
 
 def _eliminate(conditions: Sequence[Condition], out: Solution, steps: Steps) -> list[Condition]:
-    """Use equalities to write symbols as others; returns the conditions over the symbols that are left."""
+    """Use equalities to write symbols as others; return the conditions over the remaining symbols."""
     order = {name: at for at, name in enumerate(out.names)}
     known = Known()
     rest: list[Condition] = []
@@ -127,7 +127,7 @@ def _eliminate(conditions: Sequence[Condition], out: Solution, steps: Steps) -> 
 
 
 def _substituted(condition: Condition, known: Known, names: Mapping[str, int], steps: Steps) -> Condition | None:
-    """A condition with what is known put in; None where that has no value, is too long to keep, or would take too many steps."""
+    """Return a condition with known symbols put in; None if it has no value, is too long to keep, or would take too many steps."""
     if not steps.left:
         return None
     try:
@@ -154,9 +154,9 @@ def _answer(condition: Condition, values: Mapping[str, Size]) -> bool | None:
 
 
 def _as_symbol(condition: Condition, order: Mapping[str, int]) -> tuple[str, Size] | None:
-    """The last symbol that an equality makes a size of the others, and that size."""
+    """Return the last symbol that an equality makes a size of the others, and this size."""
     difference = condition.left - condition.right
-    if isinstance(difference, int) or not symbols_of(difference) <= order.keys():  # one that is too long to keep is another symbol
+    if isinstance(difference, int) or not symbols_of(difference) <= order.keys():  # a size too long to keep is another symbol
         return None
     bare = sorted((m[0].name for m, c in difference.terms if len(m) == 1 and not m[0].op and abs(c) == 1), key=lambda n: -order[n])
     for name in bare:
@@ -168,7 +168,7 @@ def _as_symbol(condition: Condition, order: Mapping[str, int]) -> tuple[str, Siz
 
 
 def _keep(among: dict[object, Condition], condition: Condition) -> None:
-    """Add a condition to others of its symbols, of which one that says less gives way."""
+    """Add a condition to others of its symbols; the weaker of two gives way."""
     if condition.relation in ("==", "<="):
         try:
             difference = condition.right - condition.left
@@ -194,7 +194,7 @@ def _constant(size: Size) -> int:
 
 
 def _settle_joint(several: Sequence[Condition], out: Solution, steps: Steps) -> None:
-    """Keep those of several conditions that do not follow from the sizes which the symbols may have, in short form."""
+    """Keep the conditions that do not follow from the sizes of the symbols, in short form."""
     facts: dict[str, Size] = {}
     shifts: dict[str, tuple[Size, Size]] = {}
     for name, sizes in out.sizes.items():
@@ -219,7 +219,7 @@ def _settle_joint(several: Sequence[Condition], out: Solution, steps: Steps) -> 
 
 
 def _shorter(condition: Condition, there: Mapping[str, Size], back: Mapping[str, Size]) -> Condition:
-    """A condition in which the least sizes of symbols are used: ``min(x, 1)`` is 1 where x is at least 1."""
+    """Return a condition simplified by the least sizes of symbols: ``min(x, 1)`` is 1 for x of at least 1."""
     sides = [condition.left, condition.right]
     for at, side in enumerate(sides):
         try:
@@ -232,7 +232,7 @@ def _shorter(condition: Condition, there: Mapping[str, Size], back: Mapping[str,
 
 
 def text_of(condition: Condition, names: Mapping[str, str]) -> str:
-    """A condition in short form, its symbols called as ``names`` says."""
+    """Return a condition in short form, its symbols called as ``names`` says."""
     called: dict[str, Size] = {n: symbol(names[n]) for n in condition.symbols if n in names}
     try:
         left, right = substitute(condition.left, called), substitute(condition.right, called)
@@ -255,7 +255,7 @@ def text_of(condition: Condition, names: Mapping[str, str]) -> str:
 
 
 def _on_two_sides(size: Size) -> tuple[Size, Size]:
-    """Two sizes whose difference it is, without a minus where it has terms of both signs; a number stands right."""
+    """Return two sizes whose difference it is, without a minus where it has terms of both signs; a number stands right."""
     if isinstance(size, int):
         return size, 0
     plus = of_terms({m: c for m, c in size.terms if c > 0 and m})

@@ -1,14 +1,14 @@
-"""A bound on work that is counted and not measured."""
+"""A bound on work, counted and not measured."""
 
 from __future__ import annotations
 
 
 class OutOfSteps(Exception):
-    """More steps would be needed than are allowed. It never leaves this room: what was asked is then said not to be solved."""
+    """The error for more steps than allowed. It never leaves this room: the question is then said to be unsolved."""
 
 
 class Steps:
-    """So many steps that may be taken. A step is an atom of a size that is evaluated, or an element of a set that is looked at."""
+    """A budget of steps. A step is an atom of a size evaluated, or an element of a set looked at."""
 
     __slots__ = ("left", "most")
 
@@ -23,7 +23,7 @@ class Steps:
         self.left -= count
 
     def waste(self, count: int) -> None:
-        """Count steps that have been taken for nothing."""
+        """Count steps taken in vain."""
         self.left = max(self.left - count, 0)
 
     @property

@@ -1,4 +1,4 @@
-"""A set of sizes in a person's words, and which of them a person would choose."""
+"""A set of sizes in a person's words, and a person's choice among them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Described:
 
     Attributes:
         words: "multiples of 32, from 32 (also 1 to 4)".
-        chosen: those sizes that the words name first: the multiples of 32. Each is in the set; they may be all of it.
+        chosen: the sizes named first by the words: the multiples of 32. Each is in the set; they may be all of it.
     """
 
     words: str
@@ -29,7 +29,7 @@ class Described:
 
 
 def describe(sizes: Sizes, steps: Steps) -> Described:
-    """A set in words. The words are true of all of it; where they name a pattern, it holds for each size that they say."""
+    """Return a set in words. The words are true of all of it; a pattern in them holds for each of its sizes."""
     try:
         tail = sizes.tail
         return _finite(sizes) if tail is None else _endless(sizes, tail.shortest(), steps)
@@ -112,7 +112,7 @@ def _endless(sizes: Sizes, tail: Piece, steps: Steps) -> Described:
 
 
 def _near(sizes: Sizes, tail: Piece, chosen: Piece, beside: set[int], also: list[str]) -> Sizes:
-    """Say which sizes beside those that are chosen are in the set, and give them."""
+    """Tell the sizes of the set beside the chosen ones, and return them."""
     if not beside:
         return NONE
     period, residue = chosen.period, chosen.residues[0]
@@ -133,7 +133,7 @@ def _near(sizes: Sizes, tail: Piece, chosen: Piece, beside: set[int], also: list
 
 
 def _pattern(tail: Piece, steps: Steps) -> tuple[int, int]:
-    """The densest class of remainders in a tail, multiples before others: its period and remainder."""
+    """Return the densest class of remainders in a tail, multiples before others: its period and remainder."""
     if len(tail.residues) == 1:
         return tail.period, tail.residues[0]
     if tail.period > MAX_PERIOD:

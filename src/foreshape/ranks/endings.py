@@ -1,4 +1,4 @@
-"""Ends of ranks' processes: whether one of this machine has ended, and the last words of one that a launcher ends."""
+"""The ends of ranks' processes: a test for an ended one on this machine, and the last words of one ended by a launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def this_process() -> str:
-    """Return what tells this process from all others: its machine, the numbers that hold there, its number and when it began; nothing where unknown."""
+    """Return the identity of this process among all: its machine, its number, and the time of its start; nothing if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             machine = file.read().strip()
@@ -27,7 +27,7 @@ def this_process() -> str:
 
 
 def has_ended(process: str) -> bool:
-    """Return whether a process, as `this_process` told of it, was one of this machine and has ended; False where that is not known."""
+    """Return whether a process, by its `this_process`, was one of this machine and has ended; False if unknown."""
     told, own = process.split(), this_process().split()
     if len(told) != 4 or len(own) != 4 or told[:2] != own[:2] or not told[2].isdecimal():
         return False
@@ -40,19 +40,19 @@ def has_ended(process: str) -> bool:
 
 
 def _began(process: int) -> str:
-    """Return when a process of this machine began, in ticks of the system; nothing of one that has ended and is still listed."""
+    """Return the start of a process of this machine, in ticks of the system; nothing for an ended one that is still listed."""
     with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 
 
 class _LastWords:
-    """What SIGTERM does: the rank says whom it misses, and ends as it would have."""
+    """The handler of SIGTERM: the rank names the missing ones, and ends as it would have."""
 
     def __init__(self, board: StatusBoard) -> None:
         self._board = board
         self.found = ""
-        """Why the run has failed, where that is known."""
+        """The reason of the run's failure, if known."""
 
     def __call__(self, number: int, frame: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # torchrun sends it twice
@@ -67,9 +67,9 @@ class _LastWords:
 
 @contextmanager
 def saying_last_words(board: StatusBoard) -> Generator[None]:
-    """Let this rank say whom it misses before SIGTERM ends it, which a launcher sends to all ranks as soon as one has died.
+    """Let this rank name the missing ones before SIGTERM ends it. A launcher sends it to all ranks as soon as one has died.
 
-    After a `RankError` that stays so: the launcher may end the process before anybody has read the error.
+    After a `RankError` this stays so: the launcher may end the process before anybody has read the error.
     """
     handler, now = _LastWords(board), signal.getsignal(signal.SIGTERM)
     own = threading.current_thread() is threading.main_thread() and (now is signal.SIG_DFL or isinstance(now, _LastWords))

@@ -1,4 +1,4 @@
-"""Joining the ranks that torchrun started, and what they tell one another beside the collectives of a step."""
+"""The join of the ranks started by torchrun, and their messages beside the collectives of a step."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_SAID = 1 << 16
-"""The bytes that a rank may say of its GPUs."""
+"""The most bytes of a rank's word on its GPUs."""
 _joined = [0]
-"""How often this process has joined: what was said in an earlier run must not be heard in the next."""
+"""The number of joins of this process: words of an earlier run must not be heard in the next."""
 
 
 class Ranks:
-    """The ranks of a run: this one's number, how many there are, and what they say to one another.
+    """The ranks of a run: this one's number, their count, and messages outside of steps.
 
-    Use as a context manager: it leaves the group at the end, so that nothing is left of it.
+    Use as a context manager: it leaves the group at the end, without a trace.
     """
 
     __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
@@ -46,7 +46,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this rank writes files and shows progress."""
+        """Return True on the rank that writes files and shows progress."""
         return self.rank == 0
 
     def __enter__(self) -> Ranks:
@@ -62,7 +62,7 @@ class Ranks:
         if self._own and self.team is not None:
             self.team = None
             torch.distributed.destroy_process_group()  # whoever waits for this rank is told by it, and reads on the board why
-        elif error[0] is None:  # of a run that failed, the others may not have theirs any more
+        elif error[0] is None:  # after a failed run, the others may not have theirs any more
             for team in self._rings.values():
                 torch.distributed.destroy_process_group(team.group)
         self._rings.clear()
@@ -73,7 +73,7 @@ class Ranks:
         """Let the collectives of some rings go to groups of the ranks. All ranks make all groups, in one order.
 
         Args:
-            mesh: ring -> the groups that the ranks are divided into; of groups of one rank collectives change nothing.
+            mesh: ring -> the groups that the ranks are divided into; in groups of one rank collectives change nothing.
 
         Raises:
             RankError: the ranks of a group do not come together.
@@ -95,10 +95,10 @@ class Ranks:
                     set_team(ring, self._rings[ring])
         let_senders_finish()
 
-    # --- what is said outside of a step, which goes by processors: values may be on a GPU on one rank, and not yet on another
+    # --- messages outside of a step go by processors: values may be on a GPU on one rank, and not yet on another
 
     def same_for_all(self, value: int, root: int = 0) -> int:
-        """What rank ``root`` says, on every rank."""
+        """Return rank ``root``'s value, on every rank."""
         if self.team is None:
             return value
         told = torch.tensor([value], dtype=torch.int64)
@@ -114,26 +114,26 @@ class Ranks:
         return numbers_of(total)
 
     def from_first(self, tensor: Tensor) -> None:
-        """Give every rank what rank 0 has, in place."""
+        """Give every rank the tensor of rank 0, in place."""
         if self.team is not None:
             with _of_processors(tensor) as told:
                 self.team.broadcast(told, 0, "values")
 
     def all_of(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, which have the same dims; in the order of the ranks."""
+        """Return the tensors of all ranks, of equal dims, in the order of the ranks."""
         return [tensor] if self.team is None else list(self.team.gather(tensor.cpu()[None], "values"))
 
     def mean_of(self, tensor: Tensor) -> None:
-        """Give every rank the mean of what the ranks have, in place."""
+        """Give every rank the mean of the ranks' tensors, in place."""
         if self.team is not None:
-            with torch.inference_mode(), _of_processors(tensor) as told:  # in which the step made it
+            with torch.inference_mode(), _of_processors(tensor) as told:  # the step made it there
                 self.team.sum(told, "values")
                 told.div_(self.count)
 
 
 @contextmanager
 def _of_processors(tensor: Tensor) -> Generator[Tensor]:
-    """The tensor, or where it is on another device, a copy of it, which goes back at the end."""
+    """Give the tensor, or a copy of it from another device, to be written back at the end."""
     if tensor.device.type == "cpu":
         yield tensor
         return
@@ -144,15 +144,15 @@ def _of_processors(tensor: Tensor) -> Generator[Tensor]:
 
 
 def alone() -> Ranks:
-    """One rank, which has nobody to talk to."""
+    """Return a single rank, without others."""
     return Ranks(0, 1, None, None, False)
 
 
 def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks:
-    """The ranks that this process is one of, as torchrun's variables say; one rank alone where there are none.
+    """Join the ranks of this process, by torchrun's variables; return a single rank without any.
 
     Args:
-        patience: how many seconds a rank waits for the others.
+        patience: the seconds to wait for the other ranks.
 
     Raises:
         ExecutionError: the others cannot be reached, or the variables are wrong.
@@ -192,7 +192,7 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
 
 
 def gpus_here() -> list[str]:
-    """The GPUs that this process sees, by names that no two of them have anywhere; none where NCCL is not there."""
+    """Return the GPUs of this process, by unique names; none without NCCL."""
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return []
     host, properties = socket.gethostname(), cast("Any", torch.cuda).get_device_properties
@@ -200,20 +200,20 @@ def gpus_here() -> list[str]:
 
 
 def backend(gpus: Sequence[Sequence[str]]) -> str:
-    """What carries messages, by the device of what is sent: gloo what processors have, NCCL what GPUs have.
+    """Return the carriers of messages, by the tensor's device: gloo for processors, NCCL for GPUs.
 
-    NCCL refuses two ranks on one GPU. Where there are more ranks than GPUs, or a rank has none, gloo carries what GPUs have too, by way of
-    the processors' memory.
+    NCCL refuses two ranks on one GPU. With more ranks than GPUs, or a rank without any, gloo carries the messages of GPUs too, through the processors'
+    memory.
 
     Args:
-        gpus: for each rank the GPUs that it sees.
+        gpus: for each rank its GPUs.
     """
     seen = Counter(tuple(sorted(g)) for g in gpus)
     return "cpu:gloo,cuda:nccl" if all(ranks <= len(g) for g, ranks in seen.items()) else "gloo"
 
 
 def _gpus_of_all(store: Any, rank: int, count: int) -> list[list[str]]:
-    """What `gpus_here` is on each rank, so that all of them choose the same. A rank that says more than can be said has none."""
+    """Return `gpus_here` of each rank, for the same choice on all. A rank with too long a word has none."""
     store.set(f"gpus/{rank}", "\n".join(gpus_here()))
     told = [bytes(store.get(f"gpus/{r}")) for r in range(count)]
     return [data.decode(errors="replace").splitlines() if len(data) < _MOST_SAID else [] for data in told]
@@ -221,7 +221,7 @@ def _gpus_of_all(store: Any, rank: int, count: int) -> list[list[str]]:
 
 @contextmanager
 def _one_hook() -> Generator[None]:
-    """torch lets each group put "[rank0]: " before the lines of a traceback: once is enough."""
+    """Keep torch from prefixing the lines of a traceback with "[rank0]: " once for each group: once is enough."""
     hook = sys.excepthook
     try:
         yield
@@ -232,8 +232,9 @@ def _one_hook() -> Generator[None]:
 
 @contextmanager
 def _settings(host: str) -> Generator[None]:
-    """What groups are made with, unless the user has said otherwise: ranks that meet on the loopback device listen there alone, and whoever waits
-    for NCCL is told by an error of what went wrong; it would end the process otherwise."""
+    """Set the variables for making groups, unless the user has: ranks on the loopback device listen there alone, and a failure of NCCL is an error, not the
+    end of the process.
+    """
     wanted = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
     device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None
     if device is not None and (host == "localhost" or host == "::1" or host.startswith("127.")):

@@ -1,4 +1,4 @@
-"""What each rank says of itself, for the others to read when something goes wrong: where it is, whether it lives, and what stopped it.
+"""The status of each rank, for the others when something goes wrong: its place, its signs of life, and its reason to stop.
 
 It goes through torch's own store, key by key, as plain text of bounded length; nothing of it is ever executed or unpickled.
 """
@@ -32,16 +32,16 @@ SILENT = 4.0
 _LONGEST = 2000
 """Characters of a reason."""
 _LINE = 16 * _LONGEST
-"""Bytes of what a rank tells, at most; what is more is not read."""
+"""The most bytes of a rank's word; the rest is not read."""
 _NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
-"""How the files begin that no user writes: of this package, of Python, and of other packages."""
+"""The path prefixes of files not written by users: of this package, of Python, and of other packages."""
 
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def own_frames() -> list[tuple[str, int, str]]:
-    """Where this thread is: file, line and function, the innermost first."""
+    """Return the frames of this thread: file, line and function, the innermost first."""
     out: list[tuple[str, int, str]] = []
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
@@ -51,11 +51,11 @@ def own_frames() -> list[tuple[str, int, str]]:
 
 
 def frames_of(thread: int) -> list[tuple[str, int, str]]:
-    """Where another thread is, which stands still: file, line and function, the innermost first.
+    """Return the frames of another thread that stands still: file, line and function, the innermost first.
 
-    Python's own dump tells it, which is made while no thread of Python can move: to follow the frames of a thread that runs has crashed Python 3.11.
-    So has the dump, in a training whose messages come and go: torch's threads, which bring them, are made known to Python for a moment each time, and
-    one that is only half known is read past its end. Where nothing comes or goes, there is none.
+    They come from Python's own dump, made while no thread of Python can move: following the frames of a running thread has crashed Python 3.11. So has the
+    dump, in a training with messages on the way: Python learns of torch's threads for a moment each time, and a half-known one is read past its end. Nothing
+    may be on the way.
     """
     try:
         with open(os.memfd_create("frames"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
@@ -75,38 +75,38 @@ def frames_of(thread: int) -> list[tuple[str, int, str]]:
 
 
 class StatusBoard:
-    """A board that all ranks write to and read: signs of life, and why a rank stopped."""
+    """A board read and written by all ranks: signs of life, and reasons of stopped ranks."""
 
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
         self.rank, self.ranks, self.patience = rank, ranks, patience
         self._store = store
         self._lists = bool(store.has_extended_api())
-        """Whether the store has lists that ranks add to, and answers for many keys at once; otherwise each rank's key is asked for."""
+        """True if the store has lists to append to, and answers for many keys at once; otherwise each rank's key is asked for."""
         self._holder = "torchrun on the first machine" if held_by_torchrun() else "rank 0"
         self._gone = False
         self._seen: dict[int, tuple[str, float]] = {}
         self._count = 0
         self._said = False
         self._given_up: set[int] = set()
-        """Ranks of which this one has said that they do not come."""
+        """Ranks that this one has reported as missing."""
         self._told = 0.0
         self._runs = threading.get_ident()
         self._places, self._moves = 0, (-1, -1)
         self._spot = 0, _spot(own_frames())
-        """What it said last of the line that it is at, and at which of its places that was."""
+        """The last reported line, and the number of the place there."""
         self._place = "before the first step"
         self._stood = ""
-        """Where it stood still last."""
+        """The last place where it stood still."""
         self._slept = 0.0
-        """The longest that this whole process has stood still, in seconds."""
+        """The longest standstill of this whole process, in seconds."""
         self.fed = ""
-        """What this rank does now, in words that are the same on ranks which do the same."""
+        """The current work of this rank, in equal words on ranks with equal work."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
         self._thread.start()
 
     def at(self, place: str) -> None:
-        """Where this rank is now."""
+        """Note the place of this rank now."""
         self._place = place
         self._places += 1
         if time.monotonic() - self._told > BEAT / 4:
@@ -114,22 +114,22 @@ class StatusBoard:
 
     @property
     def place(self) -> str:
-        """Where this rank is, in words."""
+        """Return the place of this rank, in words."""
         return self._place
 
     def stopped(self, why: str) -> None:
-        """Tell the others that this rank stops of its own accord, and why; the first reason counts."""
+        """Tell the others of this rank's own stop, and the reason; the first reason counts."""
         if self._said:
             return
         self._said = True
         self._tell("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
     def waited(self, why: str) -> None:
-        """Tell the others that this rank stops for want of others."""
+        """Tell the others of this rank's stop for want of others."""
         self.stopped(f"{WAITED}: {why}")
 
     def close(self) -> None:
-        """No more signs of life. Rank 0 waits for the others a little, since its store may end with it, which they may still read from."""
+        """Stop the signs of life. Rank 0 waits for the others a little, since its store may end with it while they still read."""
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
         self._tell("left", "yes")
@@ -143,7 +143,7 @@ class StatusBoard:
             time.sleep(BEAT / 100)
 
     def explain(self) -> str:
-        """Which rank stopped the others, in words. Waits until those that have died can be told from those that wait."""
+        """Return the rank that stopped the others, in words. Wait until dead ranks can be told from waiting ones."""
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
@@ -179,7 +179,7 @@ class StatusBoard:
         return "; ".join(words) or "all other ranks waited, too"
 
     def last_words(self) -> str:
-        """Return who is missing, in words, for a rank that is ended from outside; nothing where all others live."""
+        """Return the missing ranks, in words, for a rank ended from outside; nothing if all others live."""
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
@@ -196,14 +196,14 @@ class StatusBoard:
             time.sleep(BEAT / 10)
 
     def _ended_here(self, said: Collection[int]) -> str:
-        """Return which ranks' processes on this machine have ended without a word, and where they were; nothing where none have."""
+        """Return the ranks with ended processes on this machine, without a word, and their places; nothing for none."""
         left, places = self._told_by("left"), dict[int, str]()
         ended = [r for r, text in sorted(self._told_by("there").items()) if r != self.rank and r not in said and r not in left and has_ended(text)]
         places = self._beats() if ended else {}
         return "; ".join(f"rank {r} is gone: its process has ended; it was {(places.get(r) or NOWHERE).partition(NEWLINE)[2]}" for r in ended)
 
     def _late(self) -> str:
-        """Return that this rank itself kept the others waiting for longer than they wait, in words; nothing where it did not."""
+        """Return, in words, that this rank itself kept the others waiting for too long; nothing if it did not."""
         gaps = [last - before for last, before in ((team.began[1], team.began[0]) for team in all_teams()) if before]
         longest = max([self._slept, *gaps])
         if longest <= self.patience:
@@ -212,7 +212,7 @@ class StatusBoard:
                 + (f"; it was {self._stood}" if self._stood else ""))  # fmt: skip
 
     def is_silent(self, rank: int, seconds: float = SILENT) -> bool:
-        """Whether a rank has given no sign of life for so long, since this was first asked."""
+        """Return True if a rank has given no sign of life for so long, since the first question."""
         return self._has_been_silent(rank, self._get("beat", rank), seconds)
 
     def _has_been_silent(self, rank: int, now: str, seconds: float) -> bool:
@@ -238,8 +238,7 @@ class StatusBoard:
         return self._set("beat", f"{self._count}\n{self._place}{self._line()[:_LONGEST]}")
 
     def _line(self) -> str:
-        """At which op, and which line of the user's, the thread is that runs the steps, as far as it is known: another thread asks it where it stands
-        still alone."""
+        """Return the op, and the user's line, of the thread that runs the steps, if known. Another thread asks while it stands still."""
         if threading.get_ident() == self._runs:
             self._spot = self._places, _spot(own_frames())
         elif self._stands():
@@ -249,12 +248,12 @@ class StatusBoard:
         return words if place == self._places else ""
 
     def _stands(self) -> bool:
-        """Whether the thread that runs the steps has neither begun a message nor come to another place since this was last asked."""
+        """Return True if the thread that runs the steps has neither begun a message nor come to another place since the last question."""
         before, self._moves = self._moves, (self._places, sum(team.begun for team in all_teams()))
         return before == self._moves
 
     def _beats(self) -> dict[int, str]:
-        """The last sign of life of each rank that has given one; the keys of those are there, so that asking for many waits for none."""
+        """Return the last sign of life of each rank with any. Their keys exist, so asking for many waits for none."""
         numbers = sorted(self._told_by("there"))
         if not numbers:
             return {}
@@ -263,7 +262,7 @@ class StatusBoard:
         return {r: _words(data) for r, data in zip(numbers, found, strict=False)}
 
     def _set(self, what: str, text: str) -> bool:
-        """Whether the store still answers."""
+        """Return True if the store still answers."""
         return self._answer(lambda: self._store.set(_key(what, self.rank), text.encode()) or True, False)
 
     def _tell(self, what: str, text: str) -> None:
@@ -275,7 +274,7 @@ class StatusBoard:
             self._set(what, text)
 
     def _told_by(self, what: str) -> dict[int, str]:
-        """What ranks have told; the first word of each counts."""
+        """Return the words of ranks; the first word of each counts."""
         if not self._lists:
             return {r: text for r in range(self.ranks) if (text := self._get(what, r))}
         key = _key(what)
@@ -292,7 +291,7 @@ class StatusBoard:
         return self._answer(lambda: _words(self._store.get(key)) if self._store.check([key]) else "", "")
 
     def _answer(self, ask: Callable[[], T], otherwise: T) -> T:
-        """What the store says. Where the process that holds it has stopped, torch would wait for ever: in a thread of its own."""
+        """Return the store's answer. torch would wait for ever for a stopped process, so ask in another thread."""
         found: list[T] = []
 
         def run() -> None:
@@ -312,7 +311,7 @@ class StatusBoard:
 
 
 def _spot(frames: list[tuple[str, int, str]]) -> str:
-    """The op of the step that is run, or else the line of the user's, as words."""
+    """Return the op of the running step, or else the user's line, as words."""
     for file, line, name in frames:
         if file == STEP_FILE:
             op = op_of(name, line)
@@ -328,7 +327,7 @@ def _spot(frames: list[tuple[str, int, str]]) -> str:
 NEWLINE = "\n"
 NOWHERE = "0\nbefore its first step"
 WAITED = "waited"
-"""How the reason of a rank begins that stopped since others did not come."""
+"""The prefix of the reason of a rank stopped by missing others."""
 
 
 def _key(what: str, rank: int | None = None) -> str:
@@ -336,12 +335,12 @@ def _key(what: str, rank: int | None = None) -> str:
 
 
 def _words(data: Any) -> str:
-    """The text under a key."""
+    """Return the text under a key."""
     return bytes(data[: 2 * _LONGEST]).decode(errors="replace")
 
 
 def _line(line: bytes) -> tuple[int, str] | None:
-    """A rank and what it has told; None of what no rank has written."""
+    """Return a rank and its word; None for bytes of no rank."""
     try:
         found: Any = json.loads(line)
     except ValueError:
@@ -353,5 +352,5 @@ def _line(line: bytes) -> tuple[int, str] | None:
 
 
 def _why(text: str) -> str:
-    """The reason in what a rank said when it stopped."""
+    """Return the reason in a stopped rank's word."""
     return text.split("\n", 2)[-1]
