@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from foreshape.backward.blocks import Undo, block_steps
 from foreshape.backward.gradient_op import Step, zeros_step
@@ -13,44 +12,10 @@ from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
 from foreshape.infer.loop_state import GRAD
 from foreshape.operator.fields import BlockGradient, Gradient
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
-from foreshape.program import Op
 from foreshape.program.op import EMPTY, Slots, is_absent
-
-
-@dataclass(slots=True)
-class GradientSlots:
-    """The argument of an operator's ``gradient_ops``: the names in its op's slots, and the needed gradients.
-
-    A gradient op is appended with `add`; the gradient of a variable ``x`` is written by naming ``x`` itself in ``gives``.
-    """
-
-    op: Op
-    needed: Collection[str]
-    available: Collection[str]
-    added: list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]] = field(
-        default_factory=list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]]
-    )
-
-    def input(self, slot: str) -> list[str]:
-        """The names in an input slot of the forward op."""
-        return list(self.op.inputs.get(slot, ()))
-
-    def output(self, slot: str) -> list[str]:
-        return list(self.op.outputs.get(slot, ()))
-
-    def grad_of_output(self, slot: str) -> list[str]:
-        """The names of the gradients of the results in a slot."""
-        return [n + GRAD for n in self.op.outputs.get(slot, ())]
-
-    def needs(self, name: str) -> bool:
-        """Tell whether the gradient of this variable is needed."""
-        return name in self.needed
-
-    def add(self, type: str, inputs: dict[str, list[str]], gives: dict[str, list[str]], attrs: dict[str, Any] | None = None) -> None:
-        """Append an op: ``inputs`` and ``gives`` are its slots; in ``gives`` stand the variables whose gradients it makes."""
-        self.added.append((type, inputs, gives, attrs or {}))
 
 
 def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:

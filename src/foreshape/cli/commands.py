@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
-
-if TYPE_CHECKING:
-    from foreshape.program import Program
+from foreshape.program import Program
 
 app = typer.Typer(
     name="foreshape",

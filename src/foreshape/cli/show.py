@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.cli.output import console, print_plain, printing
+from foreshape.cli.tables import Rows
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
@@ -16,9 +17,6 @@ from foreshape.program.kept import kept_variables, size_of
 from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
 from foreshape.text.literal import escape
-
-if TYPE_CHECKING:
-    from foreshape.cli.tables import Rows
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 

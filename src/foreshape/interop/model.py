@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.feeding.tables import table_of
 from foreshape.interop.results import Results
 from foreshape.operator.computations import Scaling
+from foreshape.passes.for_training import Frozen, Statistics
 from foreshape.program import Program, Variable, program_guard
-
-if TYPE_CHECKING:
-    from foreshape.passes.for_training import Frozen, Statistics
 
 Augment: TypeAlias = Callable[[Variable], Variable]
 COPIES: Final = "save_infer_model/scale_"

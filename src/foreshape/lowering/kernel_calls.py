@@ -9,12 +9,12 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.kernels.fused import NO_KERNEL, Effects, FusedKernel
 from foreshape.operator.computations import Computation
+from foreshape.operator.operator import Operator
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from foreshape.lowering.region import Region
-    from foreshape.operator.operator import Operator
 
 
 @data_class(eq=False)

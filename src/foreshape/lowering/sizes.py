@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from foreshape.dims import symbols_of
@@ -11,19 +11,17 @@ from foreshape.errors import GuardError
 from foreshape.infer.rules import Answer, Key, Slot, ask
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value, values_of
+from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
+from foreshape.program.block import Block
 from foreshape.program.call_site import line_of
 from foreshape.program.names import blocks_of
 from foreshape.program.needed import is_given
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from foreshape.operator.operator import Operator
-    from foreshape.program.block import Block
 
 _KEPT = 256
 _BRANCHES = ("conditional", "conditional_grad")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from foreshape.data_class import data_class, field
+from foreshape.dims import Size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.dims import Size
 
 
 @data_class(frozen=True)

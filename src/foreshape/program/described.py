@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from foreshape.dims import Size
+from foreshape.program.declared import Declared
 from foreshape.spec import UNKNOWN, DType, Kind, Spec, Unknown
-
-if TYPE_CHECKING:
-    from foreshape.program.declared import Declared
 
 
 class Described:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from foreshape.errors import DescriptionError
 from foreshape.program.guards import Guards
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
-    from foreshape.errors import DescriptionError
     from foreshape.program.block import Block
     from foreshape.program.op import Op
     from foreshape.program.program import Program
     from foreshape.program.variable import Variable
-    from foreshape.spec import Spec
 
 
 class InferenceState(ABC):

@@ -15,11 +15,11 @@ from foreshape.program.elsewhere import elsewhere
 from foreshape.program.messages import CallSite
 from foreshape.program.names import added_to, blocks_of, names_of
 from foreshape.program.scopes import scope_of
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.variable import Variable
-    from foreshape.spec import Spec
 
 _Computation = TypeVar("_Computation", bound=Computation)
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import DescriptionError, SchemaError
+from foreshape.pictures import Picture
+from foreshape.pictures.tables import TableOfLayers
 from foreshape.program.block import Block
 from foreshape.program.current import begin_with
 from foreshape.program.elsewhere import elsewhere
 from foreshape.program.guards import Guard, Guards
+from foreshape.program.inference_state import InferenceState
 from foreshape.program.names import BlockNames
 from foreshape.program.op import Op
 from foreshape.program.scopes import current_scope, scoped_name
@@ -17,9 +20,6 @@ from foreshape.program.variable import Variable
 
 if TYPE_CHECKING:
     from foreshape.conditions.feeds import Feeds
-    from foreshape.pictures import Picture
-    from foreshape.pictures.tables import TableOfLayers
-    from foreshape.program.inference_state import InferenceState
 
 
 class Program:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from foreshape.communication.process_group import numbers_of
 from foreshape.errors import RankError
 from foreshape.ranks import Ranks
+from foreshape.training.resume_check import Scalar
 from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from foreshape.training.resume_check import Scalar
 
 _MOST_BYTES, _MOST_SHOWN, _MOST_WORDS = 1 << 14, 5, 80
 """The bytes of all settings of a rank; how many of them an error tells, and the characters of each."""

@@ -8,6 +8,7 @@ from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, axis_of, b1, f32, i64, operand, reject, require, require_divides, result, sample, torch
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.collective.messages import ALL_GATHER, NOTHING
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
@@ -16,7 +17,6 @@ from foreshape.spec import NUMERIC, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 class _AlongAxis(Collective):

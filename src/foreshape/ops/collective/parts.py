@@ -8,6 +8,7 @@ from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
@@ -15,7 +16,6 @@ from foreshape.spec import NUMERIC, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 RANKS = "ranks"
 """The symbol for how many ranks there are, where a program is described for any number."""

@@ -25,6 +25,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_REDUCE, BARRIER, NOTHING, Given, Messages
 from foreshape.spec import INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
@@ -32,7 +33,6 @@ from foreshape.values.rows import Rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 class Collective(Operator):

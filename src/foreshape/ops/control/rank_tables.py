@@ -33,6 +33,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require_rank
 from foreshape.ops.rules.array_rules import no_workspace, one_position
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
@@ -41,7 +42,6 @@ from foreshape.spec import INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 TABLE = (LOD_RANK_TABLE,)
 

@@ -25,6 +25,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.control.rank_tables import selected
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, Spec
@@ -32,7 +33,6 @@ from foreshape.spec import BOOL, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 def _level() -> Any:

@@ -27,6 +27,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.computations import Selection
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.use import Use
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, sum_of_an_element
 from foreshape.ops.rules.known_values import is_undefined
@@ -38,7 +39,6 @@ from foreshape.values.torch_types import torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 _HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)

@@ -26,6 +26,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.control.rank_tables import TABLE, at_first, ranked, selected
 from foreshape.ops.control.tensor_arrays import ArrayGradient
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, known_array, own_size
@@ -36,7 +37,6 @@ from foreshape.values.tensor_array import TensorArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 def _is_nested(x: Spec, table: Spec) -> bool:

@@ -32,6 +32,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position, sum_of_an_element
 from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
@@ -39,7 +40,6 @@ from foreshape.values.tensor_array import TensorArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 class WriteToArray(Operator):

@@ -27,6 +27,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.use import Use
 from foreshape.spec import BOOL, FP32, INT64, DType, Spec, tensor
 from foreshape.values.offsets import Offsets, as_list
@@ -34,7 +35,6 @@ from foreshape.values.offsets import Offsets, as_list
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 refuse("py_func", "it calls a Python function of the process that wrote it, which no file holds: "
                   "write what it does as an operator of your own, under a type of your own")  # fmt: skip

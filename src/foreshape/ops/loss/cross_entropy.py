@@ -28,6 +28,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.fields import Value
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.temporaries import copies
 from foreshape.ops.loss.loss import check_classes, check_label, class_index, picking
 from foreshape.spec import Spec
@@ -35,7 +36,6 @@ from foreshape.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 _LOG_BOUND = 1e20
 """PaddlePaddle's bound for the infinite logarithm of a probability of 0."""

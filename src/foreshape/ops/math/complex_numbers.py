@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import Operator, aten, f32, f64, gradient, i64, operand, reject, require, require_equal, result, sample, torch
 from foreshape.operator.fields import Value
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import COMPLEX, COMPLEX64, COMPLEX128, FP32, FP64, INT32, INT64, DType, Spec
@@ -15,7 +16,6 @@ from foreshape.spec import COMPLEX, COMPLEX64, COMPLEX128, FP32, FP64, INT32, IN
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 REAL = (FP32, FP64)
 COMPLEX_OF = {FP32: COMPLEX64, FP64: COMPLEX128}

@@ -28,6 +28,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
@@ -40,7 +41,6 @@ from foreshape.values.torch_types import element_type, torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 def whole(number: float, name: str) -> int:

@@ -20,13 +20,13 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.math.steps import rounded_away
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 def bits(default: int = 8) -> Any:

@@ -12,6 +12,7 @@ from foreshape.kernels.recurrence import Cutter, Schedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import Net, hand_on, handed_on
 from foreshape.operator import INDEX, AttrType, Offsets, Operator, attribute, f32, gradient, i32, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.fields import Value
 from foreshape.operator.require import require, require_rank
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.ops.tensor.random import generator_for
@@ -20,7 +21,6 @@ from foreshape.spec import FP32, FP64, UINT8, Spec, tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.operator.fields import Value
 
 FLOATS = (FP32, FP64)
 WEIGHTS_DOC = "for each unit (layer by layer, forward before backward) [gates hidden, features] and [gates hidden, hidden]; then two biases each"

@@ -26,6 +26,8 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.fields import Value
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import one_per_sequence
@@ -34,8 +36,6 @@ from foreshape.spec import FP32, FP64, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
-    from foreshape.operator.fields import Value
 
 _SUMS = ("AVERAGE", "SUM", "SQRT")
 _EXTREMES = {"MAX": "amax", "MIN": "amin"}

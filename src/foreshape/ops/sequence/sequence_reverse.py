@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import Offsets, Operator, f32, i64, operand, reject, result, sample
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.rules.ragged_rules import ragged
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 class SequenceReverse(Operator):

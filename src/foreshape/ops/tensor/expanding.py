@@ -29,6 +29,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
@@ -39,7 +40,6 @@ from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, MAX_RANK, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:

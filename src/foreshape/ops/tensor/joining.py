@@ -29,6 +29,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import RuleError
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
@@ -37,7 +38,6 @@ from foreshape.spec import ANY_OR_COMPLEX, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 MAX_PARTS = 65536
 """The most results of one op: each is a variable."""

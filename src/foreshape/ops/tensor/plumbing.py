@@ -24,6 +24,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.computations import Identity
+from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
@@ -31,7 +32,6 @@ from foreshape.values.tensor_array import TensorArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.backward import GradientSlots
 
 
 HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
