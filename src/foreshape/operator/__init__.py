@@ -1,6 +1,6 @@
-"""The language in which operators are written: fields, requirements, gradients, samples, and the registry. No operator lives here.
+"""The language of operators: fields, requirements, gradients, samples, and the registry. No operator lives here.
 
-The author of an operator imports from here all that it takes::
+The author of an operator imports everything from here::
 
     from foreshape.operator import FLOATING, Operator, gradient, operand, result, sample, torch
 

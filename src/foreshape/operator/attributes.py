@@ -84,7 +84,7 @@ _WORDS = {
 
 
 def words_for(type: AttrType) -> str:
-    """How an error message calls a value of this type."""
+    """Return the words for a value of this type in error messages."""
     element = _ELEMENT.get(type)
     return _WORDS.get(type, type.name) if element is None else f"a list, each {_WORDS[element]}"
 
@@ -125,7 +125,7 @@ def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
 
 
 def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:
-    """Whether a long tuple is what `coerce` would make of it, asked of all its elements at once."""
+    """Tell whether `coerce` would leave a long tuple unchanged, asked of all its elements at once."""
     if len(value) < 32:
         return False
     classes = set(map(type, value))
@@ -194,7 +194,7 @@ def shown(value: Any) -> str:
 
 
 def exact(value: Any) -> Any:
-    """A key that tells values apart that ``==`` does not: -0.0 and 0.0, 1 and True, one NaN and itself."""
+    """Return a key that distinguishes values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):
         given = cast("tuple[Any, ...]", value)
         classes = set(map(type, given))
@@ -209,7 +209,7 @@ def exact(value: Any) -> Any:
 
 
 def infer_type(value: Any) -> AttrType:
-    """The type of an attribute that no schema names, from its value."""
+    """Return the type of an attribute outside of schemas, by its value."""
     if isinstance(value, bool):
         return AttrType.BOOLEAN
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""All attributes of an op: those that its operator knows, bound to it, and those that are only kept."""
+"""All attributes of an op: known ones bound to its operator, and others merely kept."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
                          "mkldnn_data_type", "is_test"})  # fmt: skip
-"""Attributes that any op may carry without a schema: hints to other programs, kept and never an error."""
+"""Attributes of any op outside of schemas: hints to other programs, kept and never an error."""
 
 
 class Attributes:
-    """All attributes of an op, interned: those of its schema, bound in `operator`, and others that are only kept.
+    """All attributes of an op, interned: the schema's, bound in `operator`, and others merely kept.
 
     ``entries`` are (name, type, value) in the order of the file; ``op_role`` and ``op_role_var`` stand there without a value,
     since each op has its own.
@@ -30,21 +30,21 @@ class Attributes:
     entries: tuple[tuple[str, AttrType, Any], ...]
     values: dict[str, Any]
     operator: Operator | None
-    """None where the op type is unknown, or where `error` says what is wrong with the attributes."""
+    """The bound operator; None for an unknown op type, or with an `error` of the attributes."""
     error: SchemaError | None
     operands: dict[str, tuple[str, ...]]
-    """Slot -> the names of variables that the file has in an attribute."""
+    """Slot -> the names of variables stored in an attribute of the file."""
     wire: Any
     """A place for the wire room to keep the serialised form."""
     sub_blocks: tuple[int, ...]
-    """The blocks that an op with these attributes runs."""
+    """The blocks of an op with these attributes."""
     _gradient: Attributes | None
 
     @staticmethod
     def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...], keys: tuple[Any, ...] | None = None) -> Attributes:
-        """The attributes with these entries. ``keys``: what `exact` gives for each of them, where that is known."""
+        """Return the attributes with these entries. ``keys``: the results of `exact` for them, if known."""
         cls = find(type)
-        key = (cls, type, exact(entries) if keys is None else keys)  # a class that is made later, or made anew, is bound by what is read after that
+        key = (cls, type, exact(entries) if keys is None else keys)  # a class that is made later, or made anew, is bound by later reads
         found = _attributes.get(key)
         if found is None:
             found = object.__new__(Attributes)
@@ -90,7 +90,7 @@ _attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
 
 
 def _operands(cls: type[Operator], entries: tuple[tuple[str, AttrType, Any], ...]) -> dict[str, tuple[str, ...]]:
-    """The variables that attributes name which an operand takes the place of."""
+    """Return the variables named by attributes in place of operands."""
     out: dict[str, tuple[str, ...]] = {}
     for name, type, value in entries if cls.schema.in_attributes else ():
         slot = cls.schema.in_attributes.get(name)
@@ -104,7 +104,7 @@ def _operands(cls: type[Operator], entries: tuple[tuple[str, AttrType, Any], ...
 def _loaded_values(cls: type[Operator], found: Attributes) -> dict[str, Any]:
     values: dict[str, Any] = {}
     given = found.values
-    named = {n for n, type, _ in found.entries if type in _NAMING}  # what is a variable's is not known here
+    named = {n for n, type, _ in found.entries if type in _NAMING}  # the variable's value is unknown here
     for name, field in cls.schema.attributes.items():
         if name in named and (name in cls.schema.in_attributes or cls.forward_class is not None):
             values[name] = field.default

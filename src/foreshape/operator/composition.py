@@ -1,4 +1,4 @@
-"""`Composition`: what an operator that is made of others is given to say of which, in `Operator.expand`."""
+"""`Composition`: the argument of `Operator.expand` for operators made of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Part(Protocol):
 
 
 class Composition(Protocol):
-    """Appends ops in the place of one that they stand for: ``of("mul", X=x, Y=w)`` returns the first result of the op, of several a tuple."""
+    """A builder of the ops in place of a composite one: ``of("mul", X=x, Y=w)`` returns the result of the op, or a tuple of several."""
 
     def __call__(self, type: str, attrs: dict[str, Any] | None = None, /, **operands: Any) -> Any:
         """Append an op.
@@ -25,9 +25,9 @@ class Composition(Protocol):
         Args:
             type: of an operator.
             attrs: attribute values; the others are at their defaults.
-            operands: slot -> a part, or a list of them; None where it is absent.
+            operands: slot -> a part, or a list of them; None if absent.
 
         Returns:
-            The result; a tuple of the results, None where there is none, of an operator that has several.
+            The result; of an operator with several a tuple, None for missing ones.
         """
         ...

@@ -1,9 +1,9 @@
-"""What an operator computes, in the words that the rewrites of a step ask for.
+"""The computations of operators, in the vocabulary of a step's rewrites.
 
-A rewrite does not know operators by their types: it asks each what it computes. An operator that says so with `Operator.computes` takes part in
-every rewrite of such ops. What it says must be all that it does with these attributes: its kernel may never be called. Its gradient operator
-says by itself that it undoes that; it takes part where it takes and gives what a rewrite expects, as ``inputs`` and ``gives`` of the computation
-have it. A gradient operator that is written out says so with `Operator.undoes`.
+A rewrite does not know operators by their types: it asks each for its computation. An operator with `Operator.computes` takes part in every rewrite of
+such ops. The computation must be complete for these attributes: its kernel may never be called. Its gradient operator is known by itself as the
+computation's backward; it takes part if its slots are ``inputs`` and ``gives`` of the computation. A gradient operator with a class of its own has
+`Operator.undoes`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class Computation:
     """The base of them all. Operands and results are told by their places in the schema: ``X0``, ``X1``, ``Out0``."""
 
     operands: ClassVar[int] = 1
-    """How many operands there are: the first ones. An op that is given more than these computes something else."""
+    """The number of operands: the first ones. An op with more computes something else."""
     inputs: ClassVar[tuple[str, ...]] = ()
-    """The slots that the gradient operator takes."""
+    """The input slots of the gradient operator."""
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD",)
-    """Those that it gives."""
+    """Its output slots."""
     forward_only: ClassVar[bool] = False
     """No rewrite asks for the gradient of it."""
     besides: ClassVar[tuple[str, ...]] = ()
-    """Operands that an operator may have besides. A rewrite of gradients looks whether one is given."""
+    """Further operands of an operator. Rewrites of gradients check for them."""
 
 
 @data_class(frozen=True)
 class ForwardOnly(Computation):
-    """The base of those of whose gradient no rewrite asks."""
+    """The base of computations without rewrites of their gradients."""
 
     forward_only: ClassVar[bool] = True
 
 
 @data_class(frozen=True)
 class Constant(Computation):
-    """The same in every run, by the attributes alone; ``number``: what every element is, where that is one number for all."""
+    """A value equal in every run, by the attributes alone; ``number``: the number in every element, if equal in all."""
 
     operands: ClassVar[int] = 0
     number: float | None = None
@@ -52,21 +52,21 @@ class Constant(Computation):
 
 @data_class(frozen=True)
 class Filled(Constant):
-    """The same, of a shape that X0 and X1 may say."""
+    """A constant of a shape possibly set by X0 and X1."""
 
     operands: ClassVar[int] = 2
 
 
 @data_class(frozen=True)
 class Reshape(ForwardOnly):
-    """The elements of X0 in row-major order, in dims that attributes say, or the tensors X1 and X2. Nobody needs the other results but for gradients."""
+    """The elements of X0 in row-major order, in dims from attributes, or from the tensors X1 and X2. Other results serve only gradients."""
 
     operands: ClassVar[int] = 3
 
 
 @data_class(frozen=True)
 class Triangle(ForwardOnly):
-    """X0 with zeros above (``lower``) or below a diagonal of its last two dims, which counts from the main one, upwards."""
+    """The elements of X0 with zeros above (``lower``) or below a diagonal of its last two dims, counted from the main one, upwards."""
 
     lower: bool
     diagonal: int
@@ -84,7 +84,7 @@ class Cast(ForwardOnly):
 
 @data_class(frozen=True)
 class Selection(ForwardOnly):
-    """Of the tensors X0 that one which X1, one number, says."""
+    """One of the tensors X0, chosen by X1, one number."""
 
     operands: ClassVar[int] = 2
 
@@ -105,7 +105,7 @@ class Relu(Computation):
 
 @data_class(frozen=True)
 class Activation(ForwardOnly):
-    """A function of each element of X0 by itself, by the name and with the numbers that oneDNN has for it.
+    """A function of each element of X0, by the name and the numbers of oneDNN.
 
     "relu", "sigmoid", "tanh", "swish" (X0 sigmoid(X0)), "hardswish" (Howard et al., 2019: cut off at -3 and 3); with numbers "leaky_relu" (slope),
     "hardtanh" (lowest, highest), "hardsigmoid" (slope, offset: slope X0 + offset, cut off at 0 and 1); "gelu" with the ``form`` "none" or "tanh".
@@ -126,7 +126,7 @@ class FrozenBatchNorm(ForwardOnly):
 
 @data_class(frozen=True)
 class LayerNorm(ForwardOnly):
-    """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, with the mean and the variance over the dims from ``begin`` on; X1 and X2 may be absent."""
+    """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, normalised over the dims from ``begin`` on; X1 and X2 may be absent."""
 
     operands: ClassVar[int] = 3
     begin: int
@@ -153,7 +153,7 @@ class Quotient(ForwardOnly):
 
 @data_class(frozen=True)
 class Softmax(Computation):
-    """``exp(X0) / sum(exp(X0))`` along an axis, which may count from the back."""
+    """``exp(X0) / sum(exp(X0))`` along an axis, possibly negative."""
 
     inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
     axis: int
@@ -168,8 +168,10 @@ class Logarithm(Computation):
 
 @data_class(frozen=True)
 class CrossEntropy(Computation):
-    """Minus the logarithm of the probabilities X0 along the last axis, at the class numbers X1, zero where these are ``ignored``; or, where X1 is
-    a distribution (``soft``), the sum of its products with that."""
+    """Minus the logarithm of the probabilities X0 along the last axis, at the class numbers X1, zero for ``ignored`` ones.
+
+    For a distribution X1 (``soft``) it is the sum of its products with X1.
+    """
 
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
@@ -184,7 +186,7 @@ class Dropout(Computation):
     inputs: ClassVar[tuple[str, ...]] = ("Out1", "Out0@GRAD")
     by: float
     draw: Callable[[Sequence[int], Any], Tensor] = field(compare=False)
-    """From a shape and a device to what is kept: in each run the numbers that come next."""
+    """From a shape and a device to the kept elements: in each run the next random numbers."""
 
 
 @data_class(frozen=True)
@@ -237,13 +239,13 @@ class ImageConvolution(Computation):
 
     @property
     def is_spread(self) -> bool:
-        """Whether the windows, or their pixels, are apart."""
+        """Tell whether the windows, or their pixels, are apart."""
         return max(*self.strides, *self.dilations) > 1
 
 
 @data_class(frozen=True)
 class PaddedImageConvolution(ForwardOnly):
-    """The same with paddings that differ at the ends, or follow from sizes."""
+    """An image convolution with paddings different at the ends, or derived from sizes."""
 
     operands: ClassVar[int] = 2
     strides: tuple[int, ...]
@@ -255,7 +257,7 @@ class PaddedImageConvolution(ForwardOnly):
 
 @data_class(frozen=True)
 class ImageTransposedConvolution(ForwardOnly):
-    """What the gradient of an `ImageConvolution` with the filters X1 does to images X0, with so many more rows and columns behind (``more``)."""
+    """The effect of an `ImageConvolution`'s gradient with the filters X1 on images X0, with ``more`` rows and columns behind."""
 
     operands: ClassVar[int] = 2
     strides: tuple[int, ...]
@@ -269,7 +271,7 @@ class ImageTransposedConvolution(ForwardOnly):
 class ImagePooling(ForwardOnly):
     """The maximum ("max") or the mean of each window of images ``[batch, channels, height, width]`` X0.
 
-    A "mean" is that of what is inside of the image, a "mean with padding" also of the zeros around. ``window``: None for the whole image.
+    A "mean" covers only the pixels inside of the image, a "mean with padding" also the zeros around. ``window``: None for the whole image.
     ``before`` and ``behind`` are rows and columns of padding; ``rounds_up``: the last window may reach beyond them.
     """
 
@@ -290,44 +292,44 @@ class NearestUpsample(ForwardOnly):
 
 @data_class(frozen=True)
 class Concat(ForwardOnly):
-    """The tensors X0 behind one another along an axis, which may count from the back."""
+    """The tensors X0 behind one another along an axis, possibly negative."""
 
     axis: int
 
 
 @data_class(frozen=True)
 class Slicing(ForwardOnly):
-    """The entries of X0 along some axes: of each the axis, the first entry, and that before which to stop; all may count from the back."""
+    """The entries of X0 along some axes: for each axis its number, begin and end; all may be negative."""
 
     cuts: tuple[tuple[int, int, int], ...]
     dropped: tuple[int, ...] = ()
-    """ShardingRule that Out0 has no more: of each one entry is taken."""
+    """Dims dropped from Out0: of each one entry is taken."""
 
 
 @data_class(frozen=True)
 class Split(ForwardOnly):
-    """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
+    """The inverse of `Concat`: X0 cut along an axis, possibly negative, into Out0, parts behind one another."""
 
     axis: int
 
 
 @data_class(frozen=True)
 class Stacking(ForwardOnly):
-    """The tensors X0 as the entries of a new axis, which may count from the back."""
+    """The tensors X0 as the entries of a new axis, possibly negative."""
 
     axis: int
 
 
 @data_class(frozen=True)
 class Unstacking(ForwardOnly):
-    """The entries of an axis of X0, which may count from the back, each a result without that axis."""
+    """The entries of an axis of X0, possibly negative, each a result without this axis."""
 
     axis: int
 
 
 @data_class(frozen=True)
 class Transposition(ForwardOnly):
-    """X0 with its axes in another order: axis ``k`` of Out0 is axis ``axes[k]`` of X0, which may count from the back."""
+    """X0 with its axes in another order: axis ``k`` of Out0 is axis ``axes[k]`` of X0, possibly negative."""
 
     axes: tuple[int, ...]
 
@@ -340,12 +342,12 @@ class ChannelShuffling(ForwardOnly):
 
 
 Pooled = Literal["SUM", "AVERAGE", "SQRT"]
-"""A sum, divided by nothing, by the number of elements, or by the root of that."""
+"""A sum, undivided, or divided by the number of elements, or by its root."""
 
 
 @data_class(frozen=True)
 class Reduction(Computation):
-    """X0 pooled over ``axes``, which may count from the back (None: over all), in its own element type; ``keeps`` a dim of 1 for each of them."""
+    """A sum or mean of X0 over ``axes``, possibly negative (None: over all), in its own element type; ``keeps`` a dim of 1 for each."""
 
     inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
     how: Pooled
@@ -363,9 +365,9 @@ class SequencePooling(Computation):
 
 @data_class(frozen=True)
 class Lookup(Computation):
-    """The rows of the table X0 that X1 names. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
+    """The rows of the table X0 at the ids X1. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
 
-    ``sparse``: whether the table's gradient is sparse rows.
+    ``sparse``: True if the table's gradient is sparse rows.
     """
 
     operands: ClassVar[int] = 2
@@ -376,7 +378,7 @@ class Lookup(Computation):
 
 @data_class(frozen=True)
 class ClassLoss(Computation):
-    """Out0 = softmax of X0 along ``axis``; Out1 = minus the logarithm of what it gives to the class numbers X1, zero where these are ``ignored``."""
+    """The cross entropy of Out0 = softmax of X0 along ``axis``; Out1 = -log(Out0) at the class numbers X1, zero for ``ignored`` ones."""
 
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X1", "Out0", "Out1@GRAD")

@@ -24,17 +24,17 @@ _SETTINGS = frozenset({"abstract", "accumulates", "again", "awaits", "collective
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:
-    """Make the schema of a new operator, check what it declares, and make its gradient operator, or promise it.
+    """Make the schema of a new operator, check its declarations, and make its gradient operator, or promise it.
 
     Args:
-        root: the class of all operators, whose hooks stand where it has none of its own.
+        root: the class of all operators, with the default hooks.
 
     Raises:
         SchemaError: see `Operator`.
     """
     fields: dict[str, Operand | Result | Attribute] = {}
-    bases = [base for base in reversed(cls.__mro__) if base is not object and base is not root]  # those two declare nothing
-    for declared in [list(base.__dict__.items()) for base in bases]:  # all at once, since what is found is written into cls
+    bases = [base for base in reversed(cls.__mro__) if base is not object and base is not root]  # the two declare nothing
+    for declared in [list(base.__dict__.items()) for base in bases]:  # all at once, since the findings are written into cls
         for name, value in declared:
             if isinstance(value, (Operand, Result, Attribute)):
                 held = value if value.name else named(value, name)
@@ -77,7 +77,7 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
     register(cls)
     if isinstance(cls.gradient, Gradient):
         make = partial(gradient_class, cls, root, cls.gradient, where)
-        if in_package(cls):  # whose definitions are tested, and of which few are trained
+        if in_package(cls):  # definitions are tested, and few of them are trained
             promise(f"{cls.type}_grad", make)
         else:
             make()
@@ -95,7 +95,7 @@ def _check_slots_named(cls: type[Operator], where: str) -> None:
 
 
 def _check_computes(cls: type[Operator], root: type[Operator], where: str) -> None:
-    """Refuse a class with a kernel or a gradient of its own that leaves it to a base to say what they compute."""
+    """Refuse a class with its own kernel or gradient that inherits its computation from a base."""
     if cls.computes is root.computes:
         return
     for base in cls.__mro__:

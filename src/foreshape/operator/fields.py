@@ -1,4 +1,4 @@
-"""What an operator class declares: operands, results, attributes, gradients, samples and rejects."""
+"""The declarations of an operator class: operands, results, attributes, gradients, samples and rejects."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ class _Required:
 
 
 REQUIRED: Final = _Required()
-"""The default of an attribute that has none."""
+"""The default of a required attribute."""
 
 
 Layout = Literal["same", "strided", "reshaped", "row"]
-"""How a result lies in memory.
+"""The layout of a result in memory.
 
-Of a view: "same", as what it is a view of; "strided", with strides of its own, so that several elements may be one number in memory and
-nothing can be written into it (what a gradient scales first is in memory of its own then, as much as what it is a view of);
-"reshaped", as the same elements in a row, which is a view of what lies in a row itself or has the same dims, and may be a copy of what
-does not. A view has the element type of what it is a view of; a gradient of another number of elements than that is no view, unless it
-is "strided".
+A view has the element type of its base. "same": as its base. "strided": with strides of its own; several elements may be one number in memory,
+and nothing can be written into it (a scaled gradient has memory of its own then, as large as its base). "reshaped": the same elements contiguous,
+a view of a base either contiguous or of equal dims, and possibly a copy of another one. A gradient of another number of elements than its base
+is a view only if "strided".
 
-Of a result with memory of its own: "same", in a row where all tensors among the operands lie in a row (and maybe not where one does
-not); "row", always in a row."""
+A result with memory of its own is "same": contiguous if all tensors among the operands are (and otherwise maybe not); or "row": always
+contiguous.
+"""
 
 
 @data_class(frozen=True)
@@ -87,8 +87,9 @@ class Operand:
 
 @data_class(frozen=True)
 class Result:
-    """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the operand it is a view of, in a
-    ``layout``; ``updates``: the operand that it is, changed in place; ``new_offsets``: its kernel gives the offsets of its rows too."""
+    """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the base of the view, in a
+    ``layout``; ``updates``: the operand changed in place; ``new_offsets``: its kernel returns the offsets of its rows, too.
+    """
 
     doc: str
     many: bool
@@ -103,7 +104,7 @@ class Result:
 
 @data_class(frozen=True)
 class Attribute:
-    """An attribute: its stored type, default, and what it may be."""
+    """An attribute: its stored type, default, and allowed values."""
 
     type: AttrType
     default: Any
@@ -137,15 +138,14 @@ def operand(
     """Declare an input slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
-        dtypes: the element types that it takes.
+        dtypes: the accepted element types.
         many: it holds a list of tensors, each checked.
         optional: it may be absent; rule and kernel then see None (or an empty tuple, for a list).
-        kinds: the kinds that it takes; dense unless said otherwise.
-        same_type_as: another slot, whose element type this one must have.
-        attribute: the attribute in whose place it is saved: the file format knows no such slot, and has the variables' names as the
-            attribute's value.
-        unknown_dims: whether its rule has an answer where nothing is known of the dims, not even how many there are.
-        may_lack: whether its kernel takes None for what a block has not made, since it did not run; other operators are not run then.
+        kinds: the accepted kinds; by default dense.
+        same_type_as: another slot of the same element type.
+        attribute: the attribute saved in its place: the file format has no such slot, but the variables' names as the attribute's value.
+        unknown_dims: True if its rule has an answer for unknown dims and an unknown rank.
+        may_lack: True if its kernel takes None for the result of a block that did not run; other operators are not run then.
     """
     return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute, unknown_dims, may_lack)
 
@@ -165,12 +165,12 @@ def result(
     """Declare an output slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
-        may_share: an operand (of a list the first element) of the same size. The kernel has a keyword-only ``into``: None, or that
-            operand's tensor, which nothing needs any more and which the result is to be written into. One result may have it.
-        view_of: an operand that the result is a view of, at least where it is of no other size than a view could have.
-        layout: how the result lies in memory; see `Layout`.
-        updates: an operand that the kernel changes in place and that the result is.
-        new_offsets: the result may be ragged with offsets that no operand has (its rule gives it a `new_lod`). After its results
+        may_share: an operand (of a list the first element) of the same size. The kernel has a keyword-only ``into``: None, or this operand's tensor,
+            free to take the result. One result may have it.
+        view_of: the operand that is the base of the view, at least for results of a view's size.
+        layout: the layout in memory; see `Layout`.
+        updates: the operand changed in place by the kernel, and returned as the result.
+        new_offsets: the result may be ragged with offsets of no operand (its rule gives it a `new_lod`). After its results
             the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
     """
     return Result(doc, many, optional, may_share, view_of, updates, new_offsets, name, layout)
@@ -186,8 +186,11 @@ def attribute(
     high: float | None = None,
     older: str = "",
 ) -> Any:
-    """Declare an attribute. ``choices``: all the values it may have; ``low`` and ``high``: inclusive bounds (of each element); ``older``: what
-    an older version of the operator called it, by which it is read where a file has that and not the other."""
+    """Declare an attribute.
+
+    ``choices``: all allowed values; ``low`` and ``high``: inclusive bounds (of each element); ``older``: its name in an older version of the
+    operator, read from a file without the present name.
+    """
     held = default if isinstance(default, _Required) else coerce("default", type, default)
     return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older)
 
@@ -208,7 +211,7 @@ NOT_WRITTEN: Final = NoGradient("its gradient is not written yet")
 
 
 class BlockGradient:
-    """The gradient of an operator that runs a block: an operator that runs a block which undoes it."""
+    """The gradient of an operator with a block: an operator with a backward block."""
 
 
 THROUGH_BLOCK: Final = BlockGradient()
@@ -216,7 +219,7 @@ THROUGH_BLOCK: Final = BlockGradient()
 
 @data_class(frozen=True)
 class Part:
-    """One gradient that another operator computes alone, the same numbers in the same time, and needs less for it than all need together."""
+    """One gradient computable alone by another operator, with the same numbers in the same time, and from fewer operands."""
 
     gives: str
     type: str
@@ -228,7 +231,7 @@ class Part:
 
 @data_class(frozen=True)
 class Gradient:
-    """What `gradient` declared: the slots that the gradient op takes, those that it gives, its rule and its kernel."""
+    """The declaration by `gradient`: the gradient op's input and output slots, its rule and its kernel."""
 
     inputs: tuple[str, ...]
     gives: tuple[str, ...]
@@ -267,19 +270,19 @@ def gradient(
     Args:
         inputs: its input slots, in the order of the method's parameters: slots of the forward operator, and ``Out@GRAD`` for
             the gradient of its result ``Out``.
-        gives: its output slots: ``X@GRAD`` for the gradient of the operand ``X``. The method returns them in this order. A
-            keyword-only parameter ``requested`` receives a tuple of booleans, which of them are requested.
-        like: for a gradient whose operand is not among ``inputs``: the slot that it is shaped like.
-        infer: the shape rule ``(self, *specs) -> specs``; the default is that each gradient is shaped like its operand.
+        gives: its output slots: ``X@GRAD`` for the gradient of the operand ``X``. The method returns them in this order. A keyword-only parameter
+            ``requested`` receives a tuple of booleans, True for requested ones.
+        like: for a gradient whose operand is not among ``inputs``: the slot with its shape.
+        infer: the shape rule ``(self, *specs) -> specs``; by default each gradient is shaped like its operand.
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
         may_share: for a gradient: the slot among ``inputs`` whose memory it may take over.
-        view_of: for a gradient: the slot among ``inputs`` that it is a view of.
-        layout: for a gradient: how it lies in memory; ``"same"`` where it is left out. See `Layout`.
+        view_of: for a gradient: the slot among ``inputs`` that is its base.
+        layout: for a gradient: its layout in memory, by default ``"same"``. See `Layout`.
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
-        absent: the slots among ``inputs`` that may be None: gradients of single results, which are left out where nothing flows into the
-            result (others are filled with zeros), and operands, which other makers leave out.
-        apart: the rule ``(self, *specs) -> Part | None``: how one of the gradients is computed by another operator.
-        called: for a slot among ``inputs``: what the gradient op calls it, where that is another name.
+        absent: the slots among ``inputs`` that may be None: gradients of single results without gradient flow (others are filled with zeros), and
+            operands left out by other writers of programs.
+        apart: the rule ``(self, *specs) -> Part | None``: the gradient computable by another operator.
+        called: for a slot among ``inputs``: its name in the gradient op, if different.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
     declared = Gradient(inputs, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
@@ -287,7 +290,7 @@ def gradient(
     return declared.with_kernel
 
 
-# --- samples and rejects, which feed the tests that are written once for all operators
+# --- samples and rejects, for the tests of all operators
 
 
 @data_class(frozen=True)
@@ -302,20 +305,19 @@ class Value:
     data: Any = None
     """The exact numbers, where random ones will not do."""
     lengths: tuple[tuple[int, ...], ...] = ()
-    """Where ragged: for each level, outermost first, the lengths of its sequences."""
+    """The lengths of sequences for each level, outermost first, if ragged."""
 
     def ragged(self, *lengths: Sequence[int]) -> Value:
-        """The same rows grouped into sequences: for each level, outermost first, their lengths; those of the last level sum to
-        the first dim."""
+        """Return the same rows grouped into sequences, by lengths for each level, outermost first; the last level's sum is the first dim."""
         return replace(self, lengths=tuple(tuple(level) for level in lengths))
 
 
 @data_class(frozen=True)
 class Sample:
-    """Inputs (slot -> `Value`, a list, or None) and attributes with which an operator must work.
+    """Inputs (slot -> `Value`, a list, or None) and attributes that an operator must accept.
 
-    ``differentiate``: whether finite differences are defined there (False at kinks, or for random results);
-    ``exact``: whether the kernel is a function of its inputs (False for random ones).
+    ``differentiate``: False without finite differences, as at kinks, or for random results; ``exact``: False if the kernel is no function of its
+    inputs, as for random ones.
     """
 
     arguments: Mapping[str, Any]
@@ -333,12 +335,12 @@ class Reject:
 
 
 def sample(*, differentiate: bool = True, exact: bool = True, **arguments: Any) -> Sample:
-    """A case that must work; keyword arguments are slots and attributes. Make the dims pairwise different."""
+    """Return a case that must work; keyword arguments are slots and attributes. Make the dims pairwise different."""
     return Sample(arguments, differentiate, exact)
 
 
 def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) -> Reject:
-    """A case that must be refused with a message that has ``says`` in it."""
+    """Return a case that must be refused with ``says`` in the message."""
     return Reject(arguments, says, error)
 
 

@@ -1,4 +1,4 @@
-"""From the gradient that an operator declares to the operator that computes it."""
+"""Gradient operators from the gradients declared by operators."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient, where: str) -> type[Operator]:
-    """The operator ``<type>_grad`` that a class declares; ``root`` is the class of all operators.
+    """Return the operator ``<type>_grad`` declared by a class; ``root`` is the class of all operators.
 
     Raises:
-        SchemaError: it names slots that the operator does not have, or its kernel has other parameters.
+        SchemaError: it names unknown slots of the operator, or its kernel has other parameters.
     """
     schema = cls.schema
     operands = {o.name: o for o in schema.operands}
@@ -76,7 +76,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     body["workspace"] = declared.workspace or root.workspace
     body["computes"], body["undoes"] = root.computes, cls.computes
     body["sharding_rule"], body["per_element"], body["linear"] = root.sharding_rule, cls.per_element, ()
-    for name, value in vars(cls).items():  # helpers that the kernel calls
+    for name, value in vars(cls).items():  # helpers of the kernel
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
             body.setdefault(name, value)
     made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (root,) else (root,), body)
@@ -121,7 +121,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
 
 
 def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
-    """Backward kernels read memory by the dims of what the forward op gave, unchecked. A dim that only the run told may be any."""
+    """Check the dims of forward results: backward kernels read memory by them, unchecked. Dims set by the run may be any."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         for one, other in zip(a, b, strict=False):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             _check_same_dims(one, other, a_slot, b_slot)
@@ -140,5 +140,5 @@ def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
 
 
 def _each(given: Any, is_list: bool) -> tuple[Any, ...]:
-    """What a shape rule gave, result by result."""
+    """Return the results of a shape rule one by one."""
     return (given,) if is_list or not isinstance(given, tuple) else given  # pyright: ignore[reportUnknownVariableType]

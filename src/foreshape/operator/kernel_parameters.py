@@ -1,4 +1,4 @@
-"""What the signatures of kernels and memory rules say, and whether it fits the declared results."""
+"""The signatures of kernels and memory rules, checked against the declared results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def note_keywords(cls: type[Operator]) -> None:
-    """Keep which keyword-only parameters its kernel and the rules about its memory have."""
+    """Note the keyword-only parameters of its kernel and its memory rules."""
     given, rule = _keywords(cls.kernel), _keywords(cls.workspace)
     cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in given, "offsets" in given, "into" in given
     cls.kernel_use = "use" in given
@@ -29,7 +29,7 @@ def _plain_code(function: Callable[..., Any]) -> CodeType | None:
 
 
 def positional(function: Callable[..., Any]) -> int:
-    """How many parameters can be given by position or by name."""
+    """Return the number of parameters possible by position or by name."""
     code = _plain_code(function)
     if code is not None:
         return code.co_argcount - code.co_posonlyargcount
@@ -44,7 +44,7 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
 
 
 def check_in_place(cls: type[Operator], where: str) -> None:
-    """Refuse a result that may take over an operand's memory without a kernel that can, a kernel that can for none, and two results."""
+    """Refuse a result with ``may_share`` and a kernel without ``into``, the reverse, and two such results."""
     sharing = [r.name for r in cls.schema.results if r.may_share is not None]
     if len(sharing) > 1:
         raise SchemaError(f"{where}: one result may take over an operand's memory; seen {' and '.join(sharing)}")

@@ -1,7 +1,7 @@
-"""`Operator`: one class is one operation, with its schema, shape rule, kind rule, gradient and kernel.
+"""`Operator`: one class for one operation, with its schema, shape rule, kind rule, gradient and kernel.
 
 An instance is the class with attribute values: ``Softmax`` with ``axis=-1``. Instances are shared by all uses with equal
-values, and each keeps the answers of its rules, so that a repeated layer costs a look-up.
+values, and each keeps the answers of its rules, so a repeated layer costs a look-up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONG = 256
 
 
 class _GradientClass:
-    """What ``Operator.grad_class`` is."""
+    """The descriptor of ``Operator.grad_class``."""
 
     def __get__(self, operator: Operator | None, cls: type[Operator]) -> type[Operator] | None:
         return find(f"{cls.type}_grad") if isinstance(cls.gradient, Gradient) else None
@@ -41,54 +41,49 @@ class Operator:
     ``infer_shape(self, <slots>)``
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
-        from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs;
-        a keyword-only ``offsets`` one entry per slot: the `Offsets` of
-        a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
-        declared with ``may_share`` is to be written into; a keyword-only ``use``, None by default, the `foreshape.operator.use.Use`
-        that it has in a compiled step: the names of its variables, the element types of its results, and a count of its runs.
+        from torch tensors to torch tensors. Keyword-only parameters: ``requested`` has True for each result with a reader; ``offsets`` has one entry
+        per slot: the `Offsets` of a ragged operand, None for a dense one, a list for a list; ``into`` is None, or the operand's tensor to take the
+        result declared with ``may_share``; ``use`` is None, or in a compiled step the `foreshape.operator.use.Use`: the names of its variables, the
+        element types of its results, and a count of its runs.
     ``group_kernel(self, <slots>)``
-        of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
+        optional, of an update: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
         NOT_DIFFERENTIABLE, NOT_WRITTEN)
         the gradient.
     ``work(self, <slots>)``
-        from the operands' specs to the multiplications that the kernel makes, where those are more than the elements that it
-        writes; the engine chooses threads by it.
+        from the operands' specs to the kernel's multiplications, if more than its written elements; the engine chooses threads by it.
     ``workspace(self, <slots>)``
-        from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
-        keyword-only ``requested`` receives which results are requested; a keyword-only ``strided`` the slots whose operands need not lie in
-        a row (a transposed view); a keyword-only ``rows`` the bytes of the operands that are sparse rows, which no spec has.
+        from the operands' specs to the kernel's workspace in bytes, besides its operands and results: an upper bound. Keyword-only parameters:
+        ``requested`` as above; ``strided`` the slots whose operands may not be contiguous (a transposed view); ``rows`` the bytes of sparse operands,
+        unknown to specs.
     ``acts(self)``
-        whether it is to run though nobody needs its results; the default is its ``side_effects``.
+        True to run without a reader of its results; by default its ``side_effects``.
     ``draws(self)``
-        of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
+        of a random operator: True if it draws from the executor's generator; by default without a ``seed`` of its own.
     ``retained_bytes(self, <slots>)``
-        from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
-        keyword-only ``requested`` receives which results are requested.
+        from the operands' specs to a mapping, result slot -> bytes kept alive by the result beside its own. A keyword-only ``requested`` as above.
     ``rows_bytes(self, <slots>, *, rows)``
-        of an operator that gives sparse rows: at most how many bytes these have, where ``rows`` are the bytes of those that it is given; the
-        default is that.
+        of an operator with sparse results: an upper bound of their bytes, from the bytes ``rows`` of sparse operands; by default ``rows``.
     ``computes(self)``
-        what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
-        gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
+        its computation with these attributes for the rewrites of a step: one of `foreshape.operator.computations`. Its gradient operator returns the
+            same from ``undoes(self)``; a gradient operator with a class of its own defines ``undoes``.
     ``totals(self)``
-        the results that are sums or means over the examples of the operands, result slot -> `foreshape.operator.totals.Total`: by that a figure over
-        several batches, or ranks, is what it is over one batch of all examples. It is asked where the operands grow with the examples and the
-        result does not.
+        the results that are sums or means over the examples of the operands, result slot -> `foreshape.operator.totals.Total`. With it a figure over
+        several batches, or ranks, equals the figure over one batch of all examples. It is asked if the operands grow with the examples and the result
+        does not.
     ``sharding_rule(self, <slots>)``
-        from the operands' specs to the `foreshape.operator.traits.ShardingRule`: along which axes the operands can be cut into parts that each give a part of
-        the results, as ranks need it that have a part of a value each. None, the default, where along none; of an operator that is ``per_element``
-        they are known.
+        from the operands' specs to the `foreshape.operator.traits.ShardingRule`: the axes along which parts of the operands give parts of the results,
+        for ranks with a part of a value each. None, the default, for none; for a ``per_element`` operator they are known.
     ``expand(self, of, <slots>)``
-        of an operator that is made of others: appends them by the `foreshape.operator.composition.Composition` ``of`` and returns the parts that are its
-        results. It has no kernel: a step has the others in its place.
+        of an operator made of others: appends them by the `foreshape.operator.composition.Composition` ``of`` and returns its results. It has no
+            kernel: a step has the others in its place.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
     The definition is checked when the class is made.
 
     Raises:
-        SchemaError: a misspelled hook, parameters that are not the slots, no word about the gradient, or a taken name.
+        SchemaError: a misspelled hook, parameters other than the slots, no declaration of the gradient, or a taken name.
     """
 
     type: ClassVar[str] = ""
@@ -98,56 +93,65 @@ class Operator:
     rejects: ClassVar[Sequence[Reject]] = ()
     gradient: ClassVar[Gradient | NoGradient | BlockGradient | Callable[..., Any] | None] = None
     grad_class = _GradientClass()
-    """The operator that `gradient` declared, made when it is asked for; None where none was declared."""
+    """The operator declared by `gradient`, made at the first request; None without a declaration."""
     forward_class: ClassVar[type[Operator] | None] = None
     sub_blocks: ClassVar[tuple[str, ...]] = ()
-    """The attributes that name blocks which it runs. Such an operator has no shape rule and no kernel: it is its block."""
+    """The attributes with its blocks. Such an operator has no shape rule and no kernel: it is its block."""
     region: ClassVar[str] = ""
-    """How it runs its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
+    """The form of running its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
     side_effects: ClassVar[bool] = False
     collective: ClassVar[bool] = False
-    """Whether all ranks take part in it, so that those of a program run in its own order, on every rank."""
+    """True if all ranks take part, so a program's collectives run in its own order, on every rank."""
     awaits: ClassVar[bool] = False
-    """Whether it waits for what collectives have only started on its operands; for any other reader they wait themselves."""
+    """True if it waits for collectives merely started on its operands; for any other reader they wait themselves."""
     random: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
-    """Whether its work is products of its operands' numbers and their sums, so that it may compute in 16 bits where the others do not."""
+    """True if its work is products and their sums, so it may compute in 16 bits beside fp32 operators."""
     multiplies_steps: ClassVar[bool] = False
-    """Whether it multiplies step by step inside, a few rows at a time, which is done in the precision of its operands and is not lowered."""
+    """True if it multiplies step by step inside, a few rows at a time: in its operands' precision, never lowered."""
     described_results: ClassVar[bool] = False
-    """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
+    """True if its results are as their variables say, as feed's, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()
-    """Result slots whose variables' old values it takes in, as an array of which one element is written: the kernel has a
-    keyword-only ``before``, a list with those values (None where there is none), and may change them in place."""
+    """Result slots that keep old values of their variables, as an array with one written element.
+
+    The kernel has a keyword-only ``before``, a list of the old values (None for missing ones), and may change them in place.
+    """
     again: ClassVar[Again | None] = None
-    """How a result can be computed again from others, without the operator itself."""
+    """The second computation of a result from other values, without the operator itself."""
     moving: ClassVar[tuple[str, ...]] = ()
-    """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
-    who runs the operator once more lets it move copies."""
+    """Result slots that change in every run, as moving averages, without influence on other results:
+    a second run of the operator changes copies.
+    """
     family: ClassVar[str] = ""
-    """Its sort, where it is drawn: "activation", "image", "loss", "norm", "product", "sequence", "shape", "table" or "control"; without one it is as
-    the others are in the folder of `foreshape.ops` that its class, or a base of it, is from."""
+    """Its sort in drawings: "activation", "image", "loss", "norm", "product", "sequence", "shape", "table" or "control"; by default
+    the sort of its folder in `foreshape.ops`, or of its base's.
+    """
     per_element: ClassVar[bool] = False
-    """Whether each element of a result is made of the elements at its place alone, and of draws. Operands of fewer dims stand at the
-    attribute ``axis``, where there is one, or line up their last dims, and dims of 1 are as many as needed."""
+    """True if each element of a result depends only on the elements at its place, and on draws. Operands of fewer dims stand at the
+    attribute ``axis``, if any, or line up their last dims, and dims of 1 are broadcast.
+    """
     linear: ClassVar[tuple[str, ...]] = ()
-    """Operands in which, taken together, its result is linear while the others stay: it gives sums of what it is given for sums, and zeros for zeros
-    (but for the ``bias`` of `scale`)."""
+    """Operands in which, taken together, its result is linear for fixed others: sums give sums, and zeros give zeros
+    (but for the ``bias`` of `scale`).
+    """
     elementwise_state: ClassVar[tuple[str, ...] | None] = None
-    """Of an update, which changes Param by Grad: the operands of the parameter's shape that it keeps, where each element is updated by itself, so that
-    any part of it can be updated elsewhere; None where an update depends on more."""
+    """The state operands, of the parameter's shape, of an update of Param by Grad with independent elements, so any part of it can be
+    updated elsewhere; None for other updates.
+    """
     over_ranks: ClassVar[str] = ""
-    """Of an operator that takes statistics over the examples of a batch: the type of the one that takes them over those of all ranks, which has besides
-    an operand ``Counts``, one number, 0 where nothing of a rank counts."""
+    """The type of the same operator with statistics over the examples of all ranks. It has one more
+    operand ``Counts``, one number, 0 on a rank without examples.
+    """
     merges_rows: ClassVar[bool] = True
-    """Whether sparse rows that it is given are merged first, so that each id comes once; otherwise it takes them as they come, and rows that it gives
-    have the values of those that it was given."""
+    """True if sparse operands are merged first, so each id comes once; otherwise it takes them as they are, and its sparse results
+    have the values of its sparse operands.
+    """
     reads_numbers: ClassVar[tuple[str, ...]] = ()
-    """Operands that are one number, whose rule has it as the spec's value where the program says it, though they are of floats."""
+    """One-number operands whose constant float value its rule takes from the spec."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
-    """Operands of which its gradient operator reads the dims alone."""
+    """Operands whose dims alone are read by its gradient operator."""
     apart: ClassVar[Callable[..., Part | None] | None] = None
-    """Of a gradient operator: how one of its results is computed by another operator; see `gradient`."""
+    """The rule of a gradient operator for a result computable by another operator; see `gradient`."""
     kernel_requested: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False
@@ -160,12 +164,12 @@ class Operator:
     _described: ClassVar[dict[Any, Attributes]]
 
     cache: dict[Any, Any]
-    """What the infer room found for this operator: key of input specs -> answer."""
+    """The infer room's answers for this operator: key of input specs -> answer."""
 
-    # These hooks have the widest signature there is, so that any slots may take its place.
+    # These hooks have the widest signature, so any slots may take its place.
 
     def infer_shape(self, *specs: Any, **named: Any) -> Any:
-        """The results' specs from those of the operands, ``specs`` (or ``named`` slots)."""
+        """Return the results' specs from the operands' ``specs`` (or ``named`` slots)."""
         raise SchemaError(f"{self.type} has no shape rule")
 
     def infer_var_type(self, *specs: Any, **named: Any) -> Kind | tuple[Kind, ...]:
@@ -185,20 +189,20 @@ class Operator:
         return self.random and not getattr(self, "seed", 0)
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
-        """The bytes that the kernel needs besides operands and results, from the ``specs`` and what else is ``named``."""
+        """Return the kernel's workspace in bytes besides operands and results, from the ``specs`` and further ``named`` arguments."""
         return 0
 
     def rows_bytes(self, *specs: Any, **named: Any) -> Size:
-        """At most how many bytes sparse rows that it gives have, from the ``specs`` and the ``named`` bytes of those that it is given."""
+        """Return an upper bound of the bytes of sparse results, from the ``specs`` and the ``named`` bytes of sparse operands."""
         return named["rows"]
 
     def retained_bytes(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
-        """Result slot -> the bytes that it keeps alive beside its own, from the ``specs`` and what else is ``named``."""
+        """Return result slot -> the bytes kept alive beside its own, from the ``specs`` and further ``named`` arguments."""
         return {}
 
     @classmethod
     def retains(cls) -> bool:
-        """Whether its results keep more alive than they are described to be."""
+        """Tell whether its results keep more memory alive than described."""
         return cls.retained_bytes is not Operator.retained_bytes
 
     def computes(self) -> Computation | None:
@@ -211,11 +215,11 @@ class Operator:
         return {}
 
     def sharding_rule(self, *specs: Any, **named: Any) -> ShardingRule | None:
-        """How axes of results follow from those of the operands, from their ``specs`` (or ``named`` slots)."""
+        """Return the rule from the operands' axes to the results' axes, from their ``specs`` (or ``named`` slots)."""
         return usual_rule(self, specs)
 
     def retained(self, specs: Sequence[Any], requested: Sequence[bool]) -> Mapping[str, Size]:
-        """What `retained_bytes` says for these operands' ``specs``, asked with the results that are requested where it takes them."""
+        """Return `retained_bytes` for these operands' ``specs``, with the requested results if it takes them."""
         rule: Callable[..., Mapping[str, Size]] = self.retained_bytes
         return rule(*specs, requested=tuple(requested)) if self.retained_bytes_requested else rule(*specs)
 
@@ -253,7 +257,7 @@ class Operator:
 
     @classmethod
     def describe(cls, attrs: Mapping[str, Any] | None) -> Attributes:
-        """The attributes of a new op: those in ``attrs`` checked, the others at their defaults.
+        """Return the attributes of a new op: ``attrs`` checked, the others at their defaults.
 
         Raises:
             SchemaError: an attribute that is unknown, missing, of another type, or out of its range.
@@ -304,7 +308,7 @@ _WHOLE = frozenset({int})
 
 
 def _described_key(attrs: Mapping[str, Any] | None) -> Any:
-    """A key that tells any two settings apart; None where values are of other types than Python's own, or long."""
+    """Return a key that distinguishes any two settings; None for values of other types than Python's own, or long ones."""
     if not attrs:
         return ()
     parts: list[Any] = []

@@ -1,4 +1,4 @@
-"""The operators that there are, by type."""
+"""The registered operators, by type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _registry: dict[str, type[Operator]] = {}
 _promised: dict[str, Callable[[], Any]] = {}
-"""Gradient operators that nobody has asked for yet: the type, and what makes and registers the class."""
+"""Gradient operators not asked for yet: the type, and the function that makes and registers the class."""
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _walked = False
@@ -28,8 +28,10 @@ _GRADIENT = "_grad"
 
 
 def find(type: str) -> type[Operator] | None:
-    """The operator of this type, or None. At the first question the module is imported whose text defines the type, and all others
-    only where none does, so that a small program does not wait for operators that it has not."""
+    """Return the operator of this type, or None.
+
+    The first request imports the module whose text defines the type; without one, all others. So a small program does not wait for unused operators.
+    """
     found = _registry.get(type) or _kept_promise(type)
     if found is None and not _walked:
         with _walk_lock:
@@ -48,7 +50,7 @@ def promise(type: str, make: Callable[[], Any]) -> None:
 
 
 def _kept_promise(type: str) -> Any:
-    """The operator of a type that is promised, or that another thread has made since."""
+    """Return the operator of a promised type, or one made by another thread meanwhile."""
     with _walk_lock:
         make = _promised.pop(type, None)
         if make is not None:
@@ -71,22 +73,22 @@ def get(type: str) -> type[Operator]:
 
 
 def refuse(type: str, why: str) -> None:
-    """Say why there can be no operator of this type here, in words for those who meet it. Somebody's own operator may still take the type."""
+    """Record the reason why there can be no operator of this type here. A user's own operator may still take the type."""
     _refusals[type] = why
 
 
 def refusal(type: str) -> str | None:
-    """Why there can be no operator of this type, where that was said."""
+    """Return the reason why there can be no operator of this type, if recorded."""
     return _refusals.get(type)
 
 
 def registrations() -> int:
-    """How many classes have been registered till now: what was bound to operators before may be out of date where this has changed."""
+    """Return the number of registrations so far: bindings to operators are out of date after a change of it."""
     return _registered
 
 
 def all_operators() -> dict[str, type[Operator]]:
-    """Every operator that is known now, by type, gradient operators included."""
+    """Return every registered operator by type, including gradient operators."""
     if not _walked:
         _walk()
     for type in list(_promised):
@@ -104,7 +106,7 @@ def _import_modules_with(type: str) -> None:
 
 
 def modules_with(type: str) -> list[str]:
-    """The modules that define a type with ``type = "..."``, or for a gradient the type that it is of."""
+    """Return the modules that define a type with ``type = "..."``, or a gradient's forward type."""
     global _modules
     if _modules is None:
         found: dict[str, list[str]] = {}
@@ -120,7 +122,7 @@ def modules_with(type: str) -> list[str]:
 
 
 def _files(folder: str, package: str) -> Iterator[tuple[str, str]]:
-    """The modules of a package and of those in it, in the order of their names, each with its file."""
+    """Yield the modules of a package and of its packages, in the order of their names, each with its file."""
     with os.scandir(folder) as entries:
         inside = sorted(entries, key=lambda entry: entry.name)
     for entry in inside:
@@ -142,7 +144,7 @@ def _walk() -> None:
 
 
 def in_package(cls: type[Operator]) -> bool:
-    """Whether an operator is one of this package's own."""
+    """Tell whether an operator is one of this package's own."""
     return cls.__module__.startswith(f"{_PACKAGE}.")
 
 
@@ -150,7 +152,7 @@ def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
     global _registered
     if not in_package(cls):
-        _import_modules_with(cls.type)  # a type that is ours is taken, also where nobody has asked for it yet
+        _import_modules_with(cls.type)  # a type of this package is taken, also if not asked for yet
     taken = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")

@@ -1,4 +1,4 @@
-"""How a shape rule states what must hold. "No" is an error now; "it depends" is a guard that waits for the fed values.
+"""The requirements of shape rules. "No" is an error now; "it depends" is a guard for the fed values.
 
 A rule raises `RuleError` (through these functions) in terms of its slots; the infer room adds the variables, their dims and
 the user's lines.
@@ -15,11 +15,11 @@ from foreshape.dims import Size, bounds, broadcast, broadcasts, equal, is_symbol
 from foreshape.errors import DescriptionError, ShapeError
 
 PLACEHOLDER = "?"
-"""How the names of the symbols begin that `unknown_size` makes."""
+"""The first character of the symbols made by `unknown_size`."""
 
 
 class RuleError(Exception):
-    """What a rule found wrong: a sentence, and for each side the slot, its position in the slot and the axis concerned."""
+    """The finding of a rule: a sentence, and for each side the slot, its position in the slot and the axis concerned."""
 
     def __init__(self, requirement: str, sides: Mapping[str, int | None], error: type[DescriptionError] = ShapeError) -> None:
         super().__init__(requirement)
@@ -39,11 +39,11 @@ class Condition:
     requirement: str
 
     def answer(self, values: Mapping[str, Size]) -> bool | None:
-        """Whether it holds when the symbols have these values: True, False, or None where it depends on other symbols."""
+        """Tell whether it holds for these values of the symbols: True, False, or None if it depends on other symbols."""
         return self.of(substitute(self.left, values), substitute(self.right, values))
 
     def of(self, left: Size, right: Size) -> bool | None:
-        """Whether it holds between these sizes in the place of its own, as `answer`."""
+        """Tell whether it holds between these sizes in the place of its own, as `answer`."""
         if self.relation == "==":
             return equal(left, right)
         if self.relation == "<=":
@@ -58,7 +58,7 @@ class Condition:
 
     @property
     def symbols(self) -> set[str]:
-        """The names of the symbols that it depends on."""
+        """Return the names of its symbols."""
         return symbols_of(self.left) | symbols_of(self.right)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Condition:
 
 
 def _either(*answers: bool | None) -> bool | None:
-    """Whether one of some questions is answered with yes."""
+    """Return True if one of the answers is True, None if none is and one is open."""
     return True if True in answers else None if None in answers else False
 
 
@@ -79,7 +79,7 @@ class _Collector(threading.local):
 
 
 collector = _Collector()
-"""Where the conditions of the rule that runs now go; the infer room sets it."""
+"""The receiver of the running rule's conditions, set by the infer room."""
 
 
 def _leave_open(left: Size, relation: str, right: Size, requirement: str) -> None:
@@ -88,7 +88,7 @@ def _leave_open(left: Size, relation: str, right: Size, requirement: str) -> Non
 
 
 def _decide(answer: bool | None, left: Size, relation: str, right: Size, requirement: str, sides: Mapping[str, int | None]) -> None:
-    """Refuse what does not hold, and leave what depends on the symbols to a guard."""
+    """Refuse a false condition, and leave an open one to a guard."""
     if answer is False:
         raise RuleError(requirement, sides)
     if answer is None:
@@ -107,7 +107,7 @@ def require(holds: bool, requirement: str, **sides: int | None) -> None:
 
 
 def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Size:
-    """``a == b`` must hold. Returns the size that both are, the more definite one where it is still open."""
+    """Require ``a == b``. Returns the common size, the more definite one if still open."""
     if a is b:
         return a
     answer = equal(a, b)
@@ -118,7 +118,7 @@ def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Si
 
 
 def require_broadcast(a: Size, b: Size, requirement: str, **sides: int | None) -> Size:
-    """``a`` and ``b`` must be equal, or one of them 1. Returns the size to which they broadcast."""
+    """Require ``a`` and ``b`` to be equal, or one of them 1. Returns their broadcast size."""
     _decide(broadcasts(a, b), a, "broadcasts with", b, requirement, sides)
     return broadcast(a, b)
 
@@ -155,22 +155,22 @@ def axis_of(axis: int, rank: int, what: str = "axis", **sides: int | None) -> in
 
 
 def unknown_size(name: str) -> Size:
-    """A size that only the run tells, called ``name`` within the operator.
+    """Return a size set by the run, called ``name`` within the operator.
 
-    A rule is pure and its answer shared by many ops, so the symbol is a placeholder: where the answer is given to an op, it
-    becomes a symbol of that op's own, and two ops never share one.
+    A rule is pure and many ops share its answer, so the symbol is a placeholder. Each op replaces it by a symbol of its own,
+    and two ops never share one.
     """
     return symbol(PLACEHOLDER + name)
 
 
 def require_rank(rank: int, spec: Any, slot: str, like: Sequence[Size] = ()) -> None:
-    """Refuse the tensor in ``slot`` unless it has ``rank`` dims; say how it gets the dims ``like``, where dims of 1 are all that differs."""
+    """Refuse the tensor in ``slot`` unless it has ``rank`` dims; explain the change to the dims ``like``, if only dims of 1 differ."""
     if len(spec.dims) != rank:
         raise RuleError(f"{slot} must have {rank} dims, not {len(spec.dims)}{how_to_fit(slot, spec.dims, like)}", {slot: None})
 
 
 def require_same_dims(x: Any, y: Any, x_slot: str, y_slot: str) -> None:
-    """Refuse unless the tensor in ``y_slot`` has the dims of that in ``x_slot``: nothing is broadcast."""
+    """Refuse unless the tensors in ``x_slot`` and ``y_slot`` have equal dims: nothing is broadcast."""
     a, b = x.known_dims, y.known_dims
     if a is b:
         return
@@ -181,14 +181,14 @@ def require_same_dims(x: Any, y: Any, x_slot: str, y_slot: str) -> None:
 
 
 def how_to_fit(name: str, dims: Sequence[Size], wanted: Sequence[Size]) -> str:
-    """Return what to write for a tensor of ``dims`` to have the ``wanted`` dims, where these have more or fewer dims of 1; else nothing."""
+    """Return the code for a tensor of ``dims`` to have the ``wanted`` dims, if only dims of 1 differ; else nothing."""
     more, fewer = _ones_between(dims, wanted), _ones_between(wanted, dims)
     verb, axes = ("unsqueeze", more) if more else ("squeeze", fewer)
     return f"; write layer.{verb}({name}, {axes})" if axes else ""
 
 
 def _ones_between(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
-    """Return the axes of ``wanted`` at which dims of 1 put into ``dims`` make it the same; none where they do not."""
+    """Return the axes of ``wanted`` at which dims of 1 complete ``dims``; none if they do not."""
     axes: list[int] = []
     at = 0
     for axis, size in enumerate(wanted):

@@ -1,4 +1,4 @@
-"""How much memory a run may take: for kernels whose needs no description tells."""
+"""The memory limit of a run, for kernels whose needs are unknown to the description."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class _Run(threading.local):
 
 
 this_run = _Run()
-"""What holds for the step that runs in this thread: the executor sets it."""
+"""The limit of the step that runs in this thread, set by the executor."""
 
 
 def require_room(type: str, size: int, what: str, where: str = "", site: Line | None = None) -> None:
-    """Refuse what takes more than the run may. Raises `MemoryPlanError`.
+    """Refuse a need above the run's limit. Raises `MemoryPlanError`.
 
     Args:
         type: of the op.
-        size: the bytes that it is about to take.
-        what: what they are for.
-        where, site: the end of the text, and the user's line, where they are known.
+        size: the bytes about to be taken.
+        what: their purpose.
+        where, site: the end of the text, and the user's line, if known.
     """
     limit = this_run.memory_limit
     if limit is not None and size > limit:

@@ -1,4 +1,4 @@
-"""What an operator class declared, as a whole."""
+"""The declarations of an operator class, as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreshape.operator.fields import Attribute, Operand, Result
 
 
 class Schema:
-    """What an operator class declared, in order."""
+    """The declarations of an operator class, in order."""
 
     __slots__ = ("attributes", "in_attributes", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
 
@@ -19,17 +19,18 @@ class Schema:
         self.attributes = {a.name: a for a in attributes}
         self.operand_names = frozenset(o.name for o in operands)
         self.in_attributes = {o.attribute: o.name for o in operands if o.attribute is not None}
-        """Attribute -> the operand that is saved in its place."""
+        """Attribute -> the operand saved in its place."""
         self.result_names = frozenset(r.name for r in results)
         self.operand_slots = tuple([(o.name, o.many) for o in operands])
-        """For each operand its slot and whether it takes a list: what each op that is appended asks."""
+        """For each operand its slot and True for a list: asked by each appended op."""
         self.result_slots = tuple([(r.name, r.optional) for r in results])
         """For each result its slot and whether it may be left out."""
 
 
 class Again(NamedTuple):
     """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``inputs``: its input slots -> slots of this
-    one."""
+    one.
+    """
 
     result: str
     type: str

@@ -1,4 +1,4 @@
-"""Pieces of `Operator.workspace` rules: what kernels take for copies of operands."""
+"""Parts of `Operator.workspace` rules: the memory of kernels for copies of operands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from foreshape.dims import Size
 from foreshape.spec import Spec
 
 _TILE = 60 * 60
-"""Elements through which torch turns a matrix around."""
+"""The elements of a tile in torch's transposition of a matrix."""
 
 
 def turned(strided: Collection[str], **operands: Spec | None) -> Size:
-    """The bytes that it takes besides the results to bring those of some operands in a row that need not lie so."""
+    """Return the bytes besides the results to make some possibly strided operands contiguous."""
     return sum(_TILE * spec.known_dtype.itemsize for slot, spec in operands.items() if spec is not None and spec.rank == 2 and _slot(slot) in strided)
 
 
@@ -22,7 +22,7 @@ def _slot(keyword: str) -> str:
 
 
 def copies(strided: Collection[str], **operands: Spec | None) -> Size:
-    """The bytes of those of some operands that need not lie in a row, which are copied then. ``Out_GRAD`` stands for ``Out@GRAD``."""
+    """Return the bytes of the possibly strided ones among some operands, for copies. ``Out_GRAD`` stands for ``Out@GRAD``."""
     out: Size = 0
     for slot, spec in operands.items() if strided else ():
         if spec is not None and _slot(slot) in strided:
@@ -31,7 +31,7 @@ def copies(strided: Collection[str], **operands: Spec | None) -> Size:
 
 
 def one_like(slot: str, times: int = 1) -> Callable[..., Size]:
-    """A rule for gradients: as much as the operand in a slot takes, or a multiple of that."""
+    """Return a rule for gradients: the bytes of the operand in a slot, or a multiple."""
 
     def rule(self: Any, *specs: Any) -> Size:
         spec: Spec = specs[[o.name for o in self.schema.operands].index(slot)]

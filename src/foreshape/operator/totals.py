@@ -1,4 +1,4 @@
-"""How a result over many examples comes from the results over parts of them."""
+"""Results over many examples from results over parts of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from foreshape.data_class import data_class
 
 @data_class(frozen=True)
 class Total:
-    """A result that is a sum over the examples of the operands, or a mean over them.
+    """A sum over the examples of the operands, or a mean over them, as a result.
 
-    Without more it is a sum. ``of``: it is the mean over the elements of this operand; with ``rows``, over its first dim. ``by``: it is a quotient whose
-    divisor is the sum of these results, each a sum over the examples itself.
+    By default it is a sum. ``of``: it is the mean over the elements of this operand; with ``rows``, over its first dim. ``by``: it is a quotient, divided
+    by the sum of these results, each a sum over the examples itself.
     """
 
     of: str = ""
@@ -23,4 +23,4 @@ class Total:
 
 SUM: Final = Total()
 Totals: TypeAlias = "Mapping[str, Total]"
-"""Result slot -> what it is; a result that is not named is neither a sum nor a mean."""
+"""Result slot -> its total; a result without one is neither a sum nor a mean."""

@@ -1,8 +1,8 @@
-"""Traits of operators: how results follow from operands, for passes that divide a program, plan it, or draw it.
+"""Traits of operators: the relation of results to operands, for passes that divide a program, plan it, or draw it.
 
-A pass does not know operators by their types: it asks each what it computes (`foreshape.operator.computations`), and for what it is in words that any
-operator can say of itself: `Operator.per_element`, `Operator.sharding_rule`, `Operator.linear`, `Operator.merges_rows`, `Operator.totals`. The tests of all
-operators hold each to what it says, by the numbers of its samples.
+A pass does not know operators by their types. It asks each for its computation (`foreshape.operator.computations`), and for traits open to any
+operator: `Operator.per_element`, `Operator.sharding_rule`, `Operator.linear`, `Operator.merges_rows`, `Operator.totals`. The tests of all
+operators hold each to its traits, by the numbers of its samples.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 WHOLE: Final = ""
-"""The name of an axis that is needed as a whole."""
+"""The name of an axis needed as a whole."""
 
 
 @data_class(frozen=True)
 class ShardingRule:
-    """How axes of results follow from axes of operands: slot -> a name for each axis, of a list for each axis of any entry.
+    """The relation of results' axes to operands' axes: slot -> a name for each axis, of a list for each axis of any entry.
 
-    Along axes of one name, operands can be cut into equal parts, and each part gives that part of the results, whatever the other parts are. An operand
-    that has the name on no axis is read by every part. What is `WHOLE`, or in no slot here, cannot be cut.
+    Along axes of one name, operands can be cut into equal parts, and each part gives its part of the results, whatever the other parts are. An operand
+    without the name is read by every part. Axes named `WHOLE`, and slots missing here, cannot be cut.
     """
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
     summed: tuple[str, ...] = ()
-    """Names that no result has: the results of the parts along them add up to the result."""
+    """Names absent from results: the results of the parts along them add up to the result."""
 
 
 def lined_up(operands: Mapping[str, Spec], results: Iterable[str], axis: int = -1) -> ShardingRule | None:
-    """Return the axes of operands that are broadcast, and of results of the shape that this gives; None where some dims are not known.
+    """Return the axes of broadcast operands, and of results of their common shape; None if some dims are unknown.
 
     Args:
-        axis: where dim 0 of an operand with fewer dims stands; -1 lines up the last dims.
+        axis: the place of dim 0 of an operand with fewer dims; -1 lines up the last dims.
     """
     if any(s.dims is None for s in operands.values()):
         return None
@@ -55,10 +55,10 @@ def lined_up(operands: Mapping[str, Spec], results: Iterable[str], axis: int = -
 
 
 def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
-    """Return the rule of an operator of each element, or of one that says what it computes; None of others.
+    """Return the rule of an elementwise operator, or of one with a computation; None for others.
 
     Args:
-        specs: what its shape rule is given: specs, None where an operand is absent, tuples for lists.
+        specs: the arguments of its shape rule: specs, None for an absent operand, tuples for lists.
     """
     given: dict[str, Spec] = {}
     for operand, spec in zip(operator.schema.operands, specs, strict=True):
@@ -69,7 +69,7 @@ def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
             given[operand.name] = one
     results = [r.name for r in operator.schema.results]
     if operator.per_element:
-        if operator.forward_class is not None and len({s.dims for s in given.values()}) > 1:  # a gradient that is summed where its operand was broadcast
+        if operator.forward_class is not None and len({s.dims for s in given.values()}) > 1:  # a summed gradient of a broadcast operand
             return None
         return lined_up(given, results, getattr(operator, "axis", -1))
     computed, first = operator.computes(), next(iter(given.values()), None)
@@ -82,7 +82,7 @@ def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
 
 
 def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_transposed: bool) -> ShardingRule | None:
-    """Return the rule of a product of the matrices in the last two dims of two operands, with a batch that is of the same dims in both."""
+    """Return the rule of a product of matrices in the last two dims of two operands, with equal batch dims in both."""
     (x, first), (y, second) = operands.items()
     a, b = first.dims, second.dims
     if a is None or b is None or len(a) != len(b) or len(a) < 2 or not all(equal(m, n) for m, n in zip(a[:-2], b[:-2], strict=True)):
@@ -94,14 +94,14 @@ def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_
 
 @cache
 def family_of(cls: type[Operator]) -> str:
-    """Return the sort of an operator: what it, or the operator that it is the gradient of, declares, or the folder that it or its base is from."""
+    """Return the sort of an operator: declared by it or its forward operator, or by the folder of it or its base."""
     of = cls.forward_class or cls
     return of.family or next((base.__module__.split(".")[2] for base in of.__mro__ if base.__module__.startswith("foreshape.ops.")), "")
 
 
 @cache
 def is_update(cls: type[Operator]) -> bool:
-    """Return whether an operator changes a parameter by its gradient, as those of optimizers do."""
+    """Tell whether an operator changes a parameter by its gradient, as optimizers' operators."""
     of = {o.name: o for o in cls.schema.operands}
     named = "Grad" in of and "Param" in of and not of["Param"].many
     return named and any(r.updates == "Param" for r in cls.schema.results)
@@ -109,7 +109,7 @@ def is_update(cls: type[Operator]) -> bool:
 
 @cache
 def is_usual_gradient(operator: type[Operator], computation: type[Computation]) -> bool:
-    """Whether a gradient operator takes and gives what is expected of the gradient of a computation. One that is written out says so itself."""
+    """Tell whether a gradient operator has the slots expected of a computation's gradient. One with a class of its own says so itself."""
     forward = operator.forward_class
     if forward is None:
         return True

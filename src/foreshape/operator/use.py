@@ -1,4 +1,4 @@
-"""What a kernel may know of the place at which it is called, besides its tensors."""
+"""The facts of a kernel's place besides its tensors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Use:
     names: Mapping[str, Sequence[str]]
     """The variables in its slots."""
     data_types: Mapping[str, Sequence[DType | None]]
-    """The element types of the variables in the slots of its results; None of what has none, or is not wanted."""
+    """The element types of the variables in the slots of its results; None without one, or for unrequested ones."""
     runs: int = 0
-    """How often the kernel ran at this place, which the kernel itself counts."""
+    """The number of the kernel's runs at this place, counted by the kernel itself."""

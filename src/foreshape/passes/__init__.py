@@ -1,6 +1,6 @@
 """Passes: from a program to a program, each named, each verified after.
 
-A pass never changes the program that it is given: it returns another one, and whether that differs.
+A pass never changes its argument: it returns another program, and True if it differs.
 """
 
 from foreshape.passes.accumulate import accumulate

@@ -1,11 +1,11 @@
-"""Gradients of several batches in one update: they are added to sums that outlive a run, and every so many batches the means of these are used.
+"""Gradients of several batches in one update: they are added to sums kept between runs, and their means are used once per group.
 
-A step with so many batches updates as one with a batch as large as all of them would: where the loss is a mean, or a quotient of sums, each batch counts
-by what it is over (`foreshape.passes.group_weights`).
+A step of a group updates as one with all its batches in one: if the loss is a mean, or a quotient of sums, each batch counts
+by its number of elements (`foreshape.passes.group_weights`).
 
-Groups of batches do not end with epochs: where an epoch's batches are no multiple, the group goes on in the next one, and what is
-left in the sums after the last epoch waits there for a run that goes on. The learning rate of a schedule is the same in all batches of a group. The sum of
-gradients that are sparse rows is sparse rows too, each once: it takes the memory of the rows that several batches look up.
+Groups of batches do not end with epochs: an unfinished group continues in the next epoch, and the sums left
+after the last epoch wait for a resumed run. The learning rate of a schedule is the same in all batches of a group. The sum of
+sparse gradients is sparse rows, too, each once: it takes the memory of the rows looked up by several batches.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ COUNTER = "accumulated_batches"
 
 
 def accumulate(program: Program, batches: int, startup: Program) -> tuple[Program, Program]:
-    """A copy of a training program that updates once for so many batches, and one of the program that makes its first values.
+    """Return a copy of a training program with one update for so many batches, and a copy of its startup program.
 
     Args:
         program: with gradients and updates; left as it is.
-        batches: how many make one update. With 1 both programs are given back as they are.
+        batches: the number of batches of one update. With 1 both programs are returned as they are.
         startup: left as it is.
 
     Raises:
@@ -51,7 +51,7 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
 
 
 def checked_batches(given: object) -> int:
-    """How many batches make one update. Raises `SchemaError` where it is no whole number above 0."""
+    """Return the number of batches of one update. Raises `SchemaError` unless it is a whole number."""
     return whole("accumulate=, the number of batches that make one update,", given, 1, SchemaError)
 
 
@@ -63,13 +63,13 @@ class _NoRows(Initializer):
 
 
 class _Accumulation:
-    """What makes one program accumulate; it appends to the default programs."""
+    """The rewriting of one program to accumulate; it appends to the default programs."""
 
     def __init__(self, program: Program, batches: int) -> None:
         self.program, self.batches, self.block = program, batches, program.global_block
         self.section = update_section(self.block, f"accumulate={batches}")
         self.at = 0
-        """Where the next op goes that is not of the backward pass."""
+        """The position of the next op outside of the backward pass."""
 
     def apply(self) -> None:
         section = self.section
@@ -101,7 +101,7 @@ class _Accumulation:
         return made
 
     def _count_updates(self, counter: Variable) -> None:
-        """Let what counts steps for a learning rate count the first batch of each group alone."""
+        """Let the step counter of a learning rate count only the first batch of each group."""
         steps = [op for op in self.block.ops if op.role & Role.LEARNING_RATE and isinstance(op.operator, Increment) and op.input("X") == op.output("Out")]
         if not steps:
             return
@@ -122,7 +122,7 @@ class _Accumulation:
             add("elementwise_add", {"X": number, "Y": one}, {"Out": number}, role=role, site=op.site, index=at + 1 + (by != 1.0))
 
     def _sum(self, gradient: str) -> Variable:
-        """Add a gradient to what outlives the run, as soon as it is there."""
+        """Add a gradient to its sum kept between runs, as soon as it is there."""
         parameter, spec = self.section.gradients[gradient], self.block.var(gradient).spec
         rows = spec.kind is SELECTED_ROWS
         total = self._state(self.program.unique_name(f"{parameter}_accumulated"), spec if rows else tensor(spec.known_dtype, *spec.known_dims))

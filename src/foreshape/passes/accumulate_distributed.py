@@ -1,5 +1,7 @@
-"""Programs for ranks that gather gradients over several batches, or scale their loss: a strategy divides what updates, and what gathers and
-scales is written into the rank's program after that, so that a rank gathers those gradients alone that it updates with.
+"""Programs for ranks that accumulate gradients over several batches, or scale their loss.
+
+A strategy divides the updates; accumulation and scale are written into the rank's program after it. So a rank accumulates only the gradients
+of its own updates.
 """
 
 from __future__ import annotations
@@ -20,31 +22,31 @@ from foreshape.spec import SELECTED_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Ungathered:
-    """A training program before its loss is scaled and its gradients are gathered, and what makes its first values."""
+    """A training program before the scaling of its loss and the accumulation of its gradients, and its startup program."""
 
     program: Program
     startup: Program
     batches: int = 1
-    """How many batches make one update (`accumulate`)."""
+    """The number of batches of one update (`accumulate`)."""
     scaled: bool = False
-    """Whether the loss is scaled (`scale_loss`)."""
+    """True if the loss is scaled (`scale_loss`)."""
 
 
 class Strategy(Protocol):
-    """A pass that makes a training program one for ranks."""
+    """A pass from a training program to a program for ranks."""
 
     def apply(self, program: Program, loss: str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
 def gathered_over_ranks(strategy: Strategy, given: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
-    """What a strategy makes of a training program, with its loss scaled and its gradients gathered as ``given`` says.
+    """Return a strategy's program for ranks, with the loss scaled and the gradients accumulated as ``given`` says.
 
     Args:
-        described: the program of one rank, scaled and gathered, whose values those of the ranks are parts of.
-        ranks: how many there are; any number, for a plan, where it is None.
+        described: the program of one rank, scaled and accumulating, whose values the ranks have parts of.
+        ranks: their number; None for a plan of any number.
 
     Raises:
-        SchemaError: what the strategy, `scale_loss` and `accumulate` refuse.
+        SchemaError: as the strategy, `scale_loss` and `accumulate`.
     """
     made = strategy.apply(given.program, loss, ranks, given.startup if ranks is not None else None)  # a startup program is for a number of ranks
     program = _updates_last(made.program)
@@ -58,7 +60,7 @@ def gathered_over_ranks(strategy: Strategy, given: Ungathered, described: Progra
 
 
 def _updates_last(program: Program) -> Program:
-    """A copy in which what waits for gradients is no part of the updates, all of which come behind it: they may not happen in a step."""
+    """Return a copy with the waits for gradients outside of the updates, and all updates behind them: a step may skip the updates."""
 
     def change(copy: Program) -> bool:
         block = copy.global_block
@@ -73,7 +75,7 @@ def _updates_last(program: Program) -> Program:
 
 
 def sums_of(program: Program) -> dict[str, str]:
-    """Parameter -> the value that its gradients are added to, in a program that `accumulate` has made."""
+    """Return parameter -> the sum of its gradients, in a program made by `accumulate`."""
     out: dict[str, str] = {}
     for op in program.all_ops():
         total = op.input("X") if isinstance(op.operator, Scale) and op.role & Role.OPTIMIZE and len(op.role_variables) == 2 else None
@@ -84,7 +86,7 @@ def sums_of(program: Program) -> dict[str, str]:
 
 
 def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...]) -> list[Part]:
-    """Where a rank gathers its part of gradients: of which sums of the described program it is a part."""
+    """Return the rank's parts of gradient sums, as parts of the described program's sums."""
     whole, by_name = sums_of(described), {p.name: p for p in shards}
     out: list[Part] = []
     for parameter, total in sums_of(program).items():
@@ -96,7 +98,7 @@ def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...
 
 
 def _compare(program: Program, described: Program, parts: tuple[Part, ...]) -> None:
-    """Make sure that what a rank keeps is what the described program keeps, or a part of it: a checkpoint is of that."""
+    """Check that a rank's persistable values are the described program's, or parts of them, as checkpoints need."""
     one, of_parts = described.global_block.vars, {p.name for p in parts}
     for name, variable in program.global_block.vars.items():
         whole = one.get(name)

@@ -11,10 +11,10 @@ def synchronise_batch_norm(program: Program, counts: str) -> None:
     """Let the batch normalisations of a program take their statistics over all ranks.
 
     Args:
-        counts: the input that says whether this rank's examples count.
+        counts: the input with 0 for a rank without examples.
 
     Raises:
-        SchemaError: one stands in a loop or branch, which ranks may run unequally often.
+        SchemaError: one stands in a loop or branch, possibly run unequally often on ranks.
     """
     for block in program.blocks:
         for at, op in enumerate(list(block.ops)):
@@ -27,7 +27,7 @@ def synchronise_batch_norm(program: Program, counts: str) -> None:
 
 
 def _over_ranks(op: Op) -> str:
-    """The type of the operator that takes the statistics of an op, or of that which it undoes, over all ranks; empty where it takes none, or does so."""
+    """Return the operator type for the statistics of an op, or of its forward op, over all ranks; empty without one, or if it is one."""
     operator = op.operator
     if operator is None or operator.collective:
         return ""

@@ -1,4 +1,4 @@
-"""Gradients summed over the ranks, many in one message: buckets that are sent as soon as the backward pass has filled them."""
+"""Gradients summed over the ranks, many in one message: buckets sent as soon as the backward pass has filled them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreshape.program.op import is_absent
 from foreshape.spec import SELECTED_ROWS, DType
 
 ALIGNED = 64
-"""The bytes that a gradient's place in a bucket is a multiple of, as kernels like their operands."""
+"""The alignment in bytes of a gradient in a bucket, for kernels."""
 LEAST, MOST = 1 << 18, 25 << 20
 """A bucket is not smaller, where there is more to send, and not larger: latency counts below, waiting above."""
 PARTS = 8
@@ -23,14 +23,14 @@ PARTS = 8
 
 @dataclass(slots=True)
 class Gradient:
-    """A gradient, or a loss, that is to be summed: its name, its parameter's, and where the last op stands that writes it."""
+    """A gradient, or a loss, to be summed: its name, its parameter's, and the position of its last writer."""
 
     name: str
     parameter: str
     at: int
     spec: Any
     total: str = ""
-    """What its sum is called, where that is another variable."""
+    """The name of its sum, if another variable."""
 
     @property
     def summed(self) -> str:
@@ -45,14 +45,14 @@ class Gradient:
 
 @dataclass(slots=True)
 class Bucket:
-    """Gradients of one element type that are sent together."""
+    """Gradients of one element type sent together."""
 
     dtype: DType
     gradients: list[Gradient] = field(default_factory=list[Gradient])
 
     @property
     def at(self) -> int:
-        """The op after which it is full."""
+        """Return the position of the op that fills it."""
         return max(g.at for g in self.gradients)
 
     @property
@@ -61,7 +61,7 @@ class Bucket:
 
 
 def gradients_of(block: Block) -> list[Gradient]:
-    """The gradients of parameters, in the order in which the backward pass has them."""
+    """Return the gradients of parameters, in the order of the backward pass."""
     last: dict[str, tuple[str, int]] = {}
     for at, op in enumerate(block.ops):
         if op.role & Role.BACKWARD:
@@ -75,9 +75,9 @@ def gradients_of(block: Block) -> list[Gradient]:
 
 
 def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket]:
-    """Dense gradients in buckets of about so many bytes (chosen by how many there are where None), in the order in which they are full.
+    """Return dense gradients in buckets of about so many bytes (None: chosen by their number), in the order of their filling.
 
-    What fills a bucket by itself is sent alone, without a copy, and leaves open what small ones around it gather in: a bias costs no message.
+    A gradient of a bucket's size is sent alone, without a copy, and the bucket of small ones around it stays open: a bias costs no message.
     """
     total = sum(g.size for g in gradients)
     most = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)
@@ -97,8 +97,7 @@ def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket
 
 
 def update_as_they_come(block: Block, buckets: Sequence[Bucket]) -> None:
-    """Let updates that stand one after another be made in the order in which their gradients come: while the last are on their way, the others
-    are updated."""
+    """Order consecutive updates by the arrival of their gradients: the first ones run while the last gradients are on their way."""
     turn = {g.summed: at for at, bucket in enumerate(buckets) for g in bucket.gradients}
 
     def is_moved(op: Op) -> bool:
@@ -112,25 +111,25 @@ def update_as_they_come(block: Block, buckets: Sequence[Bucket]) -> None:
 
 
 def _are_apart(ops: Sequence[Op]) -> bool:
-    """Whether none reads or writes what another writes."""
+    """Tell whether no op reads or writes another one's results."""
     written = [set(op.output_names()) for op in ops]
     of_all = set[str]().union(*written)
     return len(of_all) == sum(map(len, written)) and all(of_all.isdisjoint(op.all_reads() - own) for op, own in zip(ops, written, strict=True))
 
 
 class Sender:
-    """Writes into a block the ops that sum gradients over the ranks."""
+    """A writer of the ops that sum gradients over the ranks."""
 
     def __init__(self, block: Block, ring: int = 0) -> None:
         self.block, self.ring = block, ring
 
     def sum_all(self, gradients: Sequence[Gradient], bucket: int | None) -> None:
-        """Sum each gradient over the ranks before the first update that reads it; a loss that is among them travels with the first of them."""
+        """Sum each gradient over the ranks before the first update that reads it; a loss among them travels with the first of them."""
         dense = [g for g in gradients if g.spec.kind is not SELECTED_ROWS]
         ends: list[tuple[str, Bucket]] = []
         starts = {b.gradients[-1].name: b for b in in_buckets(dense, bucket)}
         update_as_they_come(self.block, list(starts.values()))
-        for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, so that the places before stay
+        for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, to keep the positions before
             ends.append((self._start(of), of))
         for sent, of in reversed(ends):
             self._end(sent, of)
@@ -139,7 +138,7 @@ class Sender:
                 self._insert(self._first_use([one.name]), "c_allreduce_sum", {"X": [one.name]}, {"Out": [one.name]}, {"use_calc_stream": True}, one.parameter)
 
     def _start(self, of: Bucket) -> str:
-        """Begin to send a bucket where it is full; a gradient alone is sent as it is. Returns what is sent."""
+        """Begin to send a full bucket; a gradient alone is sent as it is. Returns the sent value."""
         names = [g.name for g in of.gradients]
         at = of.at + 1
         if len(names) == 1:
@@ -155,8 +154,10 @@ class Sender:
         return sent
 
     def _end(self, sent: str, of: Bucket) -> None:
-        """Wait for a bucket, and take the gradients out of it, before the first op that needs one; where a loss is among them, before all updates, so
-        that a run can stop there."""
+        """Wait for a bucket, and take the gradients out of it, before the first op that needs one.
+
+        A bucket with a loss is awaited before all updates, so that a run can stop there.
+        """
         names = [g.summed for g in of.gradients]
         at = self._first_use(names if all(g.parameter for g in of.gradients) else None)
         if len(names) == 1:
@@ -167,7 +168,7 @@ class Sender:
         self._insert(at + 1, "split_coalesced", {"X": [done]}, {"Out": names}, places([g.spec.known_dims for g in of.gradients], of.dtype))
 
     def _first_use(self, names: Sequence[str] | None) -> int:
-        """Where the first update is that reads one of some values; the first of all for None."""
+        """Return the position of the first update that reads one of some values; of the first update for None."""
         wanted = set(names or ())
         for at, op in enumerate(self.block.ops):
             if op.role & Role.OPTIMIZE and (names is None or wanted & op.all_reads()):
@@ -183,7 +184,7 @@ class Sender:
 
 
 def places(dims: Sequence[Sequence[Size]], of: DType) -> dict[str, Any]:
-    """Where `coalesce_tensor` lays tensors of these dims, as `split_coalesced` takes it."""
+    """Return the layout of tensors of these dims by `coalesce_tensor`, for `split_coalesced`."""
     starts: list[int] = []
     at = 0
     for one in dims:
@@ -197,5 +198,5 @@ def places(dims: Sequence[Sequence[Size]], of: DType) -> dict[str, Any]:
 
 
 def data_of(variable: Variable) -> bool:
-    """Whether a variable is fed."""
+    """Tell whether a variable is fed."""
     return variable.op is None and not variable.persistable and variable.value is None

@@ -16,12 +16,12 @@ from foreshape.program import Block, Program, Role, Variable
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Each rank has the whole model and a part of every batch.
+    """The whole model on each rank, with a part of every batch.
 
     Args:
-        bucket: how many bytes of gradients are sent at once; chosen by their number where it is left out.
-        patience: how many seconds a rank waits for the others before it says which one does not come.
-        synchronise_batch_norm: whether batch normalisation takes its statistics over the examples of all ranks.
+        bucket: the bytes of gradients sent at once; by default chosen by their number.
+        patience: the seconds that a rank waits for the others before it names the missing one.
+        synchronise_batch_norm: take the statistics of batch normalisation over the examples of all ranks.
     """
 
     bucket: int | None = None
@@ -29,13 +29,13 @@ class DataParallel:
     synchronise_batch_norm: bool = False
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
-        """A copy of a training program for ranks.
+        """Return a copy of a training program for ranks.
 
         Args:
             program: with gradients and updates; left as it is.
-            loss: the loss that it minimises.
-            ranks: how many there are; any number where it is left out.
-            startup: what makes its first values; left as it is.
+            loss: its minimised loss.
+            ranks: their number; by default any number.
+            startup: its startup program; left as it is.
 
         Raises:
             SchemaError: it has no updates, or its loss is not made of means and sums over examples.
@@ -56,10 +56,10 @@ class DataParallel:
         return ForRanks(Pass("data_parallel", change)(program)[0], total)
 
     def divide_examples(self, program: Program, loss: str) -> str:
-        """Let a program compute on a rank's part of each batch, all but the sums of the loss and its gradients.
+        """Let a program compute on a rank's part of each batch, except for the sums of the loss and its gradients.
 
         Returns:
-            What the rank's summand of the loss is called.
+            The name of the rank's summand of the loss.
 
         Raises:
             SchemaError: it has no updates, or its loss is not made of means and sums over examples.
@@ -73,16 +73,16 @@ class DataParallel:
         return part
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
-        """A program without updates over what the ranks hold: as it is, where each has all values."""
+        """Return a program without updates over the values of the ranks: unchanged if each rank has all values."""
         return program
 
     def mesh(self, ranks: int) -> Mesh:
-        """The groups of ranks that collectives go to, beside that of all."""
+        """Return the groups of ranks for collectives, beside the group of all."""
         return {}
 
 
 def update_last(block: Block) -> None:
-    """Let what takes gradients before the backward pass has ended, as sums over several batches do, wait for that: gradients are sent together."""
+    """Let early readers of gradients, as sums over several batches, wait for the end of the backward pass: gradients are sent together."""
     last = max((at for at, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
     early = [op for op in block.ops[: last + 1] if op.role & Role.OPTIMIZE]
     if early:
@@ -90,18 +90,18 @@ def update_last(block: Block) -> None:
 
 
 def summed_loss(block: Block, part: str, loss: str) -> Gradient:
-    """A rank's summand of a loss as what is to be summed over the ranks, beside its gradients: the sum is another variable."""
+    """Return a rank's summand of a loss, to be summed over the ranks beside its gradients: the sum is another variable."""
     at = max(at for at, op in enumerate(block.ops) if part in op.output_names())
     return Gradient(part, "", at, block.var(part).spec, block.program.unique_name(f"{loss}@RANKS"))
 
 
 def data_parallel(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> DataParallel:
-    """Train with a part of every batch on each of the ranks that torchrun started: ``fs.train(cost, data, ranks=fs.data_parallel())``.
+    """Train with a part of every batch on each of torchrun's ranks: ``fs.train(cost, data, ranks=fs.data_parallel())``.
 
     Args:
-        bucket: how many bytes of gradients are sent at once; chosen by their number where it is left out.
-        patience: how many seconds a rank waits for the others before it says which one does not come.
-        synchronise_batch_norm: let batch normalisation take its statistics over the examples of all ranks, as one rank with the whole batch
-            would, for two small messages per normalisation. Otherwise each rank normalises by its own part of the batch.
+        bucket: the bytes of gradients sent at once; by default chosen by their number.
+        patience: the seconds that a rank waits for the others before it names the missing one.
+        synchronise_batch_norm: take the statistics of batch normalisation over the examples of all ranks, equal to one rank with the whole batch, for
+            two small messages per normalisation. Otherwise each rank normalises by its own part of the batch.
     """
     return DataParallel(bucket, patience, synchronise_batch_norm)

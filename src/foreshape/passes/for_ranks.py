@@ -1,4 +1,4 @@
-"""What a strategy makes of a program: what each rank runs, and which of its values are parts of a whole."""
+"""The result of a strategy: the program of each rank, and its divided values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from foreshape.spec import DType
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A value of the described program within what is divided: its elements, of ``dims``, stand from ``start`` on, in their own order.
+    """A value of the described program within a divided one: its elements, of ``dims``, stand from ``start`` on, in their own order.
 
-    Where it has an ``axis``, it is not the value itself but its part along that, one of ``ways``, which ranks that come one after the other
-    have; ``inner`` is what the program calls that part.
+    With an ``axis`` it is a part of the value along this axis, one of ``ways``, on consecutive ranks;
+    ``inner`` is the program's name of the part.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Piece:
 class Part:
     """A persistable value of which each rank has a part, of ``dims``.
 
-    It holds those elements of the pieces, one after the other, that begin at rank times its own size; or, where it is ``dealt``, of its one
-    piece the rows rank, rank + ranks, rank + 2 ranks, ...; or, where it has an ``axis``, of its one piece the rank's part along that.
-    Where the parts are of a group of the ranks alone, rank is this one's place in its group, and every group holds all parts.
+    It holds the elements of the pieces, one after the other, from rank times its own size on. If ``dealt``, it holds the rows rank, rank + ranks,
+    rank + 2 ranks, ... of its one piece. With an ``axis`` it holds the rank's part of its one piece along this axis.
+    For parts over a group of the ranks, rank is the place in the group, and every group holds all parts.
     """
 
     name: str
@@ -47,23 +47,23 @@ class Part:
     pieces: tuple[Piece, ...]
     dealt: bool = False
     begins_whole: bool = False
-    """Whether the startup program makes the pieces whole, and each rank cuts its part out of them."""
+    """True if the startup program makes the pieces whole, and each rank cuts its part out of them."""
     axis: int | None = None
     ways: int = 0
-    """How many parts there are; 0: as many as ranks."""
+    """The number of parts; 0: as many as ranks."""
     stride: int = 1
-    """How many ranks with the same part come one after the other: part p is that of the ranks r with r // stride % ways equal to p."""
+    """The number of consecutive ranks with the same part: part p is on the ranks r with r // stride % ways equal to p."""
 
     def count(self, ranks: int) -> int:
-        """How many parts there are, of so many ranks."""
+        """Return the number of parts for so many ranks."""
         return self.ways or ranks
 
     def place(self, rank: int, ranks: int) -> int:
-        """Which part a rank has."""
+        """Return the part of a rank."""
         return rank // self.stride % self.count(ranks)
 
     def holders(self, ranks: int) -> list[int]:
-        """For each part the first rank that has it."""
+        """Return for each part the first rank with it."""
         return [at * self.stride for at in range(self.count(ranks))]
 
     @property
@@ -73,25 +73,24 @@ class Part:
 
 
 ALL, TENSOR, DATA = 0, 1, 2
-"""Rings: all ranks; those that compute on the same examples, each with its part of the layers; those with the same part of the layers."""
+"""Rings: all ranks; ranks with the same examples and different parts of the layers; ranks with the same part of the layers."""
 Mesh: TypeAlias = "Mapping[int, Sequence[Sequence[int]]]"
-"""Ring -> the groups that all ranks are divided into, beside that of all."""
+"""Ring -> the groups of all ranks, beside the group of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForRanks:
-    """A program that each rank runs, and the loss over all ranks in it."""
+    """A program for each rank, and its loss over all ranks."""
 
     program: Program
     loss: str
     startup: Program | None = None
-    """What makes the values of one rank; None where the described startup program does."""
+    """The startup program of one rank; None for the described one."""
     parts: tuple[Part, ...] = ()
-    """The values of which each rank has a part."""
+    """The divided values."""
     followers: tuple[tuple[str, str], ...] = ()
-    """(name, of): values that no op updates any more, since they are what another is, such as the powers of beta of several parameters."""
+    """(name, of): values no longer updated, since they equal another one, such as the powers of beta of several parameters."""
     shards: tuple[Part, ...] = ()
-    """What the updates of a rank change instead of whole parameters, whether it is kept or cut out of these: parts of them."""
+    """The parts of parameters changed by the updates of a rank, whether kept or cut out of the parameters."""
     degree: int = 1
-    """How many ranks that come one after the other have the same examples. Where there are more, what is called the number of ranks in the
-    program is that of their groups."""
+    """The number of consecutive ranks with the same examples. Above 1, the number of ranks in the program is the number of their groups."""

@@ -1,4 +1,4 @@
-"""A network that was saved for use, made ready to be trained."""
+"""A saved network made ready for training."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ Frozen: TypeAlias = "bool | str | Sequence[str]"
 
 _MODES: Final = ("fixed", "moving")
 _SUMS: Final = {"data_norm": frozenset({"BatchSize", "BatchSum", "BatchSquareSum"})}
-"""Operands whose gradients are no derivatives but new statistics, which no optimizer here adds."""
+"""Operands whose gradients are no derivatives but new statistics, added by no optimizer here."""
 
 
 def for_training(program: Program, feeds: Iterable[Variable | str], fetches: Iterable[Variable | str], *, frozen: Frozen = False,
                  statistics: Statistics = "fixed") -> Program:  # fmt: skip
-    """A copy with what the fetches need, whose tensors are parameters; without feed and fetch ops, and without gradients and updates.
+    """Return a copy with the ops behind the fetches and with tensors as parameters; without feed, fetch, gradients and updates.
 
-    What is a parameter: where the file marks any, those; otherwise each persistable tensor of floats that an op differentiates and none
-    writes, so that moving means and variances, scales of quantization and tables of numbers are none.
+    The parameters are the ones marked in the file, if any; otherwise each persistable tensor of floats with a derivative and without a writer.
+    So moving means and variances, scales of quantization and tables of numbers are none.
 
     Args:
-        program: as it was saved; left as it is.
+        program: as saved; left as it is.
         feeds, fetches: as for `prune`.
-        frozen: which parameters stay as they are: all (True), none, or those of these names (``"conv*"``, a list of such).
-        statistics: "fixed": normalization goes by the moving mean and variance that the file has, in training as in a test, and
-            these stay. "moving": it goes by the batch's own, and they follow; for batches that are large and like what comes later.
+        frozen: the parameters to leave unchanged: all (True), none, or by names (``"conv*"``, a list of these).
+        statistics: "fixed": normalization uses the file's moving mean and variance, in training as in a test, and
+            leaves them. "moving": it uses the batch's own, and updates the moving ones; for batches both large and representative.
 
-    Dropout is in training what it was before the network was saved, unless all is frozen.
+    Dropout in training is as before the network was saved, unless all is frozen.
 
     Raises:
-        SchemaError: an operator that is not known, a name that the program has not, a pattern that no parameter has, or another
-        ``statistics``; all frozen and moving statistics exclude each other.
+        SchemaError: an unknown operator, a name unknown to the program, a pattern without a parameter, or another
+        ``statistics``; all frozen together with moving statistics.
     """
     if statistics not in _MODES:
         raise SchemaError.must("statistics", f"{' or '.join(map(repr, _MODES))}", f"{statistics!r}")
@@ -100,7 +100,7 @@ def _mark(program: Program, frozen: Frozen) -> None:
 
 
 def _differentiated(program: Program) -> set[str]:
-    """The names that some op reads where it has a gradient for what it reads."""
+    """Return the names read by ops with a gradient for them."""
     out: set[str] = set()
     for op in program.all_ops():
         operator = op.operator

@@ -1,4 +1,4 @@
-"""An op of the forward pass with what undoes it, as those who rewrite both at once look at them."""
+"""An op of the forward pass with its gradient ops, for passes that rewrite both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foreshape.program.op import is_absent
 
 GRAD = "@GRAD"
 LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
-"""The roles of what is not of the forward pass."""
+"""The roles outside of the forward pass."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Reading:
     gradients: list[Op]
 
     def gives(self, slot: str, at: int) -> list[tuple[Op, str]]:
-        """The gradient ops that give the gradient of an operand, each with what it calls that."""
+        """Return the gradient ops for the gradient of an operand, each with its name there."""
         out: list[tuple[Op, str]] = []
         for op in self.gradients:
             names = op.outputs.get(slot + GRAD, ())
@@ -34,7 +34,7 @@ class Reading:
 
 
 def is_gradient_of(gradient: Op, op: Op) -> bool:
-    """Whether a gradient op reads what an op reads and gives, and the gradients of what it gives."""
+    """Tell whether a gradient op reads an op's operands, results, and the gradients of its results."""
     for slot, names in gradient.inputs.items():
         if slot in op.inputs or slot in op.outputs:
             if names and names != (op.inputs.get(slot) or op.outputs.get(slot)):
@@ -47,7 +47,7 @@ def is_gradient_of(gradient: Op, op: Op) -> bool:
 
 
 def base_of(name: str) -> str:
-    """What a gradient is of."""
+    """Return the name behind a gradient's name."""
     return name.split(GRAD, 1)[0]
 
 
@@ -57,18 +57,18 @@ def shown(op: Op) -> str:
 
 
 def shape_of_part(shape: Sequence[int], before: Sequence[Size], axis: int, at: int, size: int) -> list[int] | None:
-    """What a reshape asks for of a part of its operand; None where that depends on a dim that is not known.
+    """Return the shape argument of a reshape for a part of its operand; None if it depends on an unknown dim.
 
     Args:
-        shape: what it asks for of the whole.
+        shape: the argument for the whole.
         before: the dims of the whole operand, divided along ``axis``.
-        at: the axis along which the result is divided, of which the part has ``size``.
+        at: the divided axis of the result, ``size`` in the part.
     """
     new = list(shape)
     copied = before[axis]
     if new[at] > 0 or (new[at] == 0 and at != axis):
         new[at] = size
-    if axis != at and axis < len(new) and new[axis] == 0:  # it copied the dim that is divided
+    if axis != at and axis < len(new) and new[axis] == 0:  # it copied the divided dim
         if not isinstance(copied, int):
             return None
         new[axis] = copied
@@ -76,14 +76,14 @@ def shape_of_part(shape: Sequence[int], before: Sequence[Size], axis: int, at: i
 
 
 def set_shape(op: Op, shape: list[int]) -> None:
-    """Change the attribute of a reshape; what follows is inferred when all is done."""
+    """Change the attribute of a reshape; results are inferred at the end."""
     assert op.operator is not None
     value = op.operator.check_attribute("shape", shape)
     op.attributes = Attributes.of(op.type, tuple((n, t, value if n == "shape" else v) for n, t, v in op.attributes.entries))
 
 
 def casts_of(block: Block, names: Iterable[str]) -> dict[str, str]:
-    """Each of the names, and what casts of the forward pass make of them, such as weights in 16 bits -> the name that it is of."""
+    """Return each of the names, and the forward casts of them, such as weights in 16 bits -> the original name."""
     out = {n: n for n in names}
     for op in block.ops:
         if op.computes(Cast) and not op.role & LATER and op.operand(0) in out:

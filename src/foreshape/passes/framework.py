@@ -1,4 +1,4 @@
-"""What a pass is, and how it is run: by name, on a copy, and inferred again when it has changed something."""
+"""The framework of passes: run by name, on a copy, and inferred again after a change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foreshape.errors import DescriptionError
 from foreshape.program import Program
 
 Change: TypeAlias = "Callable[[Program], bool]"
-"""Changes the program that it is given (a copy), and says whether it did."""
+"""A function that changes its program (a copy), and returns True if it did."""
 
 
 class Pass:
@@ -29,10 +29,10 @@ class Pass:
         self._change = change
 
     def __call__(self, program: Program) -> tuple[Program, bool]:
-        """The changed program and True, or the program itself and False.
+        """Return the changed program and True, or the program itself and False.
 
         Raises:
-            DescriptionError: what the pass left does not hold together (a mistake in the pass), or the pass refuses the program.
+            DescriptionError: the result is inconsistent (a mistake in the pass), or the pass refuses the program.
         """
         copy = program.clone()
         if not self._change(copy):
@@ -50,7 +50,7 @@ class Pass:
 
 
 def named(name: str) -> Callable[[Change], Pass]:
-    """Make a function that changes a program a pass of this name."""
+    """Decorate a function on programs to make it a pass of this name."""
 
     def make(change: Change) -> Pass:
         return Pass(name, change)
@@ -59,7 +59,7 @@ def named(name: str) -> Callable[[Change], Pass]:
 
 
 def apply(program: Program, passes: Iterable[Pass]) -> tuple[Program, list[str]]:
-    """Run passes one after the other; returns the program and the names of those that changed it."""
+    """Run passes one after the other; returns the program and the names of effective passes."""
     changed: list[str] = []
     for one in passes:
         program, differs = one(program)

@@ -1,8 +1,7 @@
-"""How much each batch of a group counts whose gradients make one update: as much as what the loss is a mean over, or is divided by.
+"""The weights of the batches in a group with one update: the divisors of their means or quotients.
 
 A loss S / W of one large batch is the sum of all S by the sum of all W. The gradient of each batch is multiplied by its own W, and their sum is divided by
-the sum of these in the update. Where the loss is scaled, which leaves no room above a gradient's size in 16 bits, W is taken as a part of that of the group's
-first batch.
+the sum of these in the update. A scaled loss leaves no room above a gradient's size in 16 bits: there W is relative to the group's first batch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ State = Callable[[str, Spec], Variable]
 
 
 class Inserted:
-    """Inserts ops of one role into a block, one after the other, and names what each makes."""
+    """A writer of ops of one role into a block, one after the other, that names their results."""
 
     def __init__(self, block: Block, at: int, role: int) -> None:
         self.block, self.at, self.role = block, at, role
@@ -53,22 +52,22 @@ class Inserted:
 
 
 def _weighs(op: Op) -> bool:
-    """Whether an op makes what a rank has a part of what all have."""
+    """Tell whether an op makes a rank's value a part of the value over all."""
     return isinstance(op.operator, WeighByExamples)
 
 
 def loss_of(block: Block) -> str | None:
-    """The loss that a training program minimises."""
+    """Return the loss minimised by a training program."""
     written = {n for op in block.ops if op.role & Role.BACKWARD for n in op.output_names()}
     losses = (n for op in block.ops if op.role & Role.LOSS and not op.role & Role.BACKWARD for n in op.output_names())
     return next((n for n in losses if n + GRAD in written), None)
 
 
 class GroupWeights:
-    """What weighs the batches of a group: written before the backward pass, and a factor in the update.
+    """The weights of the batches in a group: ops before the backward pass, and a factor in the update.
 
     Args:
-        state: makes a variable that outlives a run and begins with zeros, of a name and a spec.
+        state: makes a variable kept between runs, with zeros at first, from a name and a spec.
     """
 
     def __init__(self, block: Block, state: State) -> None:
@@ -77,11 +76,11 @@ class GroupWeights:
         self.weights: dict[str, str] = {}
         self.added: dict[str, str] = {}
         self.kept: list[Variable] = []
-        """What begins anew with each group."""
+        """The variables that begin anew with each group."""
         self.factor: Callable[[Inserted], str] | None = None
-        """Writes what the sums of gradients are multiplied with; None where it is ``constant``."""
+        """Writes the factor of the gradient sums; None if it is ``constant``."""
         self.is_sum = False
-        """Whether the gradients of the batches are added, and not averaged."""
+        """True if the gradients of the batches are added, and not averaged."""
         loss = loss_of(block)
         seed = next((op for op in block.ops if op.role & Role.BACKWARD and loss is not None and loss + GRAD in op.output_names()), None)
         if loss is not None and seed is not None:
@@ -111,11 +110,10 @@ class GroupWeights:
 
         self.factor = factor
 
-    # --- which weight
+    # --- the weights
 
     def _weighed(self, loss: str) -> tuple[list[Summand], str]:
-        """The summands that depend on data, and what weighs them: elements of a "mean", a "quotient", nothing of a "sum", "fixed" sizes; "" where these are
-        several things."""
+        """Return the data-dependent summands and their kind of weight: "mean", "quotient", "sum", "fixed" sizes; "" for a mixture."""
         found = self.over.loss(loss)
         of_ranks = {s.statistic.name: self._of_ranks(s.statistic) for s in found.summands}
         summands = [s for s in found.summands if (n := of_ranks[s.statistic.name]) is None or self.over.depends(n)]
@@ -132,11 +130,11 @@ class GroupWeights:
         return summands, "mean" if counts else "quotient"
 
     def _is_alike(self, a: Summand, b: Summand) -> bool:
-        """Whether two summands are weighed by one number."""
+        """Tell whether two summands have the same weight."""
         return same_measure(self._key(a.statistic), self._key(b.statistic)) and [n for _, n in a.factors] == [n for _, n in b.factors]
 
     def _key(self, of: Statistic) -> Size | str:
-        """What weighs a statistic: equal for those that are weighed alike."""
+        """Return a key of a statistic's weight, equal for equal weights."""
         weigher = self._weigher(of)
         if weigher is not None:
             return "sum" if weigher.attrs["sums"] else f"of {weigher.inputs['Own'][0]}"
@@ -146,27 +144,27 @@ class GroupWeights:
         return "fixed" if isinstance(found, int) else found
 
     def _is_divisor(self, op: Op, name: str) -> bool:
-        """Whether an op divides by one number that is a function of sums and means."""
+        """Tell whether an op divides by one number that is a function of sums and means."""
         found, single = self.over.statistics(name), all(d == 1 for d in self.block.var(name).spec.known_dims)
         return op.computes(Quotient) is not None and single and bool(found) and not any(s.alike or self._of_ranks(s) for s in (found or {}).values())
 
     def _weigher(self, of: Statistic) -> Op | None:
-        """What makes a statistic the part of a rank of that over all; None where there are no ranks."""
+        """Return the op between a rank's part of a statistic and the statistic over all; None without ranks."""
         writer = self.over.writer[of.name]
         while writer.operator is not None and writer.operator.collective and not _weighs(writer):
             writer = self.over.writer[writer.operand(0)]
         return writer if _weighs(writer) else next((op for op in self.block.ops if _weighs(op) and op.input("X") == of.name), None)
 
     def _of_ranks(self, of: Statistic) -> str | None:
-        """Where a rank adds its share of what is alike on all: what that is."""
+        """Return the common value of all ranks, if a rank adds its share of it."""
         weigher = self.over.writer[of.name]
         counted = self.over.writer[weigher.inputs["Own"][0]] if _weighs(weigher) else None
         return weigher.input("X") if counted is not None and not counted.inputs.get("Counts") else None
 
-    # --- what is written
+    # --- the written ops
 
     def _weight_of(self, summands: list[Summand]) -> tuple[str, Callable[[Inserted], str]]:
-        """A batch's weight, and what writes that of the whole group."""
+        """Return a batch's weight, and a writer of the whole group's weight."""
         block, summand = self.block, summands[0]
         weight = self._weight(summand.statistic)
         total = None if weight is None else self._added(weight)
@@ -187,7 +185,7 @@ class GroupWeights:
         return both, lambda put: put("elementwise_mul", {"X": of_group(put), "Y": total}, {"axis": -1})
 
     def _weight(self, of: Statistic) -> str | None:
-        """What a statistic is a mean over, in this batch; None where it is a sum."""
+        """Return the divisor of a mean in this batch; None for a sum."""
         found = self.weights.get(of.name)
         weigher = self._weigher(of)
         if found is None and not (of.is_sum if weigher is None else weigher.attrs["sums"]):
@@ -202,7 +200,7 @@ class GroupWeights:
         return found
 
     def _counted(self, of: Statistic) -> str:
-        """Count the elements that a statistic is the mean of."""
+        """Count the elements of a statistic's mean."""
         block, mean_of = self.block, self.block.var(of.of)
         fed = counting_input(block, mean_of, of.rows)
         if fed is None and of.rows:
@@ -212,7 +210,7 @@ class GroupWeights:
         return put("cast", {"X": number}, {"in_dtype": block.var(number).spec.known_dtype.code, "out_dtype": block.var(of.name).spec.known_dtype.code})
 
     def _with_count(self, weigher: Op) -> str:
-        """What a rank's part is weighed by, over all ranks."""
+        """Return the weight of a rank's part, over all ranks."""
         found = weigher.output("Count")
         if found is None:
             block, found = self.block, self.block.program.unique_name("rank@COUNT")
@@ -224,7 +222,7 @@ class GroupWeights:
         return found
 
     def _scale_seed(self, seed: Op, gradient: str, by: str, first: Variable | None) -> None:
-        """Let the backward pass begin with a batch's weight; or with it as a part of that of the group's ``first`` batch that has any."""
+        """Let the backward pass begin with a batch's weight; or with its ratio to the weight of the group's ``first`` nonempty batch."""
         block, of = self.block, self.block.var(gradient).spec
         one = block.program.unique_name(f"{gradient}@ONE")
         block.create_variable(one, of).op = seed
@@ -241,7 +239,7 @@ class GroupWeights:
         put("elementwise_mul", {"X": one, "Y": by}, {"axis": -1}, out=gradient)
 
     def _added(self, name: str) -> str:
-        """Add a number of each batch to one that outlives the run."""
+        """Add a number of each batch to one kept between runs."""
         found = self.added.get(name)
         if found is not None:
             return found
@@ -253,7 +251,7 @@ class GroupWeights:
         return put("elementwise_add", {"X": total, "Y": name}, {"axis": -1}, out=total.name)
 
     def _divisor_of_group(self, divisor: str) -> Callable[[Inserted], str]:
-        """What writes a divisor again, which is a function of sums and means: of those of the group."""
+        """Return a writer of a divisor, a function of sums and means, for the group's sums and means."""
         sums, means = dict[str, str](), dict[str, tuple[str, str]]()
         for name, one in (self.over.statistics(divisor) or {}).items():
             weight = self._weight(one)

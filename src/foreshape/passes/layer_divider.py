@@ -1,4 +1,4 @@
-"""The rewriting of a program into that of a rank which has some columns or rows of its layers; see `foreshape.passes.tensor_parallelism`."""
+"""The rewriting of a program for a rank with some columns or rows of its layers; see `foreshape.passes.tensor_parallelism`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ COLUMNS, ROWS = "columns", "rows"
 
 
 def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[Part]]:
-    """A copy of a program that computes a rank's part of some layers, and the values of which a rank has a part.
+    """Return a copy of a program with a rank's part of some layers, and the divided values.
 
     Args:
         marks: the names of weights, each with "columns" or "rows".
-        degree: how many ranks have the parts.
-        names: what the parts are called, where they are there already.
+        degree: the number of ranks with the parts.
+        names: the names of the parts, if they exist already.
 
     Raises:
-        SchemaError: a weight that cannot be divided so, or what is not understood, with the user's line.
+        SchemaError: a weight not divisible so, or an unknown use, with the user's line.
     """
     found: list[Divider] = []
 
@@ -51,16 +51,16 @@ class Divider:
     def __init__(self, block: Block, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None) -> None:
         self.block, self.marks, self.degree, self.names = block, marks, degree, names
         self.axes: dict[str, int] = {}
-        """Value -> the axis along which it is divided; gradients are divided as what they are of."""
+        """Value -> its divided axis; gradients are divided as their values."""
         self.parts: dict[str, Part] = {}
         """By the name of the whole."""
         self.dims = {name: v.spec.dims for name, v in block.vars.items()}
         self._made: dict[tuple[str, str], str] = {}
-        """(value, operator) -> what the operator has made of it."""
+        """(value, operator) -> the operator's result for it."""
         self._own: set[int] = set()
-        """Gradient ops that are of an op which was seen, and ops that were put in."""
+        """Gradient ops of visited ops, and inserted ops."""
         self._sources = casts_of(block, marks)
-        """The weights to divide, and what casts make of them -> the weight."""
+        """The weights to divide, and casts of them -> the weight."""
         self._readings = self._find_readings()
         self._writers = Counter(n for op in block.ops if not op.role & LATER for n in op.all_writes())
 
@@ -91,7 +91,7 @@ class Divider:
             self.block.remove_variable(name)
 
     def verify(self, block: Block) -> None:
-        """Make sure that what is divided came out with the dims that it should have."""
+        """Check the dims of divided values."""
         for name, axis in self.axes.items():
             variable, before = block.vars.get(name), self.dims.get(name)
             if variable is None or variable.spec.dims is None or before is None:
@@ -120,7 +120,7 @@ class Divider:
             self._divide(op, name, axis)
 
     def _divide(self, op: Op, name: str, axis: int) -> None:
-        """Note what an op gives."""
+        """Note the division of an op's result."""
         if self._writers[name] > 1 or self.block.vars[name].persistable:
             raise SchemaError(f"{shown(op)} gives a part of {name}, which is also written by another op or kept: this is not understood")
         self.axes[name] = axis
@@ -147,7 +147,7 @@ class Divider:
         self._sum_after(op, out)
 
     def _through(self, op: Op) -> dict[str, int] | None:
-        """What an op gives that is divided, with the axis; None where it needs what it reads as a whole."""
+        """Return the divided results of an op, with their axes; None if it needs its operands whole."""
         operator = op.operator
         if operator is None:
             return None
@@ -176,7 +176,7 @@ class Divider:
         return {n: names.index(name) for slot, names in rule.results.items() if name in names for n in op.outputs.get(slot, ()) if not is_absent(n)}
 
     def _rule(self, op: Op) -> ShardingRule | None:
-        """How parts of what an op gives follow from parts of what it reads."""
+        """Return the rule from parts of an op's operands to parts of its results."""
         operator, specs = op.operator, list[Any]()
         for operand in operator.schema.operands if operator is not None else ():
             found = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_absent(n)]
@@ -184,7 +184,7 @@ class Divider:
         return None if operator is None else operator.sharding_rule(*specs)
 
     def _divided_along(self, op: Op, rule: ShardingRule) -> str | None:
-        """The name of the axis along which all that an op reads of divided values is divided; None where that is not one, or is needed whole."""
+        """Return the name of the common axis of an op's divided operands; None without one, or if it is needed whole."""
         found: set[str] = set()
         for slot, _, one in _operands(op):
             axis, names = self._axis(one), rule.operands.get(slot, ())
@@ -193,7 +193,7 @@ class Divider:
         return found.pop() or None if len(found) == 1 else None
 
     def _is_own_parameter(self, op: Op, name: str) -> bool:
-        """Whether a value is a parameter that nothing but this op of the forward pass reads, such as a bias."""
+        """Tell whether a value is a parameter read by no other op of the forward pass, such as a bias."""
         variable = self.block.vars.get(name)
         if variable is None or not variable.is_parameter or name in self.marks:
             return False
@@ -201,7 +201,7 @@ class Divider:
         return all(o is op or o in self._readings[id(op)].gradients for o in readers)
 
     def _reshaped(self, op: Op) -> dict[str, int] | None:
-        """Where a reshape leaves the elements of each part together: behind as many elements as before."""
+        """Return the results of a reshape that keeps the elements of each part together, behind as many elements as before."""
         x, out = op.operand(0), op.result()
         axis = self.axes.get(x)
         if axis is None or len(list(op.input_names())) > 1:
@@ -221,7 +221,7 @@ class Divider:
                 return {out: at}
         return None
 
-    # --- what is put in
+    # --- inserted ops
 
     def _whole(self, op: Op, name: str) -> str:
         """Let an op read a divided value as a whole, and its gradient be cut again."""
@@ -231,7 +231,7 @@ class Divider:
         return self._convert(op, name, "c_concat", attrs, "c_split", attrs)
 
     def _convert(self, op: Op, name: str, type: str, attrs: Mapping[str, Any], back: str, back_attrs: Mapping[str, Any]) -> str:
-        """Let an op read what a collective makes of a value, and its gradient go back through another collective."""
+        """Let an op read a collective's result for a value, and its gradient go back through another collective."""
         reading = self._readings[id(op)]
         made = self._made.get((name, type))
         if made is None or self._writers[name] > 1:
@@ -247,7 +247,7 @@ class Divider:
         return made
 
     def _after(self, op: Op, name: str, type: str, attrs: Mapping[str, Any]) -> None:
-        """Let a collective make what an op of the backward pass gave."""
+        """Let a collective replace the result of an op in the backward pass."""
         own = self.block.program.unique_name(f"{name}@RANK")
         op.rename_output(name, own)
         pairs = list(zip(op.role_variables[::2], op.role_variables[1::2], strict=False))
@@ -255,7 +255,7 @@ class Divider:
         op.role_variables = tuple(n for p in pairs if p[1] != name for n in p)
 
     def _sum_after(self, op: Op, name: str) -> None:
-        """Sum what an op gives over the ranks, after which all compute alike."""
+        """Sum the results of an op over the ranks: from there on all compute alike."""
         own = self.block.program.unique_name(f"{name}@RANK")
         op.rename_output(name, own)
         self._insert(self.block.ops.index(op) + 1, "c_allreduce_sum", own, name, {"use_model_parallel": True}, op, op.role)
@@ -271,7 +271,7 @@ class Divider:
     # --- the backward pass and the updates
 
     def _find_readings(self) -> dict[int, Reading]:
-        """The ops of the forward pass with their gradient ops, found by what these read."""
+        """Return the ops of the forward pass with their gradient ops, found by their operands."""
         ops = [op for op in self.block.ops if not op.role & LATER]
         out = {id(op): Reading(op, []) for op in ops}
         by_type: dict[str, list[Op]] = {}
@@ -294,11 +294,11 @@ class Divider:
         return self.axes.get(base_of(name)) if found is None and GRAD in name else found
 
     def _backward(self, op: Op) -> None:
-        """An op that belongs to no op of the forward pass alone, such as a sum of gradients."""
+        """Divide an op of no single forward op, such as a sum of gradients."""
         self._through_alike(op, "in the backward pass")
 
     def _through_alike(self, op: Op, where: str) -> None:
-        """Of what is done element by element, make sure that all is divided alike; what it makes is divided so."""
+        """Check that the operands of an elementwise op are divided alike; its results are divided so."""
         axes = {self._axis(n) for n in op.input_names()}
         known = axes - {None}
         if not known and not (op.role & Role.BACKWARD and any(self._axis(n) is not None for n in op.output_names())):
@@ -332,7 +332,7 @@ class Divider:
         else:
             self._through_alike(op, "before the update")
 
-    # --- values that stay
+    # --- kept values
 
     def _check_mark(self, name: str, split: str) -> None:
         dims = self._dims(name)
@@ -377,7 +377,7 @@ class Divider:
 
 
 def _operands(op: Op) -> Iterator[tuple[str, int, str]]:
-    """The slot, the place in it and the name of each value that an op reads, in the order of the schema."""
+    """Yield the slot, the place in it and the name of each operand, in the order of the schema."""
     for slot in op.operator.schema.operands if op.operator is not None else ():
         for at, name in enumerate(op.inputs.get(slot.name, ())):
             if not is_absent(name):
@@ -385,6 +385,6 @@ def _operands(op: Op) -> Iterator[tuple[str, int, str]]:
 
 
 def _forward_slots(op: Op) -> list[str]:
-    """The operand slots of what a gradient op undoes."""
+    """Return the operand slots of a gradient op's forward op."""
     of = op.operator.forward_class if op.operator is not None else None
     return [o.name for o in of.schema.operands] if of is not None else []

@@ -25,11 +25,11 @@ from foreshape.spec import LOD_TENSOR, DType, tensor
 
 @dataclass(frozen=True, slots=True)
 class ShardOptimizer(DataParallel):
-    """As `DataParallel`, with the optimizer's state divided by the number of ranks.
+    """The strategy of `DataParallel`, with the optimizer's state divided by the number of ranks.
 
-    Updates of each element by itself are divided: those of sgd, momentum, adam, adamw, adagrad, rmsprop, ftrl, adadelta, adamax,
-    decayed_adagrad, proximal_gd and lion, of dense gradients. Others, such as lamb and lars_momentum, which need the norm of a whole parameter,
-    are made whole on every rank, as are those of sparse gradients.
+    Updates of each element by itself are divided: sgd, momentum, adam, adamw, adagrad, rmsprop, ftrl, adadelta, adamax,
+    decayed_adagrad, proximal_gd and lion, of dense gradients. Others are made whole on every rank: sparse gradients, and operators such as lamb and
+    lars_momentum with norms of whole parameters.
     """
 
     name: ClassVar[str] = "shard_optimizer"
@@ -70,7 +70,7 @@ class ShardOptimizer(DataParallel):
         return ForRanks(made, total, begun, tuple(parts), tuple(followers), tuple(shards))
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
-        """A program without updates over what the ranks hold: parameters that are in parts are gathered."""
+        """Return a program without updates over the values of the ranks: divided parameters are gathered."""
         held = [p for p in parts if p.begins_whole]
 
         def change(copy: Program) -> bool:
@@ -88,7 +88,7 @@ class ShardOptimizer(DataParallel):
 
 
 def refuse_conditional_updates(program: Program, strategy: str) -> None:
-    """Refuse updates that are made in some steps only, which are found in no global block.
+    """Refuse updates in some steps only, absent from the global block.
 
     Raises:
         SchemaError: a block that may not run updates a parameter, with its line.
@@ -104,13 +104,13 @@ def refuse_conditional_updates(program: Program, strategy: str) -> None:
 
 @dataclass(slots=True)
 class _Group:
-    """Updates that are one, but for their parameters: of one operator, learning rate and element type."""
+    """Updates alike except for their parameters: of one operator, learning rate and element type."""
 
     updates: dict[str, Op]
-    """By the name of the gradient that the update reads."""
+    """The updates by the names of their gradients."""
     gradients: list[Gradient]
     direct: bool
-    """Whether nothing but the updates reads the gradients, so that a rank needs its part of their sum alone."""
+    """True if only the updates read the gradients, so a rank needs only its part of their sum."""
 
 
 def _is_divided(op: Op, block: Block) -> TypeGuard[Op]:
@@ -122,7 +122,7 @@ def _is_divided(op: Op, block: Block) -> TypeGuard[Op]:
 
 
 def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
-    """The updates that can be divided, by what they have in common."""
+    """Return the divisible updates, grouped by their common facts."""
     summed = {g.name: g for g in gradients}
     readers: dict[str, list[Op]] = {}
     for op in block.ops:
@@ -146,7 +146,7 @@ def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
 
 
 class Shard:
-    """Writes the ops that update the parameters of some gradients part by part."""
+    """A writer of ops that update the parameters of some gradients part by part."""
 
     def __init__(self, block: Block, group: _Group, gradients: Sequence[Gradient], nranks: int) -> None:
         self.block, self.group, self.gradients, self.nranks = block, group, gradients, nranks
@@ -159,11 +159,11 @@ class Shard:
         self.own = Part("", self.of, (), ())
         """This rank's part of the parameters, from `write` on."""
         self.last = self.updates[-1]
-        """The last op that `write` writes, but for those at the end that wait for the parameters."""
+        """The last op written by `write`, except for waits for the parameters at the end."""
         self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
 
     def followers(self) -> list[tuple[str, str]]:
-        """What the single updates keep beside their parameters, such as a power of beta: all are what that of the first one is."""
+        """Return the states of single updates beside their parameters, such as powers of beta: all equal the first one's."""
         first, written = self.updates[0], set(self.updates[0].output_names())
         kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
         return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
@@ -172,7 +172,7 @@ class Shard:
         """Replace the updates by one of this rank's part.
 
         Args:
-            behind: what it comes after: the update of the gradients that were sent before these, which come first.
+            behind: the op before it: the update of the gradients sent, and arriving, before these.
             hold: the parameters are held in parts, too; otherwise they are gathered after each update.
         """
         block, first = self.block, self.updates[0]
@@ -187,7 +187,7 @@ class Shard:
             at += 1
         self.own = self._part_of_parameters(own)
         if self.group.direct:
-            done, sent = self._name("gradients@SUMMED"), self._name("gradients@SENT")  # what is sent is there until it has come
+            done, sent = self._name("gradients@SUMMED"), self._name("gradients@SENT")  # the sent value is there until its arrival
             self._insert(at, "c_sync_comm_stream", {"X": [reduced, bucket]}, {"Out": [done, sent]}, {"ring_id": 0})
             reduced, at = done, at + 1
         inputs = {slot: list(names) for slot, names in first.inputs.items() if names}
@@ -230,14 +230,14 @@ class Shard:
         return op.operator
 
     def _state(self, slot: str) -> Part:
-        """This rank's part of a state, in place of those of the single parameters."""
+        """Return this rank's part of a state, in place of the states of single parameters."""
         names = [op.inputs[slot][0] for op in self.updates]
         made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
         return Part(made, self.of, (self.part,), tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
     def _send(self) -> tuple[str, str]:
-        """Sum the gradients over the ranks, each of which gets its part, as soon as all are there. The sums, and what is sent."""
+        """Sum the gradients over the ranks as soon as all are there; each rank gets its part. Returns the sums, and the sent value."""
         at = max(g.at for g in self.gradients) + 1
         names = [g.name for g in self.gradients]
         at = next(k for k, op in enumerate(self.block.ops) if op is self._last_writer(names)) + 1
@@ -251,12 +251,12 @@ class Shard:
         return next(op for op in reversed(self.block.ops) if op.role & Role.BACKWARD and wanted & set(op.output_names()))
 
     def _at(self) -> int:
-        """Where the first of the updates stands."""
+        """Return the position of the first update."""
         ids = {id(op) for op in self.updates}
         return next(at for at, op in enumerate(self.block.ops) if id(op) in ids)
 
     def _behind(self, behind: Op, reduced: str) -> int:
-        """The first place after an op where all is there that the updates read, and nobody reads any more what they write."""
+        """Return the first position after an op at which the updates' operands exist, and their results have no further reader."""
         written = {reduced, *(n for op in self.updates for n in op.output_names())}
         touched = written.union(*(op.all_reads() for op in self.updates))
         ops = self.block.ops[: self._at()]
@@ -265,7 +265,7 @@ class Shard:
     def _cut(self, prefix: str, names: Sequence[str], at: int) -> str:
         made = self._name(prefix)
         of: tuple[str, ...] = ()
-        if prefix.startswith("gradients"):  # after the last op that changes one of them
+        if prefix.startswith("gradients"):  # after the last op with a change to one of them
             wanted = set(names)
             at = 1 + max(k for k, op in enumerate(self.block.ops) if wanted & set(op.output_names()))
             of = tuple(n for pair in zip(self.parameters, names, strict=True) for n in pair)
@@ -282,10 +282,10 @@ class Shard:
 
 
 def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
-    """Gather parameters that are held in parts before the first op that reads one, in the forward pass and again in the backward pass, each
-    time while what comes before computes; after their last reader of that pass nothing holds them.
+    """Gather divided parameters before their first reader, in the forward pass and again in the backward pass.
 
-    What a block of an op reads is gathered once, for both. What the forward pass casts for products in 16 bits is cast again.
+    Each transfer overlaps with the computation before it; after their last reader of the pass the parameters are released.
+    Operands of an op's block are gathered once, for both. Forward casts for products in 16 bits are repeated.
     """
     names = [{q.name for q in part.pieces} for part in held]
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
@@ -332,17 +332,17 @@ def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backw
 
 
 def _casts(block: Block, ops: Sequence[Op]) -> dict[str, Op]:
-    """What ops of the backward pass read that the forward pass casts, each with the cast; not what a block of an op reads."""
+    """Return forward casts read by ops of the backward pass, each with the cast; without operands of an op's block."""
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
     read = {n for op in ops for n in op.all_reads()} - inner
     return {op.outputs["Out"][0]: op for op in block.ops if op.computes(Cast) and not op.role & LATER and op.outputs["Out"][0] in read}
 
 
 def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:
-    """A copy of a startup program that makes a rank's parts instead of what they are parts of, so that the whole is never there.
+    """Return a copy of a startup program that makes a rank's parts in place of whole values, so the whole never exists.
 
     Raises:
-        SchemaError: what is divided does not begin as one number.
+        SchemaError: a divided value does not begin as one number.
     """
     if startup is None:
         return None
@@ -392,9 +392,9 @@ def shard_optimizer(bucket: int | None = None, patience: float = 20.0, synchroni
 
 
 def shard_parameters(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> ShardParameters:
-    """Train as `shard_optimizer`, with the parameters divided over the ranks, too; the arguments are those of `data_parallel`.
+    """Train as `shard_optimizer`, with the parameters divided over the ranks, too; arguments as for `data_parallel`.
 
     Args:
-        bucket, patience, synchronise_batch_norm: as of `data_parallel`.
+        bucket, patience, synchronise_batch_norm: as for `data_parallel`.
     """
     return ShardParameters(bucket, patience, synchronise_batch_norm)

@@ -1,6 +1,6 @@
-"""Sums and means over examples that a value is a function of: over several batches or ranks these are added, and the function is of what comes.
+"""The sums and means over examples behind a value: over several batches or ranks they are added, and the function is applied to the sums.
 
-The mean of an epoch, the loss of ranks and the gradients of several batches are all made of them, so that each is what one batch of all examples gives.
+The mean of an epoch, the loss of ranks and the gradients of several batches are made of them: each equals the value for one batch of all examples.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from foreshape.spec import LOD_TENSOR
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A value that is a sum over examples; or a mean over the elements of ``of``, or over its rows; or a quotient whose divisor is the sum of ``by``.
+    """A sum over examples, or a mean over the elements of ``of``, or over its rows, or a quotient divided by the sum of ``by``.
 
-    Or it is ``alike`` for all examples, as a penalty on weights is, and changes from step to step alone.
+    Or it is ``alike`` for all examples, as a penalty on weights, and changes only from step to step.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Statistic:
 
 @dataclass(slots=True)
 class Summand:
-    """A statistic that a loss has as a summand, times what does not depend on its examples alone."""
+    """A statistic as a summand of a loss, with factors of other origin."""
 
     statistic: Statistic
     factors: tuple[tuple[Op, str], ...] = ()
-    """Ops that multiply it by, or divide it by, what data say and what has no gradient; and what that is called."""
+    """Ops that multiply or divide it by data without a gradient; and the names of these data."""
 
 
 @dataclass(slots=True)
@@ -51,22 +51,22 @@ class Loss:
 
     summands: list[Summand] = field(default_factory=list[Summand])
     alike: set[str] = field(default_factory=set[str])
-    """Summands that do not depend on data."""
+    """Summands independent of data."""
     functions: list[str] = field(default_factory=list[str])
     """Summands that are other functions of statistics than sums."""
     ops: list[Op] = field(default_factory=list[Op])
-    """What makes the loss of its summands."""
+    """The ops from the summands to the loss."""
     reads: list[tuple[Op, str]] = field(default_factory=list[tuple[Op, str]])
-    """Which of these ops reads which statistic, or what is alike."""
+    """The statistics, and common values, read by these ops."""
 
 
 def by_example(variable: Variable | None) -> bool:
-    """Whether a value grows with the examples that there are."""
+    """Tell whether a value grows with the number of examples."""
     return variable is not None and (variable.spec.dims is None or variable.spec.lod is not None or not all(isinstance(d, int) for d in variable.spec.dims))
 
 
 class OverExamples:
-    """What the values of the forward pass are, as functions of sums and means over examples."""
+    """The values of the forward pass as functions of sums and means over examples."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -80,7 +80,7 @@ class OverExamples:
         self._leading: set[Dim] | None = None
 
     def depends(self, name: str) -> bool:
-        """Whether a value depends on what is fed."""
+        """Tell whether a value depends on fed ones."""
         found = self._depends.get(name)
         if found is None:
             found = self._depends[name] = any(self._is_fed(n) for n in self._before([name]))
@@ -91,7 +91,7 @@ class OverExamples:
         return name not in self.writer and variable is not None and not variable.persistable and variable.value is None
 
     def _before(self, names: Iterable[str]) -> set[str]:
-        """Names, and all that they are made of."""
+        """Return names, and all names behind them."""
         pending = list(names)
         seen = set(pending)
         while pending:
@@ -102,7 +102,7 @@ class OverExamples:
         return seen
 
     def statistic(self, name: str) -> Statistic | None:
-        """A value as a sum or mean over examples that its op makes at once; None where it is none."""
+        """Return a value as a sum or mean over examples made by its op; None for others."""
         op, variable = self.writer.get(name), self.block.find(name)
         if op is None or op.operator is None or variable is None or by_example(variable) or variable.persistable:
             return None
@@ -119,19 +119,19 @@ class OverExamples:
         return None
 
     def is_open(self, name: str) -> bool:
-        """Whether anything that a value is made of grows with the examples; of a program that fixes their number nothing does."""
+        """Tell whether a source of a value grows with the examples; never in a program with a fixed number of them."""
         found = self._open.get(name)
         if found is None:
             found = self._open[name] = any(by_example(self.block.find(n)) for n in self._before([name]))
         return found
 
     def inputs_of(self, name: str) -> list[Variable]:
-        """What is fed of all that a value is made of and that grows with the examples, in the order in which it was described."""
+        """Return the fed sources of a value that grow with the examples, in the order of their description."""
         before = self._before([name])
         return [v for n, v in self.block.vars.items() if n in before and self._is_fed(n) and by_example(v) and v.spec.dims]
 
     def _counts(self, variable: Variable) -> bool:
-        """Whether a value is known to be a number of examples, or of rows, or so many times that."""
+        """Tell whether a value is a multiple of the number of examples, or of rows."""
         value = variable.spec.value
         if value is None or len(value) != 1 or not isinstance(value[0], Dim):
             return False
@@ -143,7 +143,7 @@ class OverExamples:
         return any(isinstance(n, int) and n > 0 and equal(n * d, value[0]) is True for n, d in quotients)
 
     def statistics(self, name: str) -> dict[str, Statistic] | None:
-        """What a value is a function of, by name; None where it is of its examples otherwise, as their maximum is."""
+        """Return the statistics behind a value, by name; None if it depends on its examples otherwise, as their maximum."""
         found: dict[str, Statistic] = {}
         pending, seen = [name], {name}
         while pending:
@@ -171,7 +171,7 @@ class OverExamples:
         return variable is not None and variable.persistable
 
     def loss(self, name: str) -> Loss:
-        """What a loss is the sum of.
+        """Return the summands of a loss.
 
         Raises:
             SchemaError: it is no function of sums and means over examples, or does not depend on data; with the user's line.
@@ -206,7 +206,10 @@ class OverExamples:
         return out
 
     def _summands(self, op: Op, differentiated: set[str]) -> tuple[list[str], list[str]]:
-        """The operands in which, taken together, an op is linear, and the others that depend on data; a product is so in the factor that has a gradient."""
+        """Return the operands in which, taken together, an op is linear, and its other data-dependent operands.
+
+        A product is linear in the factor with a gradient.
+        """
         if op.computes(Product) is not None:
             x, y = op.operand(0), op.operand(1)
             if not self.depends(x) or (y in differentiated and x not in differentiated):
@@ -217,7 +220,7 @@ class OverExamples:
         return [n for slot in slots for n in op.inputs.get(slot, ())], others
 
     def _refused(self, name: str) -> str:
-        """Words on a value that is no function of sums and means over examples: of the first op on the way to it that is none."""
+        """Explain a value that is no function of sums and means over examples, by the first op at fault."""
         while (op := self.writer.get(name)) is not None:
             reads = [n for n in sorted(op.all_reads()) if self.depends(n) and self.statistic(n) is None]
             before = next((n for n in reads if not by_example(self.block.find(n)) and self.statistics(n) is None), None)
@@ -228,20 +231,20 @@ class OverExamples:
 
 
 def measure(variable: Variable, rows: bool = False) -> Size:
-    """How many elements (or rows) a value has, but for a fixed factor: a rank's share of one such number is its share of any equal one."""
+    """Return the number of elements (or rows) of a value up to a fixed factor: a rank's shares of equal measures are equal."""
     dims = variable.spec.known_dims[:1] if rows else variable.spec.known_dims
     return product([d for d in dims if not isinstance(d, int)])
 
 
 def counting_input(block: Block, of: Variable, rows: bool = False) -> Variable | None:
-    """The input with as many elements as a value has, but for a factor, and of these the one with the fewest for each example; None where there is none."""
+    """Return the input with the fewest elements for each example in proportion to a value's; None if there is none."""
     each = measure(of, rows)
     inputs = [v for v in block.vars.values() if data_of(v) and v.kind is LOD_TENSOR and v.spec.dims and same_measure(measure(v), each)]
     return min(inputs, key=lambda v: prod(d for d in v.spec.known_dims if isinstance(d, int)), default=None)
 
 
 def same_measure(a: Size | str, b: Size | str) -> bool:
-    """Whether two numbers of elements are in one proportion in any run."""
+    """Tell whether two numbers of elements are proportional in every run."""
     if isinstance(a, str) or isinstance(b, str):
         return a == b
     return equal(a, b) is True and bool(symbols_of(a))

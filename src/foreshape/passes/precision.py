@@ -1,9 +1,9 @@
-"""16-bit precision: products and convolutions compute in bf16 or fp16, everything else, weights and sums among it, in fp32.
+"""16-bit precision: products and convolutions compute in bf16 or fp16, everything else, including weights and sums, in fp32.
 
-`lower_precision` changes a network before its gradients are appended: what a product reads is cast, and what it makes is cast back, so that
-gradients flow through the casts to fp32 weights. `scale_loss` changes a training program whose gradients could vanish in fp16: the loss is
-multiplied by a scale before the backward pass, gradients are divided by it after, and the scale grows while they are finite; where
-they are not, nothing is updated and the scale falls (Micikevicius et al., 2018).
+`lower_precision` changes a network before its gradients are appended. The operands of a product are cast, and its result is cast back, so
+gradients flow through the casts to fp32 weights. `scale_loss` changes a training program whose gradients could vanish in fp16. The loss is
+multiplied by a scale before the backward pass, and gradients are divided by it after. The scale grows while they are finite; otherwise
+nothing is updated and the scale falls (Micikevicius et al., 2018).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from foreshape.program.op import is_absent
 from foreshape.spec import BF16, BOOL, FP16, FP32, INT32, LOD_TENSOR, DType, Spec, tensor
 
 TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
-"""What `precision=` may be, and the type that products compute in; None for that which they have."""
+"""The values of `precision=`, with the element type of products; None to leave it."""
 LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
 
 
 def checked_precision(given: str) -> str:
-    """A word that ``precision=`` may be. Raises `SchemaError` for any other."""
+    """Return a value of ``precision=``. Raises `SchemaError` for any other."""
     if given not in TYPES:
         raise SchemaError(f"precision= is {', '.join(map(repr, TYPES))}; seen {given!r}")
     return given
 
 
 def lower_precision(program: Program, precision: str) -> Program:
-    """A copy of a network whose products and convolutions of fp32 compute in 16 bits; the program itself where it has none.
+    """Return a copy of a network whose fp32 products and convolutions compute in 16 bits; the program itself if it has none.
 
-    A value that several of them read is cast once, and one that goes from one to the next is not cast back in between. Operators that
-    multiply inside of something else, as recurrences do, stay in fp32.
+    A value read by several of them is cast once, and a value from one to the next is not cast back in between. Operators with
+    products inside, as recurrences, stay in fp32.
 
     Args:
         program: without gradients; left as it is.
@@ -65,7 +65,7 @@ class _Lowered:
     def __init__(self, block: Block, of: DType) -> None:
         self.block, self.of = block, of
         self.casts: dict[str, str] = {}
-        """The name of an fp32 value -> that of the same value in the other type."""
+        """The name of an fp32 value -> the name of its cast."""
 
     def apply(self) -> int:
         found = 0
@@ -74,7 +74,7 @@ class _Lowered:
                 self._lower(op)
                 found += 1
             else:
-                for name in op.all_writes():  # what was cast is another value now
+                for name in op.all_writes():  # the original has another value now
                     self.casts.pop(name, None)
         return found
 
@@ -112,16 +112,16 @@ class _Lowered:
 
 
 def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool = False) -> tuple[Program, Program]:
-    """A copy of a training program whose loss is scaled for the backward pass, and one of the program that makes its first values.
+    """Return a copy of a training program with a scaled loss in the backward pass, and a copy of its startup program.
 
-    The scale begins with 32,768, doubles after 1,000 updates with finite gradients and halves, down to 1, after one without, which is
-    left out: parameters and state of the optimizer stay as they are. Where gradients are accumulated too, do that after.
+    The scale begins with 32,768, doubles after 1,000 updates with finite gradients and halves, down to 1, after one without. Such an update is
+    left out: parameters and state of the optimizer stay as they are. Accumulate gradients after it, if at all.
 
     Args:
         program: with gradients and updates; left as it is.
-        loss: the name of the loss that it minimises.
+        loss: the name of its minimised loss.
         startup: left as it is.
-        over_ranks: whether ranks have other gradients than one another, so that one which is not finite must be found by all.
+        over_ranks: True if gradients differ between ranks, so a non-finite one must be reported to all.
 
     Raises:
         SchemaError: the program has no updates; the backward pass does not begin with a constant.
@@ -137,7 +137,7 @@ def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool =
 
 
 class _Scaled:
-    """What makes one program scale its loss; it appends to the default programs."""
+    """The rewriting of one program for a scaled loss; it appends to the default programs."""
 
     def __init__(self, block: Block, loss: str, over_ranks: bool) -> None:
         self.block, self.program, self.over_ranks = block, block.program, over_ranks
@@ -173,7 +173,7 @@ class _Scaled:
         move_under(block, section.ops, block.var(finite), section.site)
 
     def _of_all_ranks(self, found: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
-        """Let what one rank has found be found by all."""
+        """Share the finding of one rank with all."""
         number, most = (self.program.unique_name(f"{found}@{what}") for what in ("RANK", "RANKS"))
         return [
             ("cast", {"X": found}, {"Out": number}, {"in_dtype": BOOL.code, "out_dtype": INT32.code}),
@@ -182,7 +182,7 @@ class _Scaled:
         ]
 
     def _seed(self, loss: str) -> Op:
-        """The op that begins the backward pass."""
+        """Return the first op of the backward pass."""
         for op in self.block.ops:
             if op.role & Role.BACKWARD and loss + "@GRAD" in op.output_names():
                 if (filled := op.computes(Filled)) and filled.number == 1.0 and not any(op.input_names()):

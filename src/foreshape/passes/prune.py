@@ -1,4 +1,4 @@
-"""Dropping what is not needed: by what is fetched, and of training."""
+"""Removal of unused ops: unused by the fetches, or used only in training."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 
 
 def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Iterable[Variable | str]) -> Program:
-    """A copy with only the ops and variables that the fetches need.
+    """Return a copy with only the ops and variables behind the fetches.
 
     Args:
         program: left as it is.
-        feeds: what is fed; the ops that would make it are dropped. Where it is None, whatever no op makes may be fed.
-        fetches: what is wanted. Updates of parameters that the fetches do not need are dropped too.
+        feeds: the fed variables; ops that would make them are dropped. None: all variables without an op may be fed.
+        fetches: the results. Updates of parameters unused by them are dropped, too.
 
     Raises:
-        SchemaError: a name that the program has not, or an input that the fetches need and that is not among the feeds.
+        SchemaError: a name unknown to the program, or an input needed by the fetches and missing among the feeds.
     """
     fed = None if feeds is None else _names(program, feeds)
     wanted = _names(program, fetches)
@@ -49,7 +49,7 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
 
 
 def for_test(program: Program) -> Program:
-    """A copy for inference: without backward, update and learning-rate ops and what is `foreshape.layer.in_training`, and with ``is_test`` set."""
+    """Return a copy for inference: without backward, update, learning-rate and `foreshape.layer.in_training` ops, and with ``is_test`` set."""
     return FOR_TEST(program)[0]
 
 
@@ -92,18 +92,18 @@ def _names(program: Program, given: Iterable[Variable | str]) -> list[str]:
 
 
 def _needed(block: Block, wanted: Sequence[str], fed: Sequence[str]) -> tuple[list[Op], set[str]]:
-    """The ops that the wanted names depend on, in order, and the names that are read before any op writes them."""
+    """Return the ops behind the wanted names, in order, and the names read before any write."""
     available = set(fed)
     needed = set(wanted) - available
     perhaps: set[str] = set()
-    """What a block writes if it runs."""
+    """The writes of a block that may not run."""
     kept: list[Op] = []
     for op in reversed(block.ops):
         reads, writes = op.all_reads(), op.all_writes()
         if not writes & needed:
             continue
         kept.append(op)
-        if op.sub_block_indices():  # it may run not at all, so that what was there before is still needed, if anything was
+        if op.sub_block_indices():  # it may not run at all, so its former value, if any, is still needed
             perhaps |= writes
         else:
             needed -= writes
@@ -124,10 +124,10 @@ def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None
 
 
 def _set_test(op: Op) -> bool:
-    """Switch an op that behaves differently in training."""
+    """Switch an op with another behaviour in training."""
     entries = op.attributes.entries
     if "is_test" not in op.attributes.values and op.operator is not None and "is_test" in op.operator.schema.attributes:
-        entries = (*entries, ("is_test", AttrType.BOOLEAN, False))  # a file that leaves it at its default
+        entries = (*entries, ("is_test", AttrType.BOOLEAN, False))  # a file with its default
     switched = tuple((n, t, True if n == "is_test" and t is AttrType.BOOLEAN else v) for n, t, v in entries)
     if switched == op.attributes.entries:
         return False
@@ -136,7 +136,7 @@ def _set_test(op: Op) -> bool:
 
 
 def _drop_unread_results(program: Program, read: set[str]) -> None:
-    """Drop the optional results that were there for the backward ops only, as ReserveSpace of batch_norm."""
+    """Drop the optional results used only by backward ops, as ReserveSpace of batch_norm."""
     unread = read - {n for op in program.all_ops() for n in op.input_names()}
     for op in program.all_ops():
         for result in op.operator.schema.results if op.operator is not None else ():

@@ -11,8 +11,10 @@ from foreshape.program import Program
 
 
 def gradients_apart(program: Program, first: Collection[str] = ()) -> tuple[Program, list[str]]:
-    """A copy in which gradients that can be computed alone are, after the others of their op, and those of ``first`` before; the program
-    itself where there are none. And their names."""
+    """Return a copy with separately computable gradients in ops of their own, and the names of these gradients.
+
+    They stand after the others of their op, or before if in ``first``. Without any the program itself is returned.
+    """
     names: list[str] = []
 
     def change(copy: Program) -> bool:
@@ -23,16 +25,16 @@ def gradients_apart(program: Program, first: Collection[str] = ()) -> tuple[Prog
 
 
 def recompute_values(program: Program, names: Collection[str], anew: Collection[str] = ()) -> tuple[Program, list[str]]:
-    """A copy whose backward pass computes these values of the forward pass again instead of keeping them.
+    """Return a copy whose backward pass computes these values of the forward pass again instead of keeping them.
 
     Args:
         program: with its backward ops; left as it is.
-        names: values of the global block. Those that cannot be computed again (what a block gives, what is fed, what an op with
-            side effects makes) are kept; so is what the computing again starts from.
-        anew: those among them that are computed again for each op that reads them, and not kept from one to the next.
+        names: values of the global block. Values that cannot be computed again are kept: results of blocks, fed values, results of ops with
+            side effects. So are the operands of the second computation.
+        anew: the values among them computed again for each reader, and not kept from one to the next.
 
     Returns:
-        The program, and the names of the values for which a copy is made.
+        The program, and the names of the copied values.
     """
     made: list[str] = []
 

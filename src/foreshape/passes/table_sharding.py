@@ -1,4 +1,4 @@
-"""Embedding tables whose rows are dealt over the ranks: the rank that has a row looks it up for all, and updates it."""
+"""Embedding tables with rows dealt over the ranks: a row's rank looks it up for all, and updates it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from foreshape.spec import SELECTED_ROWS, Spec, tensor
 
 @dataclass(frozen=True, slots=True)
 class SplitTables:
-    """Tables with sparse gradients are divided by rows, dealt in turn, so that ids that come often are spread; all else is as ``rest`` has it.
+    """The strategy ``rest``, with tables of sparse gradients divided by rows, dealt in turn, so that frequent ids are spread.
 
     Args:
         rest: the strategy for everything else.
-        tables: the names of the tables; all that have sparse gradients where it is left out.
+        tables: the names of the tables; by default all with sparse gradients.
     """
 
     rest: DataParallel = field(default_factory=DataParallel)
@@ -35,10 +35,10 @@ class SplitTables:
         return self.rest.patience
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
-        """As `DataParallel.apply`.
+        """Return the program for ranks, as `DataParallel.apply`.
 
         Raises:
-            SchemaError: a table that is used otherwise than by lookups, or whose gradient is read by more than its update.
+            SchemaError: a table used by other ops than lookups, or a gradient read by more than its update.
         """
         parts: list[Part] = []
         begun = startup.clone() if startup is not None else None
@@ -57,7 +57,7 @@ class SplitTables:
         return replace(found, startup=begins, parts=(*parts, *found.parts), shards=(*tables, *found.shards))
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
-        """A program without updates over what the parts hold."""
+        """Return a program without updates over the parts' values."""
         held = {p.pieces[0].name: p.name for p in parts if p.dealt}
 
         def change(copy: Program) -> bool:
@@ -83,7 +83,7 @@ class SplitTables:
 
 
 def _split(block: Block, name: str, nranks: int, startup: Program | None, names: Mapping[str, str] | None = None) -> list[Part]:
-    """Divide one table, and what its update keeps for each row. ``names``: what the parts are called, where they are there already."""
+    """Divide one table, and its update's state for each row. ``names``: the names of the parts, if they exist already."""
     table = block.var(name)
     height, width = table.spec.known_dims
     if not isinstance(height, int) or symbols_of(width):
@@ -135,7 +135,7 @@ def _check_update(block: Block, update: Op, gradient: str) -> None:
 
 
 def _looks_up(op: Op, undone: bool = False) -> Lookup | None:
-    """The lookup that an op makes, or undoes, of a row for each id; None of others."""
+    """Return the lookup of an op, or of its forward op, with a row for each id; None for others."""
     operator = op.operator
     of = None if operator is None else operator.forward_class if undone else type(operator)
     found = op.computes(Lookup) if not undone else operator.undoes() if operator is not None else None
@@ -173,11 +173,11 @@ def split_tables(
     rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, *, bucket: int | None = None, patience: float = 20.0,
     synchronise_batch_norm: bool = False,
 ) -> SplitTables:  # fmt: skip
-    """Train with embedding tables divided by rows over the ranks, and all else as ``rest`` says.
+    """Train with embedding tables divided by rows over the ranks, and everything else by ``rest``.
 
     Args:
-        rest: what `data_parallel`, `shard_optimizer` or `shard_parameters` gave; `data_parallel` with the other arguments where it is left out.
-        tables: the names of the tables; all that have sparse gradients where it is left out.
-        bucket, patience, synchronise_batch_norm: as of `data_parallel`, where ``rest`` is left out.
+        rest: the result of `data_parallel`, `shard_optimizer` or `shard_parameters`; by default `data_parallel` with the other arguments.
+        tables: the names of the tables; by default all with sparse gradients.
+        bucket, patience, synchronise_batch_norm: as for `data_parallel`, without ``rest``.
     """
     return SplitTables(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), tables)

@@ -1,8 +1,8 @@
-"""Layers divided over ranks (tensor parallel): each rank has some columns or rows of a weight, and computes that part of the product.
+"""Layers divided over ranks (tensor parallel): each rank has some columns or rows of a weight, and computes its part of the product.
 
-A value that is whole is alike on the ranks of a group. What a weight divided by columns gives is divided along its last axis, and stays so
-through what is done element by element, through heads of an attention, and until a weight divided by rows takes it, after which the parts are
-summed; before anything else it is put together.
+An undivided value is equal on the ranks of a group. The result of a weight divided by columns is divided along its last axis. It stays so
+through elementwise ops and the heads of an attention until a weight divided by rows takes it, and the parts are summed. Before any other op it is
+gathered.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from foreshape.program import Block, Op, Program, Variable
 
 @dataclass(frozen=True, slots=True)
 class SplitLayers:
-    """Weights are divided over groups of ranks, and batches over the groups, as ``rest`` has it.
+    """The strategy ``rest`` over groups of ranks, with weights divided within the groups.
 
     Args:
         rest: the strategy over the groups.
-        degree: how many ranks a group has; all where it is left out.
-        layers: the names of weights, each with "columns" or "rows", beside what the layers say.
-        choose: whether pairs of layers are chosen, too, of which nothing is said.
+        degree: the number of ranks of a group; by default all.
+        layers: the names of weights, each with "columns" or "rows", beside the layers' own marks.
+        choose: also choose pairs of unmarked layers.
     """
 
     rest: DataParallel | SplitTables = field(default_factory=DataParallel)
@@ -50,7 +50,7 @@ class SplitLayers:
         return self.rest.patience
 
     def mesh(self, ranks: int) -> Mesh:
-        """Groups of ranks that come one after the other have the parts of the layers; those with equal places in them the same parts."""
+        """Return the groups: consecutive ranks with the parts of the layers; ranks at equal places in them with the same parts."""
         degree = self._degree(ranks)
         if degree == 1:
             return self.rest.mesh(ranks)
@@ -58,10 +58,10 @@ class SplitLayers:
         return {TENSOR: groups, DATA: [list(one) for one in zip(*groups, strict=True)]}
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
-        """As `DataParallel.apply`.
+        """Return the program for ranks, as `DataParallel.apply`.
 
         Raises:
-            SchemaError: a weight that cannot be divided, or is used otherwise than by its layer and its update; no weight to divide.
+            SchemaError: an indivisible weight, or one used by others than its layer and its update; no weight to divide.
         """
         degree = self._degree(ranks)
         if degree == 1:
@@ -83,7 +83,7 @@ class SplitLayers:
         return replace(found, startup=begins, parts=(*rest, *left), shards=shards, degree=degree)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
-        """A program without updates over what the parts hold."""
+        """Return a program without updates over the parts' values."""
         degree = self._degree(ranks)
         if degree == 1:
             return self.rest.evaluated(program, parts, ranks)
@@ -121,15 +121,17 @@ class SplitLayers:
 
 
 def _of_layers(part: Part, layers: Sequence[Part]) -> Part:
-    """A part of what ranks of a group have of layers, as one of the described values."""
+    """Return a part of a group's part of layers, as a part of the described values."""
     whole = {p.name: p for p in layers}
     pieces = [Piece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]
     return replace(part, pieces=tuple(pieces))
 
 
 def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]:
-    """Weights that are worth dividing, with "columns" or "rows": pairs of products of which the first gives columns that nothing but the second
-    takes, after what is done element by element, so that one sum is all that is sent."""
+    """Return weights worth dividing, with "columns" or "rows".
+
+    They are pairs of products: the second alone takes the columns of the first, through elementwise ops, so one sum is the only message.
+    """
     forward = [op for op in block.ops if not op.role & LATER]
     sources = casts_of(block, [n for n, v in block.vars.items() if v.is_parameter])
     readers: dict[str, list[Op]] = {}
@@ -150,7 +152,7 @@ def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]
 
 
 def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]], sources: Mapping[str, str]) -> str | None:
-    """The weight of a product, where nothing else reads it, nor what a cast made of it."""
+    """Return the weight of a product, unless it, or a cast of it, has another reader."""
     product = op.computes(FlattenedProduct)
     read = op.operand(1) if product is not None and product.y_rows == 1 else ""
     name = sources.get(read, "")
@@ -160,7 +162,7 @@ def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]], sources: 
 
 
 def _taker(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> Op | None:
-    """The product that alone takes what a product gives, after what is done element by element; None where there is none."""
+    """Return the product that alone takes a product's result, through elementwise ops; None if there is none."""
     name = op.result()
     while len(readers.get(name, ())) == 1:
         op = readers[name][0]
@@ -178,8 +180,10 @@ def _taker(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> Op | No
 
 
 def _over_groups(program: Program, degree: int) -> None:
-    """Let what was written for all ranks go to those that have the same parts of the layers; but what counts goes over all, so that it is found where any
-    two of them are not in one step."""
+    """Restrict collectives of all ranks to ranks with the same parts of the layers.
+
+    Counts go over all ranks, to find any two of them in different steps.
+    """
     for op in program.all_ops():
         if "alike" in op.attrs:
             op.set_attribute("alike", degree)
@@ -191,16 +195,16 @@ def split_layers(
     rest: DataParallel | SplitTables | None = None, degree: int | None = None, layers: Mapping[str, str] | None = None, *, choose: bool = False,
     bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False,
 ) -> SplitLayers:  # fmt: skip
-    """Train with layers divided over ranks (tensor parallel): those that say so, as ``layer.fc(x, n, split="columns")``.
+    """Train with layers divided over ranks (tensor parallel), marked as in ``layer.fc(x, n, split="columns")``.
 
     Args:
-        rest: what `data_parallel`, `shard_optimizer`, `shard_parameters` or `split_tables` gave, for the groups, each of which has a part of
-            every batch; `data_parallel` with the other arguments where it is left out.
-        degree: how many ranks have the parts of the layers, and the same examples; all where it is left out, so that no batch is divided.
-            Ranks that come one after the other are together: on 4 ranks with degree 2 these are 0 and 1, and 2 and 3.
-        layers: the names of weights, each with "columns" or "rows", beside what the layers say; for a program that was saved.
-        choose: whether layers that say nothing are divided, too, where it costs one sum for two of them: by columns the one and by rows the next,
-            with nothing between them but what is done element by element.
-        bucket, patience, synchronise_batch_norm: as of `data_parallel`, where ``rest`` is left out.
+        rest: the result of `data_parallel`, `shard_optimizer`, `shard_parameters` or `split_tables`, for the groups, each with a part of
+            every batch; by default `data_parallel` with the other arguments.
+        degree: the number of ranks with the parts of the layers and the same examples; by default all, so no batch is divided.
+            Consecutive ranks are together: on 4 ranks with degree 2 these are 0 and 1, and 2 and 3.
+        layers: the names of weights, each with "columns" or "rows", beside the layers' marks; for a saved program.
+        choose: also divide unmarked layers, if one sum serves two of them: the first by columns and the second by rows,
+            with only elementwise ops between them.
+        bucket, patience, synchronise_batch_norm: as for `data_parallel`, without ``rest``.
     """
     return SplitLayers(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), degree, tuple((layers or {}).items()), choose)

@@ -1,4 +1,4 @@
-"""What is done in training only, taken out of a copy for a test."""
+"""The removal of ops used only in training from a copy for a test."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from foreshape.program import Block, Op, Program
 from foreshape.program.scopes import ATTRIBUTE
 
 _TAKEN_IN = ("X", "Input", "parameters")
-"""The slots for what a block reads from outside, of loops, branches and steps over time."""
+"""The slots of a block's outside operands, for loops, branches and steps over time."""
 
 
 def drop_training_only(program: Program) -> list[Op]:
-    """Read, where a test chooses by a number that is fixed there (`foreshape.layer.in_training`), what it chooses; and drop what only the rest needs.
+    """Replace choices by a number fixed in a test (`foreshape.layer.in_training`) by the chosen values; and drop ops needed only by the others.
 
-    In all blocks. What was chosen in the global one can still be fetched by the name of the choice.
+    In all blocks. A choice of the global block can still be fetched by its name.
 
     Returns:
-        The ops that are gone.
+        The dropped ops.
     """
     if not any(op.computes(Selection) for op in program.all_ops()):
         return []
@@ -36,12 +36,12 @@ def drop_training_only(program: Program) -> list[Op]:
 
 
 def _choose(block: Block, makers: dict[str, Op | None]) -> list[Op]:
-    """Put what a test chooses in the place of the choices of a block; returns these."""
+    """Put a test's chosen values in the place of a block's choices; returns these."""
     gone: list[Op] = []
     instead: dict[str, str] = {}
     kept: list[Op] = []
     for op in block.ops:
-        if not op.sub_block_indices():  # what runs within reads by the name of the choice
+        if not op.sub_block_indices():  # inner ops read by the name of the choice
             for name in [n for n in op.input_names() if n in instead]:
                 op.rename_input(name, instead[name])
         at = _choice(makers, op) if op.computes(Selection) else None
@@ -53,7 +53,7 @@ def _choose(block: Block, makers: dict[str, Op | None]) -> list[Op]:
             found = block.find(out)
             if found is not None and found.op is gone[-1]:
                 found.op = op
-            if alone and (read not in makers or makers[read] is not None):  # what is written later may be another value then
+            if alone and (read not in makers or makers[read] is not None):  # a later write may give another value
                 instead[out] = read
         kept.append(op)
     block.ops = kept
@@ -61,7 +61,7 @@ def _choose(block: Block, makers: dict[str, Op | None]) -> list[Op]:
 
 
 def _makers(program: Program) -> dict[str, Op | None]:
-    """The op that writes a variable; None where several do, as those of a block and the op that runs it."""
+    """Return the only writer of each variable; None for several, as an op and its block."""
     out: dict[str, Op | None] = {}
     for op in program.all_ops():
         for name in op.output_names():
@@ -70,7 +70,7 @@ def _makers(program: Program) -> dict[str, Op | None]:
 
 
 def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
-    """What a test chooses, where that is known: the number of a constant, behind a dropout that lets it through."""
+    """Return a test's choice, if known: the number of a constant, behind a dropout without an effect."""
     made = makers.get(select.input("Mask") or "")
     made = makers.get(made.operand(0)) if made is not None and made.computes(Cast) else None
     scaling = made.computes(Scaling) if made is not None else None
@@ -81,7 +81,7 @@ def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
 
 
 def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
-    """A copy of what is chosen in place of the choice; of what that is a copy of, where it is one."""
+    """Return a copy of the chosen value in place of the choice; of its original, if it is a copy."""
     copied = makers.get(read)
     if copied is not None and copied.computes(Identity) and copied.block is select.block:
         of = copied.operand(0)
@@ -92,7 +92,7 @@ def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
 
 
 def _drop_makers(program: Program, names: Iterable[str]) -> list[Op]:
-    """Drop the ops whose results nothing reads any more, beginning with those that make these, and what blocks no longer take in for them."""
+    """Drop the ops without a reader, beginning with the makers of these names, and then unused operands of blocks."""
     readers = Counter(n for op in program.all_ops() for n in set(op.input_names()))
     runners = [op for op in program.all_ops() if op.sub_block_indices()]
     makers = _makers(program)
@@ -119,7 +119,7 @@ def _drop_makers(program: Program, names: Iterable[str]) -> list[Op]:
 
 
 def _take_in_no_more(op: Op, names: Iterable[str]) -> set[str]:
-    """Drop those of some names from what an op gives to its block that the block neither reads nor writes; returns these."""
+    """Drop those of some names from an op's block operands without use in the block; returns these."""
     used = set[str]().union(*(names for at in op.sub_block_indices() for names in op.block.program.blocks[at].outer_names()))
     dropped: set[str] = set()
     for slot in _TAKEN_IN:

@@ -1,4 +1,4 @@
-"""The part of a training program that updates: which ops it is, which gradients it starts from, and how it moves into a block that may not run."""
+"""The updates of a training program: their ops, their gradients, and the move into a block that may not run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from foreshape.program.op import is_absent
 
 @dataclass(slots=True)
 class UpdateSection:
-    """The ops of the global block that make a step of gradients."""
+    """The ops of the global block from gradients to a step."""
 
     block: Block
     ops: list[Op]
     gradients: dict[str, str]
-    """Gradient -> its parameter, in the order of the updates: what the ops before give, and these start from."""
+    """Gradient -> its parameter, in the order of the updates: the results of the ops before, and the operands of these."""
 
     @property
     def site(self) -> Site:
@@ -29,10 +29,10 @@ class UpdateSection:
 
 
 def update_section(block: Block, what: str) -> UpdateSection:
-    """The updates of a training program.
+    """Return the updates of a training program.
 
     Args:
-        what: who asks, for the words.
+        what: the caller's name, for the words.
 
     Raises:
         SchemaError: it has no updates.
@@ -53,12 +53,12 @@ def update_section(block: Block, what: str) -> UpdateSection:
 
 
 def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site = None) -> Op:
-    """Take ops out of the global block, into one that runs where a condition holds; it runs where the last of them stood.
+    """Move ops from the global block into one that runs under a condition, in the place of the last of them.
 
-    Variables that only they write and read move with them, but for what outlives a run.
+    Variables used by them alone move with them, except for persistable ones.
 
     Returns:
-        The `conditional_block` that runs them.
+        The `conditional_block` with the ops.
     """
     program = block.program
     inner = program.create_block(block)
@@ -78,7 +78,7 @@ def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site 
     program.touch()
     reads, writes = inner.outer_names()
     outs = dict.fromkeys(n for op in ops for n in (*op.output_names(), *sorted(op.all_writes())) if n in writes)
-    inputs = {"Cond": [condition.name], "Input": sorted(n for n in {*reads, *outs} if block.find(n) is not None)}  # which it may leave as they were
+    inputs = {"Cond": [condition.name], "Input": sorted(n for n in {*reads, *outs} if block.find(n) is not None)}  # it may leave them as they were
     attrs = {"sub_block": inner.idx, "is_scalar_condition": True}
     made = block.append_op("conditional_block", inputs, {"Out": list(outs)}, attrs, role=Role.OPTIMIZE, site=site, index=at)
     drop_blocks(program)
@@ -86,7 +86,7 @@ def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site 
 
 
 def _put_into(ops: Sequence[Op], inner: Block) -> None:
-    """Let ops be those of an empty block, and the blocks that they run be later ones than that, as blocks within others are."""
+    """Move ops to an empty block, and renumber their blocks behind it, as inner blocks are."""
     program = inner.program
     inner.ops[:] = ops
     for op in ops:
@@ -103,7 +103,7 @@ def _put_into(ops: Sequence[Op], inner: Block) -> None:
 
 
 def rename(op: Op, names: Mapping[str, str]) -> None:
-    """Let an op, and the blocks that it runs, read and write other variables."""
+    """Let an op and its blocks read and write other variables."""
     for old, new in names.items():
         if old in op.input_names():
             op.rename_input(old, new)

@@ -13,17 +13,17 @@ from foreshape.program import Block, Op, Role, Variable
 from foreshape.spec import FP32, tensor
 
 COUNTS = "rank@COUNTS"
-"""An input that programs for ranks have: 1, or 0 on a rank whose part of the batch is empty, and which is fed an example that counts nothing."""
+"""An input of programs for ranks: 1, or 0 on a rank with an empty part of the batch, fed an example that counts nothing."""
 
 
 def weigh_parts(block: Block, loss: str) -> str:
-    """Let a loss be a rank's summand of what it is over the examples of all ranks, and its gradients likewise.
+    """Make a loss a rank's summand of the loss over the examples of all ranks, and its gradients likewise.
 
-    Each sum or mean over examples that it is linear in becomes the rank's part of that over all. What these are multiplied with or divided by, such as a
-    sum of weights, is summed over the ranks before, and so is what another function is of: that is alike on all ranks, each of which adds its share.
+    Each sum or mean over examples in which it is linear becomes the rank's part of the sum or mean over all. Their factors and divisors, such as a
+    sum of weights, are summed over the ranks before. So are the operands of other functions: these are alike on all ranks, and each adds its share.
 
     Returns:
-        What the summand is called. Statistics keep their names, and are those of the rank alone.
+        The name of the summand. Statistics keep their names, and are the rank's own.
 
     Raises:
         SchemaError: it is no function of means and sums over examples; with the user's line.
@@ -41,7 +41,7 @@ class _Weighing:
         self.parts: dict[str, str] = {}
         self.wholes: dict[str, str] = {}
         self.summing: set[int] = set()
-        """The ops that make the loss of its summands."""
+        """The ops from the summands to the loss."""
 
     def apply(self, name: str) -> str:
         loss = self.over.loss(name)
@@ -69,7 +69,7 @@ class _Weighing:
     # --- parts of the rank
 
     def _part(self, of: Statistic) -> str:
-        """A statistic as the rank's part of that over all ranks."""
+        """Return a statistic as the rank's part of the statistic over all ranks."""
         found = self.parts.get(of.name)
         if found is None:
             found = self.parts[of.name] = self._weigh(of.name, self._count(of), of.is_sum)
@@ -90,7 +90,7 @@ class _Weighing:
         return part
 
     def _count(self, of: Statistic) -> dict[str, str]:
-        """Count over the ranks what a statistic is a mean over, as early as something is there that has as many for each example."""
+        """Count a statistic's elements over the ranks, as soon as a value with a proportional number of elements exists."""
         block, writer, counts = self.block, self.over.writer[of.name], self.counts
         if of.by:
             weight = of.by[0] if len(of.by) == 1 else self.name("rank@WEIGHT")
@@ -119,7 +119,7 @@ class _Weighing:
             self.counted.append((key, found))
         return found
 
-    # --- what is alike on all ranks
+    # --- common values of all ranks
 
     def _take_whole(self, op: Op, name: str) -> None:
         """Let an op read a function of statistics over all ranks."""
@@ -138,7 +138,7 @@ class _Weighing:
                 pending += [(writer, n) for n in sorted(writer.all_reads())]
 
     def _whole(self, of: Statistic, reader: Op) -> str:
-        """A statistic over all ranks, which is waited for where the first op reads it."""
+        """Return a statistic over all ranks, awaited at its first reader."""
         found = self.wholes.get(of.name)
         block = self.block
         if found is None:
@@ -156,7 +156,7 @@ class _Weighing:
         return found
 
     def _share_function(self, name: str, writer: Op) -> None:
-        """Let each rank add its share of what is alike on all: its gradients by what a rank has are what they are by what all have."""
+        """Let each rank add its share of a common value: its gradients by the rank's operands equal the gradients by all operands."""
         block, whole = self.block, self.name(f"{name}@RANKS")
         gradients = [g for g in self.backward if is_gradient_of(g, writer)]
         block.create_variable(whole, block.var(name).spec).op = writer
@@ -171,7 +171,7 @@ class _Weighing:
         block.append_op("weigh_by_examples", {"X": [whole], **takes}, {"Out": [name]}, {}, role=writer.role, site=writer.site, index=at)
 
     def _share_bias(self, op: Op) -> None:
-        """Let each rank add its share of the number that a scale of a summand adds."""
+        """Let each rank add its share of the number added by a summand's scale."""
         block, name = self.block, op.outputs["Out"][0]
         spec, scaled, number, share = block.var(name).spec, *(self.name(f"{name}@{what}") for what in ("SCALED", "NUMBER", "SHARE"))
         bias = float(op.attrs["bias"]) * (1.0 if op.attrs["bias_after_scale"] else float(op.attrs["scale"]))
@@ -190,7 +190,7 @@ class _Weighing:
             block.append_op(type, inputs, {"Out": [out]}, attrs, role=op.role, site=op.site, index=at)
 
     def _read(self, op: Op, name: str, instead: str) -> None:
-        """Let an op, and what undoes it, read another variable."""
+        """Let an op and its gradient ops read another variable."""
         for one in [op, *(g for g in self.backward if is_gradient_of(g, op))]:
             if name in one.input_names():
                 one.rename_input(name, instead)
