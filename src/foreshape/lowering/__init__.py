@@ -1,4 +1,4 @@
-"""Lowering: from a program to the kernel calls of one step, fused, without PyTorch. What is planned here is what the engine runs."""
+"""Lowering: a program as the kernel calls of one step, fused, without PyTorch. The engine runs these calls as planned."""
 
 from foreshape.lowering.fusion import fuse
 from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value

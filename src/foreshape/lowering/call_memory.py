@@ -1,6 +1,6 @@
-"""The memory of one kernel call: the bytes of its values, its workspace, and what its results retain, as operators declare it.
+"""The memory of one kernel call: the bytes of its values, its workspace, and what its results retain, as declared by operators.
 
-A rule that fails stops nothing: the call is noted as one of which not all is known, and a plan says so.
+A failing rule stops nothing: the call is noted as partly unknown, and a plan tells it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 
 def dense_bytes(value: Value, spec: Spec) -> Size:
-    """The bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
+    """Return the bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
     if spec.kind is not LOD_TENSOR or spec.dtype is None:
         return 0
     if spec.dims is None:
@@ -32,7 +32,7 @@ ID_BYTES = 8
 
 
 def are_ids(spec: Spec) -> bool:
-    """Whether a tensor may be ids, which say how many rows there are."""
+    """Return True if a tensor may be ids, with as many rows."""
     return spec.dtype is not None and spec.dtype.is_integer
 
 
@@ -40,7 +40,7 @@ _Answer = TypeVar("_Answer")
 
 
 def _evaluated(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer, str]:
-    """What a rule about memory says, and why it says nothing where it fails. All of them are asked here."""
+    """Return the answer of a rule about memory, and the reason if it fails. All such rules are asked here."""
     try:
         return rule(), ""
     except Exception as error:
@@ -48,14 +48,14 @@ def _evaluated(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer
 
 
 def rule_bytes(i: KernelCall, rule: Callable[[], Size]) -> Size:
-    """The bytes that a rule says; 0 where it fails, and then the instruction notes why."""
+    """Return the bytes by a rule; 0 if it fails, with the reason noted in the instruction."""
     found, why = _evaluated(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
     i.unknown = i.unknown or why
     return found
 
 
 def _of_this_op(size: Size, i: KernelCall) -> Size:
-    """A size with the symbols of its op for what only the run tells of its results. Refuses one that is too long to be kept."""
+    """Return a size with its op's own symbols for sizes told only by the run. Refuse one too long to keep."""
     if not isinstance(size, Dim):
         return size
     names = symbols_of(size)
@@ -77,7 +77,7 @@ def _bytes_of(found: object) -> Size:
 
 
 def workspace_of(operator: Operator, i: KernelCall, requested: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
-    """What a kernel takes while it runs. ``strided`` are the values that need not lie in a row, ``rows`` the bytes of sparse rows."""
+    """Return the workspace of a kernel. ``strided`` are the values that may not be contiguous, ``rows`` the bytes of sparse rows."""
     cls = type(operator)
     if cls.workspace is Operator.workspace:
         return 0
@@ -94,7 +94,7 @@ def workspace_of(operator: Operator, i: KernelCall, requested: Sequence[bool], s
 
 
 def workspace_in_rows(i: KernelCall, requested: Sequence[bool] | None = None) -> Size:
-    """What a call takes while it runs, where all that it is given lies in a row and nothing of it is sparse rows."""
+    """Return the workspace of a call with contiguous arguments and without sparse rows."""
     operator = i.op.operator
     if isinstance(i, FusedCall):
         return i.workspace
@@ -105,7 +105,7 @@ def workspace_in_rows(i: KernelCall, requested: Sequence[bool] | None = None) ->
 
 
 def retained_of(operator: Operator, i: KernelCall, requested: Sequence[bool]) -> Mapping[str, Size]:
-    """The bytes that results retain beside what they are described to be: result slot -> bytes."""
+    """Return the bytes that results retain beyond their descriptions: result slot -> bytes."""
     if not operator.retains():
         return {}
     found, why = retained_by(operator, _operand_specs(operator, i), requested)
@@ -114,13 +114,13 @@ def retained_of(operator: Operator, i: KernelCall, requested: Sequence[bool]) ->
 
 
 def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
-    """As `retained_of`, for an operator that is given operands like these; and why nothing is said where its rule fails."""
+    """Return `retained_of` for an operator with operands like these, and the reason if its rule fails."""
     nothing: Mapping[str, Size] = {}
     return _evaluated(lambda: {slot: _bytes_of(size) for slot, size in operator.retained(specs, requested).items()}, nothing)
 
 
 def _operand_specs(operator: Operator, i: KernelCall) -> list[object]:
-    """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
+    """Return the specs of each operand slot: None for an absent one, a tuple for a list."""
     specs: list[object] = []
     for _, given in zip(operator.schema.operands, i.arguments, strict=False):
         specs.append(tuple(s for v in given if v is not None and (s := v.spec) is not None) if isinstance(given, list) else given and given.spec)
@@ -128,13 +128,14 @@ def _operand_specs(operator: Operator, i: KernelCall) -> list[object]:
 
 
 def same_size(a: Size, b: Size) -> bool:
-    """Whether two sizes are known to be one."""
+    """Return True if two sizes are known to be equal."""
     return a == b if isinstance(a, int) or isinstance(b, int) else a is b
 
 
 def carried_by_rounds(i: KernelCall, made: Sequence[Value]) -> Size:
-    """The bytes that an op which runs a block holds between rounds beside its results: what a round hands on to the next, and of time
-    steps what each of them gave, of which the results are made at the end."""
+    """Return the bytes held between rounds by an op with a block, beside its results: the values handed from round to round. Time steps also keep the parts
+    of results made at the end.
+    """
     results = i.results[0] if isinstance(i.results[0], list) else []
     form = i.op.operator.region if i.op.operator is not None else ""
     if form.startswith("conditional"):
@@ -155,12 +156,12 @@ def _dense(value: Value) -> Size:
 
 
 def ids_size(i: KernelCall) -> Size:
-    """The bytes of the ids that an instruction is given."""
+    """Return the bytes of an instruction's ids."""
     return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
 
 
 def rows_size(i: KernelCall | None, spec: Spec, rows: Mapping[Value, Size]) -> Size:
-    """At most how many bytes sparse rows have that an instruction makes: a row for each id and each row that it is given."""
+    """Return a bound of the bytes of sparse rows made by an instruction: a row for each id and each row of its operands."""
     if i is None or spec.dims is None or spec.dtype is None:
         return 0
     total: Size = 0
@@ -178,19 +179,19 @@ def rows_size(i: KernelCall | None, spec: Spec, rows: Mapping[Value, Size]) -> S
 
 
 def is_rows(value: Value) -> bool:
-    """Whether a value is sparse rows, which are made of what their kernel was given."""
+    """Return True if a value is sparse rows, made of its kernel's operands."""
     spec = value.spec
     return spec is not None and spec.kind is SELECTED_ROWS
 
 
 def may_be_view(source: Value, value: Value) -> bool:
-    """Whether a result that is taken for no view may turn out to be one: where nothing had to be summed, or all lies in a row after all."""
+    """Return True if a result counted as no view may turn out to be one: where nothing was summed, or all is contiguous after all."""
     a, b = source.spec, value.spec
     return a is None or b is None or a.dims is None or b.dims is None or equal(product(a.dims), product(b.dims)) is not False
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:
-    """A size as a number, where every symbol has a value."""
+    """Return a size as a number, where every symbol has a value."""
     found = evaluate(size, values)
     if found < 0:
         raise MemoryPlanError(f"with these values {size} bytes would be {found}, which no tensor has")

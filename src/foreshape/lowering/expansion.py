@@ -1,6 +1,6 @@
-"""Ops that stand for others are written as these before a step is lowered, in a copy of the program: files and what users see keep them whole.
+"""Expansion of composite ops before a step is lowered, in a copy of the program: files and users' views keep them whole.
 
-So they take part in rewrites, in plans and in costs as the ops that they stand for; see `foreshape.operator.Operator.expand`.
+So their parts take part in rewrites, in plans and in costs; see `foreshape.operator.Operator.expand`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foreshape.program.op import EMPTY
 
 
 def expanded(block: Block) -> Block:
-    """Return a block without ops that stand for others: itself where it has none, also in the blocks that its ops run, or one of a copy."""
+    """Return a block without composite ops: itself if it has none, also in the blocks of its ops, or one of a copy."""
     program = block.program
     if not any(_expands(op) for op in program.all_ops()):
         return block
@@ -31,7 +31,7 @@ def _expands(op: Op) -> bool:
 
 
 class _Ops:
-    """The ops that stand for one."""
+    """The parts of one composite op."""
 
     def __init__(self, block: Block, op: Op) -> None:
         self.block, self.op = block, op
@@ -51,7 +51,7 @@ class _Ops:
         return out[0] if len(out) == 1 else tuple(out)
 
     def name(self, given: Variable, name: str) -> None:
-        """Let a part be the variable that the op writes."""
+        """Let a part be the variable written by the op."""
         made = self.makers.pop(given, None)
         if made is None:  # an operand, or a part that is two results
             self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
@@ -68,7 +68,7 @@ class _Ops:
 
 
 def _expand(block: Block, op: Op) -> None:
-    """Write the ops that an op stands for in its place."""
+    """Write the parts of an op in its place."""
     operator = op.operator
     assert operator is not None
     ops = _Ops(block, op)

@@ -1,4 +1,4 @@
-"""What a step is made of: values, each written once, and the kernel calls that make them."""
+"""The parts of a step: values, each written once, and the kernel calls that make them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 class Value:
     """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
 
-    ``lod`` is the value that holds the offsets of its rows, where it is ragged; ``source`` the name that its spec has for them.
-    ``levels`` is not 0 of a value that holds offsets itself. ``made``: what is known of a value that a rewrite made and that has no variable,
-    or of one whose variable is written again and is something else then.
+    ``lod`` is the value with the offsets of its rows, if ragged; ``source`` their name in its spec. ``levels`` is above 0 for offsets themselves. ``made``:
+    the spec of a rewrite's value without a variable, or of one whose variable is written again as something else.
     """
 
     name: str
@@ -36,13 +35,13 @@ class Value:
     levels: int = 0
     made: Spec | None = None
     may_lack: bool = False
-    """Whether it has no value where a block that would make it did not run."""
+    """True if it has no value when the block that makes it did not run."""
     in_scope: bool = False
-    """Of what comes into a block: whether it is the scope's own, which kernels may change in its place."""
+    """For a value into a block: True if it is the scope's own, which kernels may change in place."""
 
     @property
     def spec(self) -> Spec | None:
-        """What is known of it; None where nothing is."""
+        """Return its spec; None if unknown."""
         return self.made if self.made is not None or self.variable is None else self.variable.spec
 
     def __repr__(self) -> str:
@@ -61,16 +60,16 @@ class KernelCall:
     """One kernel call of a step, in the place of an op.
 
     Attributes:
-        op: the one that errors in it are told of.
+        op: named in its errors.
         arguments: by operand; a list where an operand is one.
         results: by result slot, None where nobody reads it.
-        copies: (copy, source) of values that it changes in place and that are copied first.
-        stores: (place in the scope, value) of results that are stored there and are not written in place.
-        in_place: the result slots that it writes into their operands.
-        position: the op's place in the order in which the ops of the block run.
-        unknown: why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.call_memory`.
-        copied: the bytes of its copies of arguments that do not lie as it takes them, once `foreshape.memory.liveness` was asked.
-        into: the argument whose memory the result takes over, since nothing needs that any more.
+        copies: (copy, source) of values copied before they are changed in place.
+        stores: (place in the scope, value) of results stored there, not written in place.
+        in_place: the result slots written into their operands.
+        position: the op's place in the running order of the block's ops.
+        unknown: the reason of a failed rule, if a part of its memory is unknown; see `foreshape.lowering.call_memory`.
+        copied: the bytes of its copies of arguments in another layout, once `foreshape.memory.liveness` was asked.
+        into: the dead argument whose memory the result takes over.
     """
 
     op: Op
@@ -85,36 +84,36 @@ class KernelCall:
     into: Value | None = None
 
     def reads(self) -> list[Value]:
-        """Return the values of its arguments, and all else that it is given."""
+        """Return the values of its arguments, and all other values read."""
         return values_of(self.arguments)
 
     def uses(self) -> list[Value]:
-        """Return all values that it looks at: those that it reads, and those that are copied for it first."""
+        """Return all values that it uses: its operands, and the sources of copies."""
         read = self.reads()
         return read + [source for _, source in self.copies] if self.copies else read
 
     def writes(self) -> list[Value]:
-        """Return the values that it makes."""
+        """Return its results."""
         return values_of(self.results)
 
     def changes(self) -> list[Value]:
-        """Return the values that it changes in place, and those of the scope that it stores."""
+        """Return the values changed in place, and the scope's values stored."""
         if not (self.in_place or self.stores):
             return []
         return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores]
 
     @property
     def updates(self) -> Sequence[Value]:
-        """The values that it changes in place and that are no results of it."""
+        """Return the values changed in place without being results."""
         return ()
 
     @property
     def kernels(self) -> int:
-        """How many kernels run in it."""
+        """Return the number of its kernels."""
         return 1
 
     def memory(self) -> Iterator[tuple[Value, Value | None]]:
-        """Yield each value that it makes with the one in whose memory that may lie, as declared; None where it has its own."""
+        """Yield each result with the value whose memory it may be in, as declared; None for memory of its own."""
         for copy, _ in self.copies:
             yield copy, None
         for at, out in enumerate(self.results):
@@ -129,25 +128,25 @@ class KernelCall:
         """Return the Python expression of the call.
 
         Args:
-            name: takes a constant and what it would be called, and returns its name in the text.
-            asked: which results are asked for, of a kernel that wants to know.
+            name: takes a constant and a wanted name, and returns its name in the text.
+            asked: the flags of requested results, for a kernel with `kernel_requested`.
         """
         raise NotImplementedError
 
 
 @data_class(eq=False)
 class OpCall(KernelCall):
-    """A call of the kernel of an operator; its effects are what the operator declares.
+    """A call of the kernel of an operator, with the operator's declared effects.
 
     Attributes:
-        kernel: takes the arguments, and what else is here.
-        kernel_requested: whether it takes the results that are asked for.
-        offsets: the offsets of the arguments, by operand, where the kernel asks for them.
-        before: the values that the variables of accumulating results had before.
-        region: the block that it runs.
-        updated: of several updates in one call, which has no results, the values that it changes in place.
-        contiguous: of such a call, the arguments that it copies unless they are contiguous.
-        workspace: of such a call, the bytes that it takes while it runs.
+        kernel: takes the arguments, and the other attributes.
+        kernel_requested: it takes the flags of requested results.
+        offsets: the offsets of the arguments, by operand, if the kernel asks for them.
+        before: the old values of accumulating results.
+        region: its block.
+        updated: of several updates in one call without results, the values changed in place.
+        contiguous: of such a call, the arguments copied unless they are contiguous.
+        workspace: of such a call, the bytes of its workspace.
     """
 
     kernel: Callable[..., Any] = _no_kernel
@@ -160,7 +159,7 @@ class OpCall(KernelCall):
     workspace: Size = 0
 
     def reads(self) -> list[Value]:
-        """Return the values of its arguments, and all else that it is given."""
+        """Return the values of its arguments, and all other values read."""
         out = values_of(self.arguments)
         if self.offsets is not None:
             out += values_of(self.offsets)
@@ -169,13 +168,13 @@ class OpCall(KernelCall):
         return out
 
     def changes(self) -> list[Value]:
-        """Return the values that it changes in place, and those of the scope that it stores."""
+        """Return the values changed in place, and the scope's values stored."""
         own = KernelCall.changes(self)
         return [*own, *self.updated] if self.updated else own
 
     @property
     def updates(self) -> Sequence[Value]:
-        """The values that it changes in place and that are no results of it."""
+        """Return the values changed in place without being results."""
         return self.updated
 
     def _source(self, at: int, number: int, value: Value) -> Value | None:
@@ -201,13 +200,13 @@ class OpCall(KernelCall):
 
 @data_class(eq=False)
 class FusedCall(KernelCall):
-    """A call of a kernel that stands for one or more ops.
+    """A call of a fused kernel, for one or more ops.
 
     Attributes:
         kernel: its text, effects, kind and work.
-        computes: for the rewrites that come after.
-        workspace: the bytes that it takes while it runs.
-        parts: of a series, the last op of each of its steps, and those whose work that does too.
+        computes: its computation, for later rewrites.
+        workspace: the bytes of its workspace.
+        parts: of a series, the last op of each of its steps, and the ops fused into it.
     """
 
     kernel: FusedKernel = NO_KERNEL
@@ -217,12 +216,12 @@ class FusedCall(KernelCall):
 
     @property
     def effects(self) -> Effects:
-        """Its effects on memory, but for its workspace."""
+        """Return its effects on memory, but for its workspace."""
         return self.kernel.effects
 
     @property
     def kernels(self) -> int:
-        """How many kernels run in it."""
+        """Return the number of its kernels."""
         return sum(map(len, self.parts)) or 1
 
     def _source(self, at: int, number: int, value: Value) -> Value | None:
@@ -238,7 +237,7 @@ class FusedCall(KernelCall):
 
 
 def region_of(i: KernelCall) -> Region | None:
-    """Return the block that a call runs."""
+    """Return the block of a call."""
     return i.region if isinstance(i, OpCall) else None
 
 
@@ -255,7 +254,7 @@ def text_of(argument: Argument) -> str:
 
 
 def argument_of(i: KernelCall, operator: Operator, slot: str | None, number: int) -> Value | None:
-    """What stands in an operand slot; of a list the element that belongs to a result, or the only one."""
+    """Return the value of an operand slot; for a list, the element of a result, or the only one."""
     if slot is None:
         return None
     given = i.arguments[next(at for at, o in enumerate(operator.schema.operands) if o.name == slot)]
@@ -265,7 +264,7 @@ def argument_of(i: KernelCall, operator: Operator, slot: str | None, number: int
 
 
 def values_of(arguments: Sequence[Argument]) -> list[Value]:
-    """All values in some arguments."""
+    """Return all values in some arguments."""
     out: list[Value] = []
     for a in arguments:
         if type(a) is Value:
@@ -277,28 +276,28 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
 
 @data_class()
 class Lowered:
-    """A pruned block as kernel calls, with the values that come in and go out."""
+    """A pruned block as kernel calls, with the values into and out of it."""
 
     block: Block
     ops: list[Op]
-    """The ops of the block in the order in which they run; those that this step does not need are among them."""
+    """The ops of the block in running order, unneeded ones of this step included."""
     calls: list[KernelCall]
     feeds: list[Value]
     persistables: list[Value]
     fetches: list[Value]
     derived: list[tuple[str, tuple[Value, ...], Callable[..., Any]]] = field(default_factory=list[tuple[str, tuple[Value, ...], "Callable[..., Any]"]])
-    """Names for what is made of persistables once, when the step is bound: a transposed view of a weight."""
+    """Names for constants made of persistables once, when the step is bound: a transposed view of a weight."""
     frozen: bool = False
-    """Whether persistables that the step does not change keep their values for its life, so that what is made of them may be another tensor."""
+    """True if unchanged persistables keep their values for the step's life, so constants made of them may be copies."""
     packed: Size = 0
-    """The bytes of what is made of persistables and kept beside them."""
+    """The bytes of constants made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])
-    """Statements that stand before all others."""
+    """Statements before all others."""
 
     def parameters(self) -> list[Value]:
-        """What the step is called with: the feeds, then the offsets of those that are ragged."""
+        """Return the parameters of the step: the feeds, then the offsets of ragged ones."""
         return self.feeds + [v.lod for v in self.feeds if v.lod is not None]
 
     def returns(self) -> list[Value]:
-        """What the step returns: the fetches, then the offsets of those that are ragged."""
+        """Return the results of the step: the fetches, then the offsets of ragged ones."""
         return self.fetches + [v.lod for v in self.fetches if v.lod is not None]

@@ -1,4 +1,4 @@
-"""From a block to instructions: pruned to what is asked for, every name resolved to one value."""
+"""The lowering of a block to instructions: pruned to the fetches, with every name resolved to one value."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from foreshape.values.torch_types import torch_dtype
 
 
 class _NotKnown(ExecutionError):
-    """An operator is met that is not known: whoever lowers the whole says which are not."""
+    """The error for an unknown operator: the caller for the whole block names all of them."""
 
 
 class Lowering:
-    """Makes the instructions of one block: every name is resolved to the value that it has at that op.
+    """The lowering of one block: every name is resolved to its value at each op.
 
     Args:
-        region: the block is run by an op of another block, so that all that it reads from outside comes in as an argument.
-        fuse: whether the instructions are going to be rewritten, those of the blocks that its ops run too.
-        comes: what is known of values from outside, where their variables are something else in the end.
-        lacking: the names of what may come in without a value.
+        region: an op of another block runs the block, so all its reads from outside come in as arguments.
+        fuse: the instructions will be rewritten, in the blocks of its ops too.
+        comes: the specs of values from outside, if their variables end as something else.
+        lacking: the names that may come in without a value.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Lowering:
         self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
-        """The name that specs have for some offsets -> the value that holds them now."""
+        """The name of some offsets in specs -> the value that holds them now."""
         self.feeds: list[Value] = []
         self.persistables: list[Value] = []
         self.calls: list[KernelCall] = []
@@ -67,7 +67,7 @@ class Lowering:
         """Lower the ops that the fetches need.
 
         Raises:
-            ExecutionError: operators that are not known here, all of them, or a name that nothing describes.
+            ExecutionError: unknown operators, all of them, or an undescribed name.
         """
         self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
         at = {id(op): position for position, op in enumerate(self.block.ops)}
@@ -95,8 +95,9 @@ class Lowering:
         return Lowered(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
-        """Let collectives that only start wait themselves, where anything reads their result that does not wait for it: other frameworks'
-        programs wait once for all, and a value that is still under way would be a wrong answer."""
+        """Let collectives that only start wait themselves, if a reader of their result does not wait: other frameworks' programs wait once for all, and a
+        value still under way would be wrong.
+        """
         plain = [(i, i.op.operator) for i in self.calls if isinstance(i, OpCall)]
         starting = [i for i, of in plain if of is not None and of.collective and i.op.attrs.get("use_calc_stream") is False]
         for i in starting:
@@ -108,26 +109,26 @@ class Lowering:
                 i.kernel = type(operator).with_values(values | {"use_calc_stream": True}).kernel
 
     def is_read(self, name: str, writer: Op) -> bool:
-        """Whether something in this step reads what an op writes."""
+        """Return True if something in this step reads a result of an op."""
         return name in self._asked or any(name in op.all_reads() for op in self._ops if op is not writer)
 
     # --- values
 
     def new(self, name: str, variable: Variable | None = None, *, persistable: bool = False, feed: bool = False, levels: int = 0) -> Value:
-        """A value with a number of its own."""
+        """Return a value with a number of its own."""
         self._count += 1
         return Value(name, self._count - 1, persistable, feed, variable, levels=levels)
 
     def read(self, name: str, variable: Variable | None = None) -> Value:
-        """The value that a name has now; one that comes in from outside where nothing has written it."""
+        """Return the present value of a name; one from outside if nothing has written it."""
         found = self.current.get(name)
         return found if found is not None else self.enter(name, variable)
 
     def enter(self, name: str, variable: Variable | None = None) -> Value:
-        """A value that comes in from outside: fed, held by the scope, or given by the op that runs this block.
+        """Return a value from outside: fed, held by the scope, or given by the op of this block.
 
         Args:
-            variable: of another block, where this one does not know the name: a constant that lives in the block of a branch.
+            variable: of another block, if this one does not know the name: a constant in the block of a branch.
         """
         found = self.block.find(name)
         variable = found if found is not None else variable
@@ -148,7 +149,7 @@ class Lowering:
         return made
 
     def give_offsets(self, value: Value) -> Value | None:
-        """Offsets of its own for a value that is ragged."""
+        """Return offsets of its own for a ragged value."""
         lod = _lod(value)
         if lod is not None:
             value.source = lod.source
@@ -156,13 +157,13 @@ class Lowering:
         return value.lod
 
     def find_offsets(self, value: Value, arguments: Sequence[Value], op: Op) -> None:
-        """Give a result the offsets that it shares with an argument, or with whatever else has them."""
+        """Give a result the offsets shared with an argument, or with another value."""
         lod = _lod(value)
         if lod is None:
             return
         value.source = lod.source
         levels = len(lod.counts)
-        if lod.source in joined_sources(value.name):  # a name whose sequences change as it is written: those of what it gets now
+        if lod.source in joined_sources(value.name):  # a name with sequences that change as it is written: the new value's
             found = [v.lod for v in arguments if v.lod is not None and v.lod.levels == levels][:1]
             self.sources.update((lod.source, v) for v in found)
         else:
@@ -208,14 +209,14 @@ class Lowering:
         given = values_of(made.arguments)
         self.require(op, values_of([a for a, o in zip(made.arguments, schema.operands, strict=True) if not o.may_lack]))
         self._results(op, made, schema)
-        if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of what it is the gradient of
+        if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of its variable
             self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
         check = size_checks(self.block.program).instruction(op, operator, made)
         self.calls += [check, made] if check is not None else [made]
 
     def require(self, op: Op, given: Sequence[Value | None]) -> None:
-        """Check in every run that what an op reads was made: what no block has made would be an operand that is absent."""
+        """Check in every run that an op's operands were made: one that no block made would count as absent."""
         for value in given:
             if value is not None and value.may_lack and value not in self._required:
                 self._required.add(value)
@@ -223,7 +224,7 @@ class Lowering:
                 self.calls.append(FusedCall(op, [value], [], kernel=FusedKernel("step check", "{check}({0})", {"check": check})))
 
     def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
-        """Check in every run that operands whose rows go together one by one are grouped into the same sequences."""
+        """Check in every run that operands with rows in common are grouped into the same sequences."""
         rows = {self._rows(v) for v in results if _lod(v) is not None}
         first: Value | None = None
         for value in given:
@@ -241,7 +242,7 @@ class Lowering:
         return substitute(dims[0], self._known) if dims else None
 
     def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], given: Sequence[Value]) -> list[Argument]:
-        """Find or make the offsets of the results; returns those that the kernel gives."""
+        """Find or make the offsets of the results; return the ones that the kernel gives."""
         made: list[Argument] = []
         for result, out in zip(schema.results, results, strict=True):
             news: list[Value | None] = []
@@ -296,7 +297,7 @@ class Lowering:
         made.in_place = frozenset(in_place)
 
     def write(self, made: KernelCall, name: str, value: Value) -> None:
-        """Let a name have a new value, which is stored where the variable lives in the scope."""
+        """Give a name a new value, stored if the variable is the scope's."""
         variable = value.variable
         if variable is not None and variable.persistable and not value.persistable and not self.region:
             if variable.kind not in DENSE_OR_ROWS:
@@ -308,7 +309,7 @@ class Lowering:
             self.current[name] = value
 
     def _protect(self, i: KernelCall, schema: Schema, operand: str) -> None:
-        """Let the kernel change a copy of an operand that it updates, where the op names no result for that."""
+        """Let the kernel change a copy of an operand that it updates, if the op names no result for it."""
         at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
         given = i.arguments[at]
         copies: list[Value | None] = []
@@ -321,7 +322,7 @@ class Lowering:
 
 
 def _empty_array(spec: Spec) -> TensorArray:
-    """An array without elements, that knows the rows which they would have where these are described."""
+    """Return an array without elements, with the described rows of its elements."""
     row = [d for d in (spec.dims or ())[1:] if isinstance(d, int)]
     if spec.dtype is None or not spec.dims or len(row) + 1 != len(spec.dims):
         return TensorArray()
@@ -330,13 +331,13 @@ def _empty_array(spec: Spec) -> TensorArray:
 
 
 def _data_types(op: Op) -> dict[str, list[DType | None]]:
-    """The element types of an op's results by slot."""
+    """Return the element types of an op's results by slot."""
     described = {n: op.block.find(n) for n in op.output_names()}
     return {slot: [v.dtype if (v := described.get(n)) is not None else None for n in names] for slot, names in op.outputs.items()}
 
 
 def _require_same(x: str, y: str, a: Offsets | None, b: Offsets | None) -> None:
-    if a is not None and b is not None and not a.same_sequences(b):  # what a branch that did not run would have made has none
+    if a is not None and b is not None and not a.same_sequences(b):  # a branch that did not run has made no value
         raise ExecutionError(f"{x} and {y} must be grouped into the same sequences; their lengths are {a.shown_lengths()} and {b.shown_lengths()}")
 
 
@@ -346,11 +347,11 @@ def _require_value(type: str, name: str, value: Any) -> None:
 
 
 def _lod(value: Value) -> Lod | None:
-    """The raggedness of what a value holds, which of rows alone has offsets beside it."""
+    """Return the raggedness of a value; only rows have offsets beside them."""
     spec = value.spec
     return None if spec is None or spec.kind is not LOD_TENSOR else spec.lod
 
 
 def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:
-    """The instructions of a block. Raises `ExecutionError` for an operator that is not known, or a name that nothing describes."""
+    """Return the instructions of a block. Raise `ExecutionError` for an unknown operator, or an undescribed name."""
     return Lowering(expanded(block), fuse=fuse).run(fetches)

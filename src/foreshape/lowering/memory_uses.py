@@ -1,4 +1,4 @@
-"""Memory that a step changes in its place, or may: the values that lie in it, and who reads and who changes it."""
+"""Memory changed in place by a step, or possibly changed: its values, its readers and its changers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Value
 from foreshape.operator.operator import Operator
 
 Place = str | Value
-"""A variable of the scope by its name, or the value that another memory was made for."""
+"""A variable of the scope by its name, or the value that the memory was made for."""
 
 
 class MemoryUses:
-    """Who reads and who changes each place of the scope, and each other one that is changed; kept true as instructions come and go."""
+    """The readers and the changers of each place of the scope, and of other changed memory; kept true as instructions come and go."""
 
     __slots__ = ("_changers", "_users", "views")
 
     def __init__(self, instructions: Iterable[KernelCall]) -> None:
         self.views: dict[Value, Value] = {}
-        """Each value that lies in the memory of another, and that one."""
+        """Each view -> the value whose memory it is in."""
         self._changers: dict[Place, dict[KernelCall, None]] = {}
         self._users: dict[Place, dict[KernelCall, None]] = {}
         for i in instructions:
@@ -28,19 +28,19 @@ class MemoryUses:
             self._use(i)
 
     def place(self, value: Value) -> Place:
-        """The place that a value lies in."""
+        """Return the place of a value."""
         return place_of(value, self.views)
 
     def changers(self, place: Place) -> Iterable[KernelCall]:
-        """The instructions that change a place."""
+        """Return the instructions that change a place."""
         return self._changers.get(place, ())
 
     def users(self, place: Place) -> Iterable[KernelCall]:
-        """The instructions that read a place or change it."""
+        """Return the instructions that read a place or change it."""
         return self._users.get(place, ())
 
     def changed_by(self, i: KernelCall) -> set[Place]:
-        """The places that an instruction changes."""
+        """Return the places that an instruction changes."""
         return {self.place(v) for v in i.changes()}
 
     def add(self, i: KernelCall) -> None:
@@ -75,14 +75,14 @@ class MemoryUses:
 
 
 def place_of(value: Value, views: dict[Value, Value]) -> Place:
-    """The place that a value lies in, by what lies in the memory of what."""
+    """Return the place of a value, through views of views."""
     while value in views:
         value = views[value]
     return value.name if value.persistable else value
 
 
 def views_made(i: KernelCall) -> Iterable[tuple[Value, Value]]:
-    """The results of an instruction that lie in the memory of an argument, and that."""
+    """Return the results of an instruction in the memory of an argument, each with this argument."""
     if i.effects.views if isinstance(i, FusedCall) else i.op.operator is not None and _has_views(type(i.op.operator)):
         return [(value, source) for value, source in i.memory() if source is not None and source is not value]
     return ()

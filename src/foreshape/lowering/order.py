@@ -1,10 +1,10 @@
-"""The order in which kernel calls run, where the graph leaves freedom: one that needs less memory, if there is one.
+"""The order of kernel calls, within the freedom of the graph: one with less memory, if there is one.
 
-A place whose calls are ready may run. Two ways to choose among those are tried. In one, the place that gives back the most beyond what it takes
-runs next, in the program's own order where several are equal: branches are finished one by one. In the other all keep their own order, but
-that weights are updated as soon as their gradients are there. What comes out is taken only if it lowers the peak, which is counted for each.
-All of the forward pass stays before the backward pass; random calls, and those that act on the outside, keep their own order. A program with
-collectives keeps its own altogether: what is sent is started where the pass that wrote it put it, so that it is on the way while others compute.
+A place may run when its calls are ready. Two ways to choose are tried. In one, the place that frees the most beyond its needs runs next, equal ones in the
+program's own order: branches are finished one by one. In the other all keep their own order, but weights are updated as soon as their gradients are there. An
+order is taken only if it lowers the peak, counted for each. All of the forward pass stays before the backward pass; random calls, and effects on the outside,
+keep their own order. A program with collectives keeps its own order altogether. A message starts where the pass that wrote it put it, so that it is on the
+way while others compute.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 
 TRIED = (1, 64)
-"""What stands for each symbol when peaks are counted: a small batch, in which weights weigh the most, and a large one."""
+"""The values of each symbol for counting peaks: a small batch, with the weights as the main part, and a large one."""
 WORTHWHILE = 0.999
-"""The peak that another order must keep below, as a part of that of the program's own."""
+"""The share of the program's own peak that another order must stay below."""
 
 Place = list[KernelCall]
 
@@ -34,7 +34,7 @@ def _is_held(i: KernelCall) -> bool:
 
 
 def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
-    """The places in the order in which they are to run; positions and `Lowered.ops` go with them."""
+    """Return the places in running order; positions and `Lowered.ops` go with them."""
     used = [place for place in places if place]
     if len(used) < 3 or any(_is_held(i) for place in used for i in place):
         return places
@@ -53,7 +53,7 @@ def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
 
 
 def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
-    """Give places in a new order the positions that there are, and the ops with them."""
+    """Give places in a new order the present positions, and the ops with them."""
     free = sorted({place[0].position for place in places})
     ops = list(lowered.ops)
     for at, place in zip(free, places, strict=True):
@@ -66,22 +66,22 @@ def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
 
 
 class _Graph:
-    """Which place must follow which, and the memory that they read and make."""
+    """The precedence of places, and the memory that they read and make."""
 
     def __init__(self, lowered: Lowered, places: list[Place]) -> None:
         self.after: list[list[int]] = [[] for _ in places]
         self.waits = [0] * len(places)
         self.reads: list[tuple[int, ...]] = []
-        """The pieces of memory that a place reads, by number."""
+        """The pieces of memory read by a place, by number."""
         self.makes: list[tuple[int, ...]] = []
         self.needs: list[Size] = []
-        """The bytes that a place needs while it runs."""
+        """The bytes needed by a place while it runs."""
         self._pieces: list[Size] = []
         self._lives: dict[Value, Value] = {}
         self._link(places, lowered.fetches)
         piece = self._piece
         self.users = [0] * len(self._pieces)
-        """How many places read a piece; one more where it lives on, since it is fetched."""
+        """The number of readers of a piece; one more if it is fetched, and lives on."""
         for reads in self.reads:
             for p in reads:
                 self.users[p] += 1
@@ -93,7 +93,7 @@ class _Graph:
         self._made = {id(sizes): [sum([sizes[p] for p in made]) for made in self.makes] for sizes in self.sizes}
 
     def _root(self, value: Value) -> Value:
-        """The value in whose memory one lies."""
+        """Return the value in whose memory one lies."""
         while value in self._lives:
             value = self._lives[value]
         return value
@@ -104,7 +104,7 @@ class _Graph:
         self._piece: dict[Value, int] = {}
         pieces = self._piece
         scope: dict[str, Value] = {}
-        """The value that a variable of the scope has: what is stored there waits for those who read the one before."""
+        """The present value of a variable of the scope: a store waits for the readers of the old one."""
         needed = {v for place in places for i in place for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(fetches)
         chain = fence = -1
         for at, place in enumerate(places):
@@ -169,7 +169,7 @@ class _Graph:
             self.needs.append(needs)
 
     def peak(self, order: Iterable[int], sizes: Sequence[int]) -> int:
-        """The most bytes that are alive at once in an order."""
+        """Return the most bytes alive at once in an order."""
         left, work, made, users = list(self.users), self._work[id(sizes)], self._made[id(sizes)], self.users
         alive = most = 0
         for at in order:
@@ -186,7 +186,7 @@ class _Graph:
         return most
 
     def greedy(self, sizes: Sequence[int]) -> list[int]:
-        """An order in which each place is, among those that are ready, one that adds the least."""
+        """Return an order by least growth: each next place is a ready one that adds the least."""
         left, waits, made, reads = list(self.users), list(self.waits), self._made[id(sizes)], self.reads
         holders: dict[int, list[int]] = {}
         for at, pieces in enumerate(reads):
@@ -223,7 +223,7 @@ class _Graph:
         return out
 
     def early(self, update: Sequence[bool]) -> list[int]:
-        """Their own order, but that updates are made as soon as they can be."""
+        """Return their own order, with updates as early as possible."""
         waits = list(self.waits)
         ready = [(not update[at], at) for at, n in enumerate(waits) if not n]
         heapify(ready)
@@ -243,13 +243,13 @@ def _is_update(place: Place) -> bool:
 
 
 def _is_chained(i: KernelCall) -> bool:
-    """Whether an instruction's place among others of its kind is part of what it does."""
+    """Return True if an instruction's place among others of its kind is part of its meaning."""
     operator = i.op.operator
     return operator is None or operator.random or operator.side_effects or operator.collective or not (values_of(i.results) or i.stores)
 
 
 def _retained(i: KernelCall, wanted: Sequence[bool]) -> dict[Value, Size]:
-    """What results keep alive besides."""
+    """Return the extra memory kept alive by results."""
     operator = i.op.operator
     if operator is None or not operator.retains():
         return {}

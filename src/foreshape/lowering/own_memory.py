@@ -1,4 +1,4 @@
-"""Values that must not change with the memory in which they lie: they are copied before an instruction changes that."""
+"""Values that must not change with their memory: they are copied before an instruction changes it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from foreshape.spec import LOD_TENSOR
 
 
 def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], new: Callable[[], int]) -> list[Value]:
-    """Copy a view of what an instruction changes, such as a reshaped parameter, where it is needed behind that.
+    """Copy a view of memory that an instruction changes, such as a reshaped parameter, if it is needed later.
 
     Args:
         instructions: of a block; the copies are put in.
-        new: gives a number that no value has.
+        new: returns an unused number for a value.
 
     Returns:
-        What is fetched then.
+        The values to fetch then.
     """
     if not any(i.in_place or i.stores for i in instructions):
         return list(fetches)

@@ -1,7 +1,7 @@
-"""`recurrent`: a block run once per time step, over dense input or over ragged rows, and the steps undone again.
+"""`recurrent`: a block run once per time step, over dense input or over ragged rows, and its gradient.
 
-Over ragged rows the sequences are ordered by falling length, so that those that are alive at a step are the first rows, and
-nothing is padded: a state loses the rows of the sequences that have ended.
+Over ragged rows the sequences are ordered by falling length, so the ones alive at a step are the first rows. Nothing is padded: a state loses the rows of
+ended sequences.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
 
 
 def _empty_dims(op: Op, name: str) -> Callable[[Tensor], Tensor]:
-    """The output of a recurrence without steps."""
+    """Return the output of a recurrence without steps."""
     variable = op.block.find(name)
     dims = list(variable.spec.known_dims) if variable is not None and variable.spec.dims is not None else []
     ragged = variable is not None and variable.spec.lod is not None
@@ -166,7 +166,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     sequences, initial = names_in(op, "inputs"), names_in(op, "initial_states")
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     out_grads = given_gradients(op, "outputs")
-    # the gradient of a new state may be made inside, as that of what does not depend on the state before: then there is none to hand on
+    # the gradient of a new state may be made inside, if it does not depend on the state before: then there is none to hand on
     states = [at for at, n in enumerate(new) if n + GRAD in block.vars and previous[at] + GRAD in block.vars]
     entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
     out_grads = [(n, g) for n, g in out_grads if n in entry_names]

@@ -1,4 +1,4 @@
-"""A block as a function, which an op that runs it calls in each round."""
+"""A block as a function, called in each round by its op."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Region:
         self.function: Callable[..., Any] = _not_compiled
 
     def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
-        """The results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
+        """Return the results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
         out = running.checked(self.lowered, given) if running.checked is not None else self.function(*given)
         fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
         for at, found in zip(self.ragged_results, out[fetched:], strict=True):

@@ -85,7 +85,7 @@ def _known_now(low: Lowering) -> dict[str, Spec]:
 
 
 def lacking_now(low: Lowering, op: Op) -> set[str]:
-    """The names of what may come into an op's block without a value."""
+    """Return the names of what may come into an op's block without a value."""
     held = low.block.find
     found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.lacking if name not in low.current}
     new = {n for n in names_in(op, "Out") if n not in low.current and (v := held(n)) is not None and not v.persistable and not is_fed(v)}
@@ -93,7 +93,7 @@ def lacking_now(low: Lowering, op: Op) -> set[str]:
 
 
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
-    """The names in a result slot of a forward op with those of their gradients, of which files may leave out some."""
+    """Return the names in a result slot of a forward op with those of their gradients, of which files may leave out some."""
     names, gradients = names_in(op, slot), op.inputs.get(slot + GRAD, ())
     if len(gradients) == len(names):
         return [(n, g) for n, g in zip(names, gradients, strict=True) if g != EMPTY]
@@ -153,10 +153,10 @@ def _spec_after(low: Lowering, op: Op, name: str) -> Spec | None:
 
 
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condition: str = "") -> list[Value | None]:
-    """The values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
+    """Return the values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
 
-    What a loop or branch forgets is given on in the block of another that forgets it too: there it is what a round before has made, where
-    nothing in this round has put anything in its place.
+    What a loop or branch forgets is given on in the block of another that forgets it too: there it is what a round before has made, where nothing in this
+    round has put anything in its place.
     """
     before = low.block.ops[: low.block.ops.index(op)] if low.region and op.forgets else []
     replaced = {n for other in before for n in other.all_writes()}
@@ -175,7 +175,7 @@ def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condit
 
 
 def call_order(region: Region) -> Callable[..., list[Any]]:
-    """From entry values, captured values and their offsets to what the region's function takes."""
+    """Return the arguments of the region's function, from entry values, captured values and their offsets."""
     feeds = region.lowered.feeds
     ragged = [at for at, v in enumerate(feeds) if v.lod is not None]
 
@@ -252,9 +252,9 @@ def _run_backward(
     low: Lowering, op: Op, region: Region, scopes: str | None, state: Sequence[Value | None], state_names: Sequence[str], sums: Sequence[str],
     wanted: Sequence[tuple[str, str]], at_the_end: Sequence[Spec | None],
 ) -> None:  # fmt: skip
-    """The rounds undone from the last to the first: states are handed on, the gradients of what was only read are summed.
+    """Run the gradient of the rounds from the last to the first: states are handed on, the gradients of values only read are summed.
 
-    ``at_the_end``: what the states of which the first gradients are, are when a round ends.
+    ``at_the_end``: the states of the first gradients, at the end of a round.
     """
     if scopes is None:
         raise ExecutionError(f"{op.type} needs what the forward op kept")

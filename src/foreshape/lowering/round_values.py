@@ -33,7 +33,7 @@ def with_ranks(values: list[Any], ranks: Sequence[tuple[int, int]]) -> list[Any]
 
 
 def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
-    """A running sum of gradients, and whether it has memory of its own."""
+    """Return a running sum of gradients, and whether it has memory of its own."""
     if total is None:
         return given, False
     if isinstance(total, Rows) and isinstance(given, Rows):
@@ -45,7 +45,7 @@ def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
 
 
 def zeros(like: Any, rows: bool = False) -> Any:
-    """Nothing as a gradient: with ``rows`` no rows of it."""
+    """Return nothing as a gradient: with ``rows`` no rows of it."""
     if isinstance(like, TensorArray):
         return TensorArray()
     if isinstance(like, Rows):

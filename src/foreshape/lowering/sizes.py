@@ -29,7 +29,7 @@ _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary(
 
 
 def size_checks(program: Program) -> SizeChecks:
-    """The checks of a program as it is now."""
+    """Return the checks of a program as it is now."""
     found = _checks.get(program)
     if found is None or found[0] != program.version:
         found = _checks[program] = program.version, SizeChecks(program)
@@ -50,7 +50,7 @@ class SizeChecks:
         self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: KernelCall) -> KernelCall | None:
-        """The check of an op's operands, where there is something to check."""
+        """Return the check of an op's operands, where there is something to check."""
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None
@@ -90,7 +90,7 @@ class SizeChecks:
 
 
 def chosen_blocks(program: Program) -> set[Block]:
-    """The blocks that may not run, and those that these run, whatever a file names as their parents."""
+    """Return the blocks that may not run, and those that these run, whatever a file names as their parents."""
     out: set[Block] = set()
     left = [b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)]
     while left:

@@ -36,12 +36,12 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
 
 
 def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
-    """The work of a whole step."""
+    """Return the work of a whole step."""
     return sum(work_of(i, values) for i in ops.calls)
 
 
 def work_of(i: KernelCall, values: Mapping[str, int]) -> int:
-    """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
+    """Return the multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
     return _work(i, multiplications(i.op), values)
 
 
@@ -52,7 +52,7 @@ def _work(i: KernelCall, multiplied: Size | None, values: Mapping[str, int]) -> 
 
 
 def _number(factors: Sequence[Size], values: Mapping[str, int]) -> int:
-    """The product of sizes; numbers are multiplied, since the product of sizes with symbols takes many times as long."""
+    """Return the product of sizes; numbers are multiplied, since the product of sizes with symbols takes many times as long."""
     try:
         return prod([evaluate(f, values) for f in factors])
     except ShapeError:  # an estimate that has no such size

@@ -1,8 +1,8 @@
 """Rewrites of a step's instructions that save kernels and memory and change no result beyond rounding.
 
-Each module of `REWRITES` is one rewrite: its docstring says what is there before and after, and unless what, and ``apply(graph) -> int`` says how
-often it was found. It asks operators what they compute (`foreshape.operator.computations`) and knows none by its type. The program is never
-touched. The other modules are no rewrites: `graph` is what all of them ask, `products`, `images` and `frozen` what some of them share.
+Each module of `REWRITES` is one rewrite: its docstring tells the calls before and after, and the exceptions. ``apply(graph) -> int`` returns the number of
+rewrites. It asks operators for their computations (`foreshape.operator.computations`) and knows none by its type. The program is never touched. The other
+modules are no rewrites: `graph` serves all of them, `products`, `images` and `frozen` some.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ BEFORE_ORDER = (
     in_place,
 )
 AFTER_ORDER = (frozen_series, update_groups)
-"""These join what has come to stand together."""
+"""These join calls that now stand together."""
 REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
-"""In this order. The order of what the first ones leave is chosen before the last ones."""
+"""In this order. The order of the remaining calls is chosen before the last ones."""
 
 
 def fuse(lowered: Lowered) -> Lowered:
-    """The same step with every rewrite applied, in their order."""
+    """Return the same step with every rewrite applied, in their order."""
     apply_all(lowered)
     return lowered
 

@@ -1,12 +1,12 @@
-"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them.
+"""Scaled dot-product attention in one kernel each way. It makes the weights piece by piece and keeps one number for each row.
 
 Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scaled instead or besides, k may come transposed, and there may be no
     mask; and the gradients of q, k and v
 After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``; a mask that is a constant of
-    -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out what it hides. Where weights are dropped before the
+    -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out hidden columns. Where weights are dropped before the
     product with v, ``kept = draw(q, k)`` stands where they were, and both kernels take it in the place of the sums
     Where such a constant is added to a mask that is one row for all rows of q, as for padding, the sum is not made: the kernels take that row
-Unless: something else reads what is between, or the gradient of the mask is wanted, or the mask is changed in its place and wanted by a gradient
+Unless: something else reads a value between, or the gradient of the mask is wanted, or the mask is changed in its place and wanted by a gradient
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ def apply(graph: Graph) -> int:
 
 @data_class()
 class _Found:
-    """One attention: what goes in, its ops, and those of its gradient where that is wanted."""
+    """One attention: its operands, its ops, and its gradient's if wanted."""
 
     q: Value
     k: Value
     v: Value
     added: Argument
-    """What is added to the scores."""
+    """The value added to the scores."""
     mask: Argument
-    """What the kernels are given of it."""
+    """The kernels' part of the mask."""
     later: float
-    """What is added besides to the scores of rows of k that are later than the row of q; 0 for nothing."""
+    """The number added to the scores of rows of k later than the row of q; 0 for none."""
     triangle: Argument
-    """What holds that."""
+    """The value of this mask."""
     scale: float
     turned: bool
-    """Whether k comes with its last two axes swapped."""
+    """True if the last two axes of k are swapped."""
     scores: KernelCall
     mix: KernelCall
     """The product of weights and values."""
     gone: list[KernelCall]
-    """The ops before that."""
+    """The replaced ops before it."""
     backward: list[KernelCall] = field(default_factory=list[KernelCall])
     """From the gradient of the product on."""
     drop: KernelCall | None = None
-    """What drops some of the weights."""
+    """The dropout of the weights."""
     d_q: Argument = None
     d_k: Argument = None
 
@@ -101,13 +101,13 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
 
 
 def _scale(i: KernelCall) -> float | None:
-    """What an op multiplies its operand by, where it does no more."""
+    """Return the factor of an op that only multiplies its operand by a number."""
     found = computes(i, Scaling)
     return None if found is None else found.by
 
 
 def _adds_mask(graph: Graph, i: KernelCall) -> bool:
-    """Whether an op adds something that is broadcast to the first operand, axis by axis from the last."""
+    """Return True if an op adds a value broadcast to the first operand, axis by axis from the last."""
     total = computes(i, Sum)
     if total is None:
         return False
@@ -118,7 +118,7 @@ def _adds_mask(graph: Graph, i: KernelCall) -> bool:
 
 
 def _parts(graph: Graph, mask: Argument, scores: Argument) -> tuple[Argument, float, Argument]:
-    """A mask as one row for all rows of q, or None, and the number and the triangle that hide what is later; as it is where it is no such sum."""
+    """Return a mask as one row for all rows of q, or None, and the number and the triangle of the causal mask. It is unchanged if no such sum."""
     dims = graph.dims(scores)
     filled = _later(graph, mask, dims)
     if filled is not None:
@@ -139,7 +139,7 @@ def _is_one_row(dims: tuple[Size, ...] | None) -> bool:
 
 
 def _later(graph: Graph, mask: Argument, scores: tuple[Size, ...] | None) -> float | None:
-    """What a mask is above the diagonal, where that is a constant far below all scores, and zero elsewhere."""
+    """Return the number of a mask above the diagonal, if it is a constant far below all scores, and zero elsewhere."""
     at = graph.maker(mask)
     if at is None or computes(at, Triangle) != Triangle(False, 1):
         return None
@@ -150,14 +150,14 @@ def _later(graph: Graph, mask: Argument, scores: tuple[Size, ...] | None) -> flo
 
 
 def _filled(graph: Graph, triangle: KernelCall) -> float | None:
-    """What all elements are of which a triangle is taken; made in each run, or once."""
+    """Return the number in all elements before a triangle is taken; made in each run, or once."""
     made = graph.maker(triangle.arguments[0])
     found = computes(made, Filled) or fused_as(made, Filled)
     return None if found is None else found.number
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
-    """Whether the operands are of one batch and one width."""
+    """Return True if the operands have one batch and one width."""
     q, k, v = graph.dims(found.q), graph.dims(found.k), graph.dims(found.v)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) or len(q) not in (3, 4):
         return False
@@ -170,7 +170,7 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax, scale: float | None) -> bool:
-    """Find the gradient ops. False where there are some that are not the usual ones."""
+    """Find the gradient ops. Return False for unusual ones."""
     weights = softmax.results[0]
     mixed = weights if found.drop is None else found.drop.results[0]
     readers = [r for r in graph.readers(mixed) if r is not found.mix]
@@ -209,7 +209,7 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax
 
 
 def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
-    """The same where the kernels multiply besides what q is multiplied with, if it is."""
+    """Return the same with a factor of q, if any, as a part of the kernels' scale."""
     made = graph.maker(found.q)
     by = _scale(made) if made is not None else None
     if made is None or by is None or not isinstance(made.arguments[0], Value):
@@ -224,7 +224,7 @@ def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
 
 
 def _rewrite(graph: Graph, found: _Found) -> bool:
-    """Let the kernels stand for it. False where that cannot be."""
+    """Replace it by the kernels. Return False if impossible."""
     new: dict[KernelCall, Sequence[KernelCall]] = dict.fromkeys((*found.gone, *found.backward), ())
     new.update(_undropped(graph, found) if found.drop is None else _dropped(graph, found, found.drop))
     if not graph.replace(new):
@@ -269,7 +269,7 @@ def _undropped(graph: Graph, found: _Found) -> dict[KernelCall, list[KernelCall]
 
 
 def _dropped(graph: Graph, found: _Found, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
-    """The numbers are drawn where the weights were dropped, so that they are the same, and the rest is one call each way."""
+    """Return the calls with dropout. The mask is drawn in the dropout's place, so it is the same; the rest is one call each way."""
     q, k, v, mix = found.q, found.k, found.v, found.mix
     computed, dims, of_v = computes(drop, Dropout), dims_of(q), dims_of(v)
     assert computed is not None and dims is not None and of_v is not None

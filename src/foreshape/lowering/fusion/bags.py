@@ -1,8 +1,8 @@
-"""Bags: a lookup and the pooling of its rows in one kernel, whose gradient keeps the row of each bag once.
+"""Bags: a lookup and the pooling of its rows in one kernel. Its gradient keeps the row of each bag once.
 
 Before: ``rows = lookup(table, ids); out = pool(rows)``, the sum or mean over dim 1 of three, or a sequence pooling (SUM, AVERAGE, SQRT)
     that gives zeros for empty sequences; and their gradients
-After: ``out = bag(table, ids)``; and its gradient, where ``d_table = spread(ids, d_out)``, which is sparse where the lookup's is
+After: ``out = bag(table, ids)``; and its gradient, where ``d_table = spread(ids, d_out)``, sparse where the lookup's is
 Unless: something else reads the rows or their gradient
 """
 
@@ -22,7 +22,7 @@ def apply(graph: Graph) -> int:
 
 
 def shared_values(lowered: Lowered) -> dict[str, Spec]:
-    """The names of sparse rows that share their values, and what these are: a value for each bag."""
+    """Return the names of sparse rows with shared values, and the specs of these: a value for each bag."""
     out: dict[str, Spec] = {}
     for i in lowered.calls:
         of = i.effects.rows_of if isinstance(i, FusedCall) else None
@@ -58,7 +58,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: Lookup) -> bool:
 
 
 def _pooling(pool: KernelCall, out: Value) -> Pooled | None:
-    """How an op pools the rows of each example of a lookup's result; None where it does something else."""
+    """Return the pooling of an op over the rows of each example of a lookup's result; None for another op."""
     rank = len(dims_of(out) or ())
     sequences = computes(pool, SequencePooling)
     if sequences is not None:
@@ -70,7 +70,7 @@ def _pooling(pool: KernelCall, out: Value) -> Pooled | None:
 
 
 def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall, i: KernelCall) -> KernelCall | None:
-    """The gradient op of the lookup, where it alone reads what the pooling's gradient gives."""
+    """Return the gradient op of the lookup, if it alone reads the pooling's gradient."""
     for kind in (SequencePooling, Reduction):
         if undoes(back, kind) != computes(pool, kind):
             return None

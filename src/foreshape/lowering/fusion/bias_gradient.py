@@ -1,6 +1,6 @@
-"""The gradient of a bias is a sum over the other dims, which reads neither operand.
+"""The gradient of a bias as a sum over the other dims, without reading an operand.
 
-Before: ``_, d_b = sum_gradient(x, b, d_out)`` of ``out = x + b``, where b has one dim, which stands at an axis of x
+Before: ``_, d_b = sum_gradient(x, b, d_out)`` of ``out = x + b``, where b has one dim, at an axis of x
 After: ``d_b = sum(d_out)`` over all other axes
 Unless: somebody reads the gradient of x
 """

@@ -1,4 +1,4 @@
-"""Softmax, cross entropy and their mean, with the gradient that starts there: four kernels instead of a dozen.
+"""Softmax, cross entropy and their mean, with the gradient from there on: four kernels instead of a dozen.
 
 Before: ``softmax, loss = class_loss(logits, label)`` over the last axis of a matrix, ``out = mean(loss)`` over all; and their gradients
 After: ``logs = log_softmax(logits); out = mean_loss(logs, label)``; and ``d_logits = gradient(logs, label, d_out)``
@@ -53,7 +53,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: ClassLoss) -> bool:
 
 
 def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: ClassLoss) -> tuple[Value, KernelCall, KernelCall] | None:
-    """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
+    """Return the gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
     if undoes(mean_grad, Reduction) != _MEAN:
         return None
     start = mean_grad.arguments[1]

@@ -1,7 +1,7 @@
-"""Constants of a fixed shape are made once, when the step is compiled.
+"""Constants of a fixed shape, made once, when the step is compiled.
 
 Before: ``c = constant()``, of at most 1024 elements, in every run
-After: ``c``, a tensor that every run shares
+After: ``c``, a tensor shared by every run
 Unless: c is fetched or stored, or something changes it in place
 """
 
@@ -36,7 +36,7 @@ def apply(graph: Graph) -> int:
 
 
 def _made(i: OpCall) -> Any:
-    """The constant. Raises `ExecutionError` where its op's attributes describe none."""
+    """Return the constant. Raises `ExecutionError` where its op's attributes describe none."""
     try:
         with torch.inference_mode():
             return i.kernel(*i.arguments)

@@ -2,7 +2,7 @@
 
 Before: ``y = convolution(images, filters)``, ``out = y + b``, where b has one number for each channel (or nothing)
 After: ``out = conv2d(images, filters, b)``
-Unless: something else reads y, which then gets no bias
+Unless: something else reads y; then the bias stays a call of its own
 """
 
 from __future__ import annotations

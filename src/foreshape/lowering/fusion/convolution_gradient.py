@@ -29,7 +29,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: ImageConvolution) -> bool:
 
 
 def _backward(graph: Graph, i: KernelCall, of: ImageConvolution, d_bias: Argument, channels: int | None) -> KernelCall:
-    """All gradients in one kernel, that of the bias among them where there are so many channels of it."""
+    """Return all gradients in one kernel, the bias' among them if it has so many channels."""
     x, w, *_, d = i.arguments
     d_x, d_w, *_ = i.results
     requested = [not graph.unused(d_x), not graph.unused(d_w), channels is not None]

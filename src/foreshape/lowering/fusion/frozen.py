@@ -1,4 +1,4 @@
-"""What follows a product whose weight never changes, and can be done while its result is written. What rewrites of frozen steps share; no rewrite."""
+"""The steps after a product with a constant weight, done while its result is written. Shared by rewrites of frozen steps; no rewrite."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from foreshape.spec import FP32
 
 @data_class()
 class Chain:
-    """A product and what is done with its result alone, as far as its kernel can do that too.
+    """A product and the steps on its result alone, as far as its kernel can do them too.
 
-    ``last`` is the instruction in whose place the kernel stands, ``gone`` the others. ``steps`` are what happens to weight and bias before
-    anything is computed, each with the values that it takes; see `foreshape.kernels.frozen.folded`.
+    The kernel stands in the place of the instruction ``last``; ``gone`` are the others. ``steps`` are folded into weight and bias, each with its values; see
+    `foreshape.kernels.frozen.folded`.
     """
 
     last: KernelCall
@@ -29,21 +29,21 @@ class Chain:
     other: Argument = None
     following: Following = NOTHING
     behind: list[tuple[Fold, Value | float]] = field(default_factory=list["tuple[Fold, Value | float]"])
-    """What happens behind the activation, each with one number."""
+    """The steps behind the activation, each with one number."""
 
     def folds(self) -> list[tuple[Fold, int]]:
-        """What happens in each step, and how many values it takes."""
+        """Return the kind of each step, and the number of its values."""
         out: list[tuple[Fold, int]] = []
         for how, values in self.steps:
             out.append((how, len(values)))
         return out
 
     def values(self) -> list[Value]:
-        """All that the steps take, those behind the activation last."""
+        """Return all values of the steps, the ones behind the activation last."""
         return [*(v for _, values in self.steps for v in values), *(v for _, v in self.behind if isinstance(v, Value))]
 
     def ends(self, values: Sequence[Any]) -> tuple[Sequence[Any], Following]:
-        """Of the values for all steps those before the activation, and what follows."""
+        """Return the values of the steps before the activation, and the activation with its scale and shift."""
         count = sum(isinstance(v, Value) for _, v in self.behind)
         numbers = iter(float(v.item()) for v in values[len(values) - count :])
         scale, shift = 1.0, 0.0
@@ -53,11 +53,11 @@ class Chain:
         return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
     def taken(self, made: KernelCall) -> dict[KernelCall, Sequence[KernelCall]]:
-        """What `Graph.replace` takes to let one instruction stand for the chain."""
+        """Return the argument of `Graph.replace` for one instruction in place of the chain."""
         return {**dict.fromkeys(self.gone, ()), self.last: [made]}
 
     def take(self, reader: KernelCall) -> None:
-        """Let the kernel do what an instruction does."""
+        """Take an instruction into the kernel."""
         self.gone.append(self.last)
         self.last, self.out = reader, reader.results[0]
 
@@ -68,7 +68,7 @@ def is_frozen_fp32(graph: Graph, value: Argument) -> bool:
 
 
 def follow(graph: Graph, i: KernelCall, axis: int, residuals: bool) -> Chain:
-    """What follows an instruction, whose result has its channels at ``axis``.
+    """Return the steps after an instruction with its result's channels at ``axis``.
 
     Args:
         residuals: a sum with another tensor of the result's dims may be a part of it.
@@ -77,7 +77,7 @@ def follow(graph: Graph, i: KernelCall, axis: int, residuals: bool) -> Chain:
 
 
 def follow_normalization(graph: Graph, i: KernelCall) -> Chain | None:
-    """The same of a normalization by fixed statistics of images, which is the first thing that is done; None where its numbers may change."""
+    """Return the same for a normalization of images by fixed statistics, as the first step; None if its numbers may change."""
     chain = Chain(i, i.arguments[0])
     if not graph.makes_one(i) or not _is_folded(graph, chain, i, 1):
         return None
@@ -103,13 +103,13 @@ def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
 
 
 def _reader(graph: Graph, chain: Chain) -> KernelCall | None:
-    """The one instruction that reads a chain's result, where nobody needs more than one result of that."""
+    """Return the only reader of a chain's result, if only its first result is needed."""
     reader = graph.only_reader(chain.out)
     return reader if reader is not None and graph.makes_one(reader) else None
 
 
 def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
-    """Whether the reader adds one number to each element, or multiplies each with one."""
+    """Return True if the reader adds one number to each element, or multiplies each with one."""
     scaling = computes(reader, Scaling)
     if scaling is not None:
         chain.behind.append(("multiply", scaling.by))
@@ -122,7 +122,7 @@ def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
 
 
 def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | None:
-    """Of a sum or a product of fp32 numbers with one that is frozen: which of them it is, what else it is of, and the number."""
+    """Return the kind, the other operand and the number of a sum or a product of fp32 numbers with a frozen number."""
     total = computes(i, Sum)
     if total is None and computes(i, Product) is None:
         return None
@@ -137,7 +137,7 @@ def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | Non
 
 
 def activation(i: KernelCall) -> Following | None:
-    """The activation that an instruction computes."""
+    """Return the activation computed by an instruction."""
     if computes(i, Relu) is not None:
         return RELU
     found = computes(i, Activation)
@@ -145,7 +145,7 @@ def activation(i: KernelCall) -> Following | None:
 
 
 def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> bool:
-    """Whether what the reader does can be done to the weight and the bias."""
+    """Return True if the reader's step can be folded into the weight and the bias."""
     number = by_number(graph, reader)
     if number is not None and number[1] is chain.out:
         chain.steps.append((number[0], (number[2],)))
@@ -174,14 +174,14 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
 
 
 def _frozen(graph: Graph, value: Argument) -> Value | None:
-    """The frozen fp32 numbers that a value is, or is in other dims."""
+    """Return the frozen fp32 numbers of a value, possibly reshaped."""
     made = graph.maker(value)
     of = made.arguments[0] if made is not None and computes(made, Reshape) is not None else value
     return of if isinstance(of, Value) and is_frozen_fp32(graph, of) else None
 
 
 def _is_by_channel(of: Argument, by: Argument, at: int, axis: int) -> bool:
-    """Whether a value that is broadcast from the axis ``at`` on has one number for each channel, or one for all."""
+    """Return True if a value broadcast from the axis ``at`` on has one number for each channel, or one for all."""
     wide, narrow = dims_of(of), dims_of(by)
     if wide is None or narrow is None or len(narrow) > len(wide):
         return False
@@ -191,7 +191,7 @@ def _is_by_channel(of: Argument, by: Argument, at: int, axis: int) -> bool:
 
 
 def _residual(graph: Graph, chain: Chain, reader: KernelCall) -> Argument:
-    """The other operand of a sum of two tensors of one shape."""
+    """Return the other operand of a sum of two tensors of one shape."""
     if computes(reader, Sum) is None or reader.arguments[0] is reader.arguments[1]:
         return None
     other = reader.arguments[1] if reader.arguments[0] is chain.out else reader.arguments[0]

@@ -1,7 +1,7 @@
-"""Where parameters never change, a product and a sum with one number each are one kernel.
+"""A product and a sum with one frozen number each, as one kernel.
 
 Before: ``y = x * a``, ``out = y + b`` of fp32, where a and b, which may come first, are one number each, a persistable of a step that is frozen
-After: ``out = add(b, x, alpha=a)``, in the memory of x where nothing needs that any more
+After: ``out = add(b, x, alpha=a)``, in the memory of x if it is dead
 Unless: something else reads y
 """
 

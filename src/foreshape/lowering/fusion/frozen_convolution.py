@@ -1,11 +1,11 @@
-"""Where parameters never change, a convolution with all that follows it is one kernel, whose weight lies as that wants it.
+"""A convolution with constant parameters and all its following steps, as one kernel with a packed weight.
 
 Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one group, then any of: a normalization by fixed statistics,
     sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
     products with one number; filters, statistics and such numbers are persistables of a step that is frozen. And in a step with
     convolutions a normalization that follows none, as a convolution of each channel with one number
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory; groups of few channels are joined
-Unless: something else reads what is between
+Unless: something else reads a value between
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _Windows = ImageConvolution | PaddedImageConvolution | ImageTransposedConvolutio
 
 
 def _padded(graph: Graph, i: KernelCall, of: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
-    """The same, as one whose paddings are alike at both ends where that is known."""
+    """Return the same, with equal paddings at both ends if known."""
     images, window = graph.dims(i.arguments[0]), dims_of(i.arguments[1])
     assert images is not None and window is not None
     pads = of.pads(images[2:], window[2:])
@@ -64,7 +64,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:
-    """A normalization of images by itself is a convolution of each channel with one number."""
+    """Return a normalization of images by itself is a convolution of each channel with one number."""
     x, channels, spec = i.arguments[0], dims_of(i.arguments[1]), spec_of(i.arguments[0])
     if spec is None or spec.dtype is not FP32 or len(dims_of(x) or ()) != 4 or channels is None or not isinstance(channels[0], int):
         return False
@@ -102,13 +102,13 @@ def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
 
 
 def _as_computed(w: Dims, of: _Windows) -> tuple[Dims, int]:
-    """The dims of the weight that is computed with, and its groups."""
+    """Return the dims of the kernel's weight, and its groups."""
     count = 1 if isinstance(of, ImageTransposedConvolution) else joined(w, of.groups)
     return (w[0], w[1] * count, *w[2:]), of.groups // count
 
 
 def _pads(of: PaddedImageConvolution, window: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The paddings before and behind each axis of images of known sizes."""
+    """Return the paddings before and behind each axis of images of known sizes."""
     pads = of.pads(image, window)
     return [int(before) for before, _ in pads], [int(behind) for _, behind in pads]
 

@@ -1,9 +1,9 @@
-"""Where parameters never change, a product of rows with a weight matrix and all that follows it is one kernel.
+"""A product of rows with a constant weight matrix and all its following steps, as one kernel.
 
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
     each column, an activation, sums and products with one number; matrix and such numbers are persistables of a step that is frozen
 After: ``out = activation(x packed + bias)``
-Unless: something else reads what is between; or the matrix is small, and oneDNN's own library is not there
+Unless: something else reads a value between; or the matrix is small, and oneDNN's own library is not there
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where parameters never change, a normalization of rows can be a part of a series of oneDNN's kernels.
+"""A normalization of rows with constant parameters, as a part of a series of oneDNN's kernels.
 
 Before: ``y = scale * (x - mean) / sqrt(variance + epsilon) + shift`` of fp32, with the mean and the variance of each example; scale and shift,
-    where there are such, are persistables of a step that is frozen
-After: ``y = normalized(x)``, which holds them
-Unless: the mean or the variance is read; images have four dims, whose channels oneDNN has innermost; or oneDNN's own library is not there
+    if any, are persistables of a frozen step
+After: ``y = normalized(x)``, with these inside
+Unless: the mean or the variance is read; images have four dims, and oneDNN has their channels innermost; or oneDNN's own library is not there
 """
 
 from __future__ import annotations

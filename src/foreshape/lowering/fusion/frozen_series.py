@@ -1,9 +1,9 @@
-"""Where parameters never change, kernels of oneDNN's own library that follow one another are one call.
+"""Successive kernels of oneDNN's own library with constant parameters, as one call.
 
-Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products, convolutions and normalizations of rows of a step that is frozen, and
-    what oneDNN computes of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels
+Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products, convolutions and normalizations of rows of a frozen step, and
+    oneDNN's kernels on their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels
     shuffled, a softmax, other dims
-After: ``z, ... = series(x, w, ...)``: what goes out of it; what does not lies in one piece of memory
+After: ``z, ... = series(x, w, ...)``; values inside of it lie in one piece of memory
 Unless: it is only one; or oneDNN's library is not there
 """
 
@@ -43,22 +43,22 @@ from foreshape.operator.computations import (
 from foreshape.spec import FP32
 
 _TRIED = 64
-"""What stands for each symbol when it is asked which of two sizes is the larger one."""
+"""The values of each symbol for comparing two sizes."""
 
 
 @data_class()
 class _Stage:
     """An instruction as a part of a series.
 
-    ``stage``: what it computes of ``sources``; None for what is made of persistables (`KernelCall.packed`). ``number``: which of the instruction's
-    results it makes, where each of several has a stage.
+    ``stage``: its computation on ``sources``; None for a packed kernel (`KernelCall.packed`). ``number``: its result among the instruction's, if each of
+    several has a stage.
     """
 
     of: KernelCall
     sources: list[Value]
     stage: Any = None
     before: list[_Stage] = field(default_factory=list["_Stage"])
-    """Those whose work it does, too, in their order."""
+    """The stages whose work it does too, in order."""
     slot: int | None = None
     number: int = 0
 
@@ -72,7 +72,7 @@ def apply(graph: Graph) -> int:
         return 0
     count = 0
     run: list[_Stage] = []
-    made: set[Value] = set()  # what lies as kernels of the library have it
+    made: set[Value] = set()  # values in the layout of the library's kernels
     for i in [i for place in graph.places for i in place]:
         found = _stages(graph, i, made)
         if not found:
@@ -84,12 +84,12 @@ def apply(graph: Graph) -> int:
 
 
 def _packed(s: _Stage) -> str:
-    """Return the name of the packed kernel that a stage is; empty where it is made of no persistables."""
+    """Return the name of the packed kernel of a stage; empty if it is made of no persistables."""
     return s.of.kernel.packed if isinstance(s.of, FusedCall) else ""
 
 
 def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
-    """An instruction as parts of a series, where some values lie as its kernels want them; none where it is none."""
+    """Return an instruction as parts of a series, where some values lie as its kernels want them; none where it is none."""
     if i.copies or i.stores or (isinstance(i, OpCall) and i.offsets is not None) or not i.results or not all(graph.unused(r) for r in i.results[1:]):
         return []
     values = values_of(i.arguments)
@@ -107,7 +107,7 @@ def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
 
 
 def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[_Stage]:
-    """What cuts a tensor into parts, where it is known how large they are."""
+    """Return the stages of a split into parts of known sizes."""
     parts = i.results[0]
     if not isinstance(parts, list) or None in parts:
         return []
@@ -125,13 +125,13 @@ def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[
 
 
 def _is_plain(value: Argument) -> bool:
-    """Whether a value is a dense tensor of fp32, of no more dims than the library has."""
+    """Return True for a dense tensor of fp32, with no more dims than the library's limit."""
     spec = spec_of(value)
     return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and value.lod is None
 
 
 def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
-    """A stage that is not made of persistables."""
+    """Return a stage without packed persistables."""
     following = RELU if fused_as(i, Relu) is not None else activation(i)
     if following is not None:
         return _Stage(i, values, Each(frozen.in_library(following)[0]))
@@ -163,7 +163,7 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
 
 
 def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage | None:
-    """A sum or product of tensors of one shape, or of two dims or more of which the second, or the first, has dims of 1."""
+    """Return a sum or product of tensors of one shape, or with dims of 1 in the second, or the first, of two dims or more."""
     if len(values) != 2:
         return None
     for wide, narrow in (values, values[::-1]):
@@ -174,7 +174,7 @@ def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage
 
 
 def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
-    """The elements as they lie, in other dims, where images have one pixel or one channel."""
+    """Return the elements as they lie, in other dims, where images have one pixel or one channel."""
     a, b = graph.dims(x), graph.dims(out)
     if a is None or b is None or any(len(d) == 4 and not (d[1] == 1 or (d[2] == 1 and d[3] == 1)) for d in (a, b)):
         return None
@@ -188,7 +188,7 @@ def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
 
 
 def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
-    """The same, with sums and functions done while what they are of is written, where that has one reader and its kernel can."""
+    """Return the same, with sums and functions fused into their operand's kernel, if it has one reader and can do them."""
     out: list[_Stage] = []
     makers: dict[Value, _Stage] = {}
     for s in run:
@@ -212,13 +212,13 @@ def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
 
 
 def _alike(graph: Graph, s: _Stage) -> bool:
-    """Whether what a stage reads has the dims of what it makes."""
+    """Return True if the operands of a stage have the dims of its result."""
     wanted = graph.dims(s.result)
     return wanted is not None and all(graph.dims(v) == wanted for v in s.sources)
 
 
 def _join(graph: Graph, run: list[_Stage]) -> bool:
-    """Let one instruction stand for some that follow one another."""
+    """Replace successive instructions by one."""
     if len({id(s.of) for s in run}) < 2:
         return False
     everything = run
@@ -247,7 +247,7 @@ def _rank(value: Value) -> int:
 
 
 def _give_slots(run: list[_Stage], inside: dict[Value, int], out: Sequence[Value]) -> list[list[Size]]:
-    """Give each result that stays inside a part of a piece of memory; what those that share a part take, for each part."""
+    """Give each inner result a part of a piece of memory; return the sizes of the results in each part."""
     root = {s.result: s.result for s in run}
     for s in run:
         if isinstance(s.stage, Same):
@@ -287,7 +287,7 @@ def _give_slots(run: list[_Stage], inside: dict[Value, int], out: Sequence[Value
 
 
 def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Sequence[Value]) -> str:
-    """A name for the series, in place of those for its products."""
+    """Return a name for the series, in place of its products' names."""
     numbers = {v: at for at, v in enumerate((*outside, *inside))}
     derived = {name: (values, make) for name, values, make in graph.lowered.derived}
     makers: list[tuple[int, Callable[..., Any] | None, Callable[..., Any] | None, Any, tuple[int, ...], int | None]] = []
@@ -304,7 +304,7 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
 
 
 def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series:
-    """The series, from the values of persistables."""
+    """Return the series, from the values of persistables."""
     found = library()
     assert found is not None
     steps: list[Step] = []
@@ -319,7 +319,7 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
 
 
 def _by_kernels(s: _Stage) -> Callable[..., Any]:
-    """What a stage computes, by the kernels of its operators."""
+    """Return the computation of a stage by the kernels of its operators."""
     calls = [(of.of, of.number, _function(of.of)) for of in (*s.before, s)]
 
     def run(*given: Any) -> Any:
@@ -337,7 +337,7 @@ def _by_kernels(s: _Stage) -> Callable[..., Any]:
 
 
 def _function(i: KernelCall) -> Callable[..., Any]:
-    """Return a call as a function of its arguments, which makes its first result."""
+    """Return a call as a function from its arguments to its first result."""
     if isinstance(i, FusedCall):
         return i.kernel.function(len(i.arguments))
     assert isinstance(i, OpCall)

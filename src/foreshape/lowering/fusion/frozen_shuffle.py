@@ -1,4 +1,4 @@
-"""Where parameters never change, channels that are shuffled by their dims are shuffled by one kernel.
+"""A channel shuffle by reshapes in a frozen step, as one kernel.
 
 Before: ``y = reshape(x, [n, groups, channels / groups, height, width])``, ``z = transpose(y, [0, 2, 1, 3, 4])``, ``out = reshape(z)`` in the dims
     of x, in a step that is frozen

@@ -1,7 +1,7 @@
-"""Where parameters never change, what is computed of them and of constants alone is computed once, when the step is bound.
+"""Values of constant parameters and constants alone, computed once, when the step is bound.
 
-Before: ``v = f(persistables, constants)`` in every run of a step that is frozen, after other operators of which the same holds
-After: ``v``, a tensor that every run shares; nothing is left of what only led to it
+Before: ``v = f(persistables, constants)`` in every run of a frozen step, after other operators of the same kind
+After: ``v``, a tensor shared by every run, without the calls that only led to it
 Unless: v is fetched or stored, something changes it in place, its dims are not known, it draws random numbers, or there is no room: 64 MiB are kept
 """
 
@@ -20,9 +20,9 @@ from foreshape.values.torch_proxy import torch
 MOST = 64 << 20
 """So many bytes are kept at most."""
 MEANWHILE = 4 * MOST
-"""So many bytes take all results together, while they are computed, which no plan has."""
+"""The most bytes of all results together, while they are computed; no plan counts them."""
 ROUNDS = 8
-"""So often what there is no room for is left out, and what it is made of kept instead."""
+"""The most rounds of leaving out values without room, and keeping their operands instead."""
 
 
 def apply(graph: Graph) -> int:
@@ -51,7 +51,7 @@ def apply(graph: Graph) -> int:
 
 
 def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:
-    """What others read of what is made once, how many bytes are left then, and what there is no room for."""
+    """Return the values that others read, the bytes left then, and the values without room."""
     kept: list[Value] = []
     room = MOST
     too_large: set[int] = set()
@@ -69,7 +69,7 @@ def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, Value]) ->
 
 
 def _bytes(value: Value) -> int:
-    """Those of a tensor of known dims."""
+    """Return the bytes of a tensor of known dims."""
     spec = spec_of(value)
     size = spec.nbytes if spec is not None else None
     assert isinstance(size, int)
@@ -77,7 +77,7 @@ def _bytes(value: Value) -> int:
 
 
 def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, Value]]:
-    """The instructions that compute of persistables and constants alone, in their order, and the one thing that each makes."""
+    """Return the instructions on persistables and constants alone, in order, and the single result of each."""
     calls: dict[int, KernelCall] = {}
     made: dict[int, Value] = {}
     known: set[Value] = set()
@@ -93,7 +93,7 @@ def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict
 
 
 def _only_result(graph: Graph, i: KernelCall) -> Value | None:
-    """What an instruction makes, where that is one dense tensor of known dims and nothing else happens."""
+    """Return the result of an instruction, if it is one dense tensor of known dims and there are no other effects."""
     operator = i.op.operator
     if operator is None or operator.random or operator.side_effects or (isinstance(i, FusedCall) and not i.effects.outlives):
         return None
@@ -112,7 +112,7 @@ def _only_result(graph: Graph, i: KernelCall) -> Value | None:
 
 
 def _made(calls: Sequence[KernelCall], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
-    """What is kept, each in a row."""
+    """Return the kept values, each contiguous."""
     known = dict(zip(names, given, strict=True))
     for i in calls:
         try:

@@ -1,4 +1,4 @@
-"""What the rewrites ask: what an instruction computes, who makes a value, who reads it, and whether others may stand for some. No rewrite."""
+"""The queries of rewrites: an instruction's computation, the maker and the readers of a value, and the soundness of a replacement. No rewrite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Computation = TypeVar("_Computation", bound=Computation)
 
 
 class _Derived(NamedTuple):
-    """What is made of persistables when the step is bound, for instructions that do not stand in the step yet."""
+    """A constant made of persistables when the step is bound, for instructions that are not in the step yet."""
 
     name: str
     values: tuple[Value, ...]
@@ -31,7 +31,7 @@ class _Derived(NamedTuple):
 
 
 class Graph:
-    """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
+    """The instructions of a step with their uses, kept true during rewrites. Each has a place, inherited by its replacements."""
 
     __slots__ = (
         "_changed", "_computing", "_derived", "_fixed", "_followers", "_fresh", "_makers", "_memory", "_packed", "_places", "_readers",
@@ -71,7 +71,7 @@ class Graph:
                     self._computing.setdefault(type(computed), []).append((i, computed))
                 if undone is not None:
                     self._undoing.setdefault(type(undone), []).append((i, undone))
-                if isinstance(computed, FrozenBatchNorm) and not i.copies:  # what it seems to change stays as it is
+                if isinstance(computed, FrozenBatchNorm) and not i.copies:  # its operand stays as it is
                     i.results, i.in_place = [None if at in i.in_place else r for at, r in enumerate(i.results)], frozenset()
             self._add(i)
             self._fixed.update(copy for copy, _ in i.copies)
@@ -79,7 +79,7 @@ class Graph:
                 self._fixed |= {place, value}
                 self._written.add(place.name)
         self._changed = {v.name for i in lowered.calls for v in i.changes()}
-        """The names of what is changed in its place or stored."""
+        """The names of values changed in place or stored."""
 
     def _add(self, i: KernelCall) -> None:
         for value in i.writes():
@@ -103,21 +103,21 @@ class Graph:
             self._memory.drop(i)
 
     def finish(self) -> None:
-        """Put the instructions that there are now into the step."""
+        """Put the present instructions into the step."""
         self.lowered.calls[:] = [i for place in self.places for i in place]
 
     def reorder(self) -> None:
-        """Let the calls run in an order that needs less memory, where there is one."""
+        """Reorder the calls to an order of less memory, if there is one."""
         self.places = reorder(self.lowered, self.places)
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
         self._unsorted = set(self._readers)
 
     def computing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
-        """The instructions that compute this, of those that no rewrite has taken yet, in order, with what exactly they compute."""
+        """Return the original instructions of this computation, in order, with its settings."""
         return self._left(self._computing.get(kind, ()))
 
     def undoing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
-        """The gradient ops of such instructions."""
+        """Return the gradient ops of such instructions."""
         return self._left(self._undoing.get(kind, ()))
 
     def _left(self, pairs: Iterable[tuple[OpCall, Any]]) -> list[tuple[OpCall, Any]]:
@@ -130,30 +130,30 @@ class Graph:
         return found
 
     def plain(self) -> list[OpCall]:
-        """All instructions that no rewrite has taken, in order."""
+        """Return all original instructions, in order."""
         return [i for place in self.places for i in place if isinstance(i, OpCall)]
 
     @property
     def changes_memory(self) -> bool:
-        """Whether anything of the step is changed in its place."""
+        """Return True if the step changes anything in place."""
         return self._memory is not None or bool(self._changed)
 
     @property
     def memory(self) -> MemoryUses:
-        """Who reads and who changes what is changed in its place."""
+        """Return the readers and the changers of memory changed in place."""
         if self._memory is None:
             self._memory = MemoryUses([i for place in self.places for i in place])
         return self._memory
 
     def is_left(self, i: KernelCall) -> bool:
-        """Whether no rewrite has taken an instruction out."""
+        """Return True if no rewrite has taken an instruction out."""
         return id(i) in self._places
 
     def maker(self, value: Argument) -> KernelCall | None:
         return self._makers.get(value) if isinstance(value, Value) else None
 
     def readers(self, value: Argument) -> list[KernelCall]:
-        """The instructions that read a value, in the order of their places."""
+        """Return the readers of a value, in the order of their places."""
         if not isinstance(value, Value):
             return []
         found = self._readers.get(value, {})
@@ -163,40 +163,40 @@ class Graph:
         return list(found)
 
     def only_reader(self, value: Argument) -> KernelCall | None:
-        """The one instruction that reads a value that nothing else needs; it may read it more than once."""
+        """Return the only reader of a value without other uses; it may read it more than once."""
         readers = self._readers.get(value, ()) if isinstance(value, Value) else ()
         return next(iter(readers)) if len(readers) == 1 and not self.is_fixed(value) else None
 
     def is_fixed(self, value: Argument) -> bool:
-        """Whether a value is fetched, stored or persistable, so that it must be made as it is."""
+        """Return True if a value is fetched, stored or persistable, so it must be made as it is."""
         return not isinstance(value, Value) or value.persistable or value.feed or value in self._fixed
 
     def unused(self, value: Argument) -> bool:
-        """Whether nobody needs a value."""
+        """Return True if nobody needs a value."""
         return value is None or (not (isinstance(value, Value) and self._readers.get(value)) and not self.is_fixed(value))
 
     def makes_one(self, i: KernelCall) -> bool:
-        """Whether nobody needs more of an instruction than its first result, and what it updates in place stays as it is."""
+        """Return True if only the first result of an instruction is needed; in-place updates do not count."""
         return all(self.unused(r) for at, r in enumerate(i.results) if at and at not in i.in_place)
 
     def position(self, i: KernelCall) -> int:
-        """The number of an instruction's place."""
+        """Return the number of an instruction's place."""
         return self._places[id(i)]
 
     def order(self, i: KernelCall) -> tuple[int, ...]:
-        """What instructions sort by in the order in which they run."""
+        """Return the sort key of instructions in the order of their run."""
         at = self._places[id(i)]
         return at, next(k for k, x in enumerate(self.places[at]) if x is i)
 
     def replace(self, taken: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value] | None = None) -> bool:
-        """Let others stand in the places of some instructions; False, with nothing changed, where the step would not compute the same then.
+        """Replace some instructions by others; return False, with nothing changed, if the step would not compute the same.
 
-        All that a rewrite takes out or puts in goes through here, and `is_sound` is asked: whether anything else needs what nobody makes any more, and
-        whether the order holds. What was stored in the scope, or copied first, is stored and copied by those that stand there now.
+        All changes of a rewrite go through here. `is_sound` refuses needed values without a maker, and a broken order. Values stored in the scope, or copied
+        first, are stored and copied by the new instructions.
 
         Args:
-            taken: instruction -> what stands in its place, which is nothing where that vanishes.
-            instead: values that nobody makes any more -> those that hold the same, and are read in their place.
+            taken: instruction -> its replacements, none to drop it.
+            instead: values without a maker -> equal values, to be read in their place.
         """
         instead = instead or {}
         waiting, self._waiting = self._waiting, []
@@ -232,7 +232,7 @@ class Graph:
         return True
 
     def drop_unused(self, values: Iterable[Argument]) -> None:
-        """Take out what made values that nobody needs any more, and so on."""
+        """Take out the makers of values that nobody needs any more, and so on."""
         waiting = [*values]
         while waiting:
             value = waiting.pop()
@@ -241,7 +241,7 @@ class Graph:
                 waiting += values_of(i.arguments)
 
     def _read_instead(self, old: Value, same: Value) -> None:
-        """Read ``same`` wherever ``old`` was read, and write in its place what was written in the place of that."""
+        """Read ``same`` wherever ``old`` was read, and write in its place the writes in place of ``old``."""
 
         def instead(given: Argument) -> Argument:
             return [same if v is old else v for v in given] if isinstance(given, list) else same if given is old else given
@@ -259,24 +259,24 @@ class Graph:
             self.lowered.fetches = [same if v is old else v for v in self.lowered.fetches]
 
     def read_dims(self, i: KernelCall, argument: int, like: Value) -> None:
-        """Let an instruction that reads only the dims of an argument have another in its place, which it reads already and which has these dims."""
+        """Give an instruction another argument of equal dims, one that it reads already, for an argument whose dims alone it reads."""
         assert any(v is like for v in i.reads())
         self._drop(i)
         i.arguments = [*i.arguments[:argument], like, *i.arguments[argument + 1 :]]
         self._add(i)
 
     def fresh(self) -> int:
-        """A number that no value has."""
+        """Return an unused number for a value."""
         self._fresh = 1 + (self._fresh or max((v.index for place in self.places for i in place for v in (*i.reads(), *i.writes())), default=0))
         return self._fresh
 
     def dims(self, value: Argument) -> tuple[Size, ...] | None:
-        """The dims of a dense tensor, in what the symbols are known to be by all that is asked of them."""
+        """Return the dims of a dense tensor, with all known symbols put in."""
         dims, guards = dims_of(value), self.lowered.block.program.guards
         return None if dims is None else tuple(map(guards.settled, dims))
 
     def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
-        """A name for what is made of a persistable when the step is bound, such as its transposed view; for what `replace` puts in next."""
+        """Return a name for a constant made of a persistable when the step is bound, such as its transposed view, for the next `replace`."""
         key = (what, id(value))
         if key not in self._derived:
             self._derived[key] = f"{value}_{what}"
@@ -284,28 +284,28 @@ class Graph:
         return self._derived[key]
 
     def pack(self, what: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
-        """A name for what is made of frozen persistables when the step is bound, and takes so many bytes beside them; for what `replace` puts in next."""
+        """Return a name for a constant made of frozen persistables when the step is bound, of so many bytes beside them; for the next `replace`."""
         self._packed += 1
         name = "_".join([*map(str, values[:1]), f"{what}{self._packed}"])
         self._waiting.append(_Derived(name, tuple(values), make, size))
         return name
 
     def is_frozen(self, value: Argument) -> bool:
-        """Whether a persistable keeps its value for the life of the step."""
+        """Return True if a persistable keeps its value for the life of the step."""
         return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._updated
 
     def is_constant(self, value: Argument) -> bool:
-        """Whether a persistable is only ever changed in place or not at all in this step."""
+        """Return True if a persistable is only changed in place or not at all in this step."""
         return isinstance(value, Value) and value.persistable and value.name not in self._written
 
 
 def _changed_by(i: KernelCall) -> list[Value]:
-    """The values of the scope that an instruction makes others: a normalization by fixed statistics updates them to what they are."""
+    """Return the scope's values that an instruction changes: a normalization by fixed statistics updates them to themselves."""
     return i.changes() if computes(i, FrozenBatchNorm) is None else [place for place, _ in i.stores]
 
 
 def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:
-    """Return a call of a kernel that stands for one or more others; errors in it are told of ``like``'s op."""
+    """Return a call of a fused kernel; its errors are told of ``like``'s op."""
     made = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
     made.in_place = kernel.effects.in_place
     made.workspace = 0 if kernel.workspace is None else rule_bytes(made, kernel.workspace)
@@ -313,12 +313,12 @@ def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], resu
 
 
 def fused_as(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
-    """Return what a rewrite has made a call compute, where it is of this kind."""
+    """Return the computation that a rewrite gave a call, if of this kind."""
     return i.computes if isinstance(i, FusedCall) and isinstance(i.computes, kind) else None
 
 
 def spec_of(value: Argument) -> Spec | None:
-    """What is known of a value that is a dense tensor."""
+    """Return the spec of a dense tensor."""
     spec = value.spec if isinstance(value, Value) else None
     if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None:
         return spec
@@ -331,7 +331,7 @@ def dims_of(value: Argument) -> tuple[Size, ...] | None:
 
 
 def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
-    """What an instruction computes, where it is of this kind and no rewrite has taken it; None otherwise."""
+    """Return the computation of an original instruction, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.op.operator is None:
         return None
     found = i.op.operator.computes()
@@ -339,7 +339,7 @@ def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | N
 
 
 def undoes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
-    """What an instruction is the usual gradient op of, where it is of this kind and no rewrite has taken it; None otherwise."""
+    """Return the computation whose usual gradient op an original instruction is, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.op.operator is None:
         return None
     found = _undone(i.op.operator)

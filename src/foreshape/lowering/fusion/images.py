@@ -1,4 +1,4 @@
-"""Convolutions of images: their settings and their memory. What rewrites of convolutions share; no rewrite."""
+"""Convolutions of images: their settings and their memory. Shared by rewrites of convolutions; no rewrite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ChannelSum(Computation):
 
 
 def are_images(i: KernelCall) -> bool:
-    """Whether both operands have the dims of images."""
+    """Return True if both operands have the dims of images."""
     x, w = dims_of(i.arguments[0]), dims_of(i.arguments[1])
     return x is not None and w is not None and len(x) == len(w) == 4
 

@@ -1,4 +1,4 @@
-"""What is added to a value of the scope, or fills it, goes to its place at once.
+"""A sum with a value of the scope, or its fill, in place at once.
 
 Before: ``new = a + x``, or ``new = constant()``, and new is stored as a
 After: ``a.add_(x)``, or ``a.fill_(number)``
@@ -39,7 +39,7 @@ def apply(graph: Graph) -> int:
 
 
 def _place(graph: Graph, i: KernelCall, out: Value, held: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
-    """What the scope holds in whose place a result goes; None where that is fetched besides, or the result goes nowhere."""
+    """Return the scope's value whose memory a result goes to; None if it is fetched too, or the result is not stored."""
     if i.stores:
         stored, _ = i.stores[0]
         return persistables.get(stored.name) if stored not in graph.lowered.fetches else None

@@ -1,7 +1,7 @@
-"""A reshape whose sizes are computed in the program needs no computation where inference knows them.
+"""A reshape by sizes computed in the program, without their computation if inference knows them.
 
 Before: ``sizes = ...`` from dims and numbers, ``y = reshape(x, sizes)``
-After: ``y = reshape(x)``, whose sizes are numbers, dims of x, and for at most one of them what is left; what made sizes is gone
+After: ``y = reshape(x)`` by numbers, dims of x, and at most one size left open; the calls for sizes are gone
 Unless: something needs the sizes too, or a size is neither
 """
 
@@ -42,7 +42,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
 
 
 def _shape(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | None:
-    """Each size that is wanted: a number, ``-1 - axis`` for a dim of x, or None for what is left; None where that is more than one."""
+    """Return each wanted size: a number, ``-1 - axis`` for a dim of x, or None for the rest. Return None for more than one rest."""
     out: list[int | None] = []
     free = list(range(len(dims)))
     for size in wanted:
@@ -55,7 +55,7 @@ def _shape(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | N
 
 def _reshaped(x: Tensor, *sizes: Any, shape: list[int | None], requested: Any = None) -> Any:
     dims = x.shape
-    if None in shape:  # not by all elements, of which there may be none
+    if None in shape:  # not by all elements: there may be none
         taken = {-1 - s for s in shape if s is not None and s < 0}
         left = prod(n for axis, n in enumerate(dims) if axis not in taken) // prod(s for s in shape if s is not None and s > 0)
         return x.reshape([left if s is None else s if s >= 0 else dims[-1 - s] for s in shape]), None

@@ -1,8 +1,8 @@
-"""A product of rows with a weight matrix, with its bias, on the kernel that fits its size.
+"""A product of rows with a weight matrix, with its bias, on the kernel for its size.
 
 Before: ``y = x w`` of rows ``[..., k]`` with a matrix ``[k, n]``; ``out = y + b``, where ``b`` is ``[n]`` (or nothing)
 After: ``out = addmm(b, x, w)`` (``mm``), or oneDNN's linear where the product is large and oneDNN the better choice
-Unless: something else reads y, which then gets no bias
+Unless: something else reads y; then the bias stays a call of its own
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _product(graph: Graph, i: KernelCall) -> bool:
     x, w = i.arguments
     out = i.results[0]
     add = graph.only_reader(out)
-    if add is not None and _adds_bias(add, out):  # the product's place is that of the sum: the bias may be made between the two
+    if add is not None and _adds_bias(add, out):  # the product's place is the sum's: the bias may be made between the two
         made = _forward(graph, add, x, w, add.arguments[1], add.results[0])
         if graph.replace({i: (), add: [made]}):
             return True

@@ -1,4 +1,4 @@
-"""The gradient of a softmax through its logarithm, or through a cross entropy of it, without the quotient by a probability.
+"""The gradient of a softmax through its logarithm or a cross entropy, without the quotient by a probability.
 
 Before: ``d_p = gradient(p, d)`` of ``log(p)``, or ``d_p = gradient(p, label, d)`` of ``cross_entropy(p, label)``; ``d_x = softmax_gradient(p, d_p)``
 After: ``d_x = d - p sum(d)``; or ``d_x = d (p - label)``, of class numbers, or ``d_x = d (p sum(label) - label)``, of a distribution

@@ -1,6 +1,6 @@
-"""Operands of which a gradient reads the dims alone need not live for them.
+"""Operands that a gradient reads for their dims alone, not kept alive for it.
 
-Before: ``d_x, d_y = gradient(x, y, d_out)``, which reads the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims; or
+Before: ``d_x, d_y = gradient(x, y, d_out)``, reading the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims; or
     ``d_x, _ = gradient(x, y, d_out)`` of ``out = x * y``, where nobody needs the gradient of y
 After: ``d_x, d_y = gradient(d_out, y, d_out)``
 """

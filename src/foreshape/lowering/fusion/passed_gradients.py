@@ -1,8 +1,8 @@
-"""Gradients that are the gradient they come from: no kernel where nothing is computed.
+"""Gradients equal to the gradient of their result, without a kernel.
 
 Before: ``d_x, d_y = sum_gradient(x, y, d_out)`` of ``out = x + y``, and x, or y, has the dims of out
 After: d_out is read wherever d_x, or d_y, was
-Unless: that is fetched or stored
+Unless: d_x, or d_y, is fetched or stored
 """
 
 from __future__ import annotations

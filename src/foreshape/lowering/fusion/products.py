@@ -1,4 +1,4 @@
-"""Products of rows with a weight matrix: which they are, and the kernel that fits their size. What rewrites of products share; no rewrite."""
+"""Products of rows with a weight matrix: finding them, and the kernel for their size. Shared by rewrites of products; no rewrite."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def rows_of(x: Argument) -> Size:
 
 
 def products_of_rows(graph: Graph) -> list[OpCall]:
-    """The products of rows ``[..., k]`` with a matrix ``[k, n]``, both as they are."""
+    """Return the products of rows ``[..., k]`` with a matrix ``[k, n]``, both as they are."""
     found = [*graph.computing(FlattenedProduct), *graph.computing(MatrixProduct)]
     return sorted([i for i, of in found if _is_of_rows(i, of)], key=graph.position)
 
 
 def gradients_of_rows(graph: Graph) -> list[OpCall]:
-    """The gradient ops of such products, but of complex numbers, which those conjugate."""
+    """Return the gradient ops of such products, without complex numbers, which they conjugate."""
     found = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
     return sorted([i for i, of in found if _is_of_rows(i, of) and not _is_complex(i.arguments[0])], key=graph.position)
 

@@ -1,7 +1,7 @@
-"""A rectifier works in the memory of what it rectifies.
+"""A rectifier in the memory of its operand.
 
 Before: ``out = relu(x)``
-After: ``out = relu_(x)``, where a product or a convolution has made x, and nothing needs that any more; torch's ``relu(x)`` otherwise
+After: ``out = relu_(x)``, if a product or a convolution made x, and x is dead; torch's ``relu(x)`` otherwise
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether others may stand in the places of some instructions: what every rewrite is asked by `Graph.replace`. No rewrite."""
+"""The soundness of a replacement of instructions: `Graph.replace` asks it for every rewrite. No rewrite."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from foreshape.lowering.fusion.graph import Graph
 
 Taken = Mapping[KernelCall, Sequence[KernelCall]]
-"""KernelCall -> those that are to stand in its place."""
+"""KernelCall -> its replacements."""
 
 
 def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool:
-    """Whether a step computes the same with some instructions replaced, and values read by other names; see `Graph.replace`.
+    """Return True if a step computes the same with some instructions replaced, and values read by other names; see `Graph.replace`.
 
-    What the new instructions compute of what they read is the rewrite's own matter. Asked is the rest: what is not made any more is needed by nobody
-    else; each new instruction reads what was made before it; what it makes is read behind it; nobody changes what it reads, or reads or changes what it
-    changes, between its place and the places where that was done before; and what acts on the outside, or draws numbers, stays where it is.
+    The computation of the new instructions is the rewrite's own matter. The rest is checked here:
+
+    - a value without a maker is needed by nobody;
+    - each new instruction reads only values made before it, and its results are read behind it;
+    - between its place and the old places, nobody changes its operands, or reads or changes the memory that it changes;
+    - effects on the outside, and draws of random numbers, stay in their places.
     """
     if not all(map(graph.is_left, taken)) or any(not new and _must_stay(t) for t, new in taken.items()):
         return False
@@ -31,7 +34,7 @@ def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool
 
 
 def _must_stay(i: KernelCall) -> bool:
-    """Whether the place of an instruction is a part of what it does."""
+    """Return True if the place of an instruction is a part of its meaning."""
     operator = i.op.operator
     if i.copies or (isinstance(i, OpCall) and i.region is not None):
         return True
@@ -39,7 +42,7 @@ def _must_stay(i: KernelCall) -> bool:
 
 
 class _Change:
-    """What is to be changed in a step, with the places of what is new."""
+    """A change of a step, with the places of the new instructions."""
 
     def __init__(self, graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> None:
         self.graph, self.taken, self.instead = graph, taken, instead
@@ -52,7 +55,7 @@ class _Change:
         self._orders: dict[KernelCall, tuple[int, ...]] = {}
 
     def order(self, i: KernelCall) -> tuple[int, ...]:
-        """What an instruction of the step, taken or not, or a new one sorts by."""
+        """Return the sort key of an instruction of the step, taken or not, or of a new one."""
         found = self._orders.get(i)
         if found is None:
             if self.graph.is_left(i):
@@ -63,7 +66,7 @@ class _Change:
         return found
 
     def stays_at_its_place(self) -> bool:
-        """Whether what is new reads only what was read where it stands, or is made there, and changes what was changed there, of which it reads no view."""
+        """Return True if new instructions read only values read or made at their place. They change only memory changed there, and read no view of it."""
         t, new = next(iter(self.taken.items()))
         there, changed = {*t.uses()}, t.changes()
         for i in new:
@@ -79,7 +82,7 @@ class _Change:
         return True
 
     def drops_nothing_needed(self) -> bool:
-        """Nobody needs what is not made any more."""
+        """Return True if nobody needs a dropped value."""
         graph, taken = self.graph, self.taken
         dropped = {v for t in taken for v in (*t.writes(), *t.updates) if v not in self.makers and v not in self.instead}
         if any(graph.is_fixed(v) or any(r not in taken for r in graph.readers(v)) for v in dropped):
@@ -105,7 +108,7 @@ class _Change:
         return True
 
     def keeps_memory(self) -> bool:
-        """What lies in memory that is changed is what it was, wherever it is read."""
+        """Return True if values in changed memory are the same at each read."""
         if not (self.graph.changes_memory or any(i.in_place or i.updates for i, _ in self.new)):
             return True
         memory = self.graph.memory
@@ -117,7 +120,7 @@ class _Change:
             for v in i.uses():
                 place = memory.place(v)
                 if place in at_once and v not in written:
-                    return False  # it would read what it is changing
+                    return False  # it would read its own change
                 if memory.changers(place) and not (place in changed and place in changed_before) and not self._reads_in_time(v, place, t):
                     return False
             if not all(self._may_change(place, i, t) for place in changed):
@@ -125,7 +128,7 @@ class _Change:
         return True
 
     def _reads_in_time(self, v: Value, place: Place, t: KernelCall) -> bool:
-        """Whether a value is in the place of an instruction what it is where those read it that are taken."""
+        """Return True if a value in memory, read at an instruction's place, is the same as at the replaced reads."""
         readers = [r for r in self.graph.readers(v) if r in self.taken]
         changers = self.graph.memory.changers(place)
         for r in readers:
@@ -135,11 +138,11 @@ class _Change:
         return bool(readers)
 
     def _may_change(self, place: Place, i: KernelCall, t: KernelCall) -> bool:
-        """Whether a place can be changed where ``i`` is to stand, in the place of ``t``."""
+        """Return True if ``i`` may change a place of memory in the place of ``t``."""
         memory = self.graph.memory
         before = [c for c in memory.changers(place) if c in self.taken]
         users = [u for u in memory.users(place) if u not in self.taken]
-        if not before:  # then nobody may need what was there
+        if not before:  # then nobody may need the old value
             needed = any(memory.place(v) == place for v in self.graph.lowered.returns() if v not in self.instead)
             return not needed and not any(self.order(u) > self.order(t) for u in users)
         if len(before) > 1 or before[0] is t:
@@ -149,7 +152,7 @@ class _Change:
         return not others and not any(first < self.order(u) < last for u in users)
 
     def reads_the_same(self) -> bool:
-        """A value that is read by another name is the same until it is read."""
+        """Return True if a value read by another name is the same until it is read."""
         graph = self.graph
         for old, same in self.instead.items():
             t = next((t for t in self.taken if old in t.writes() or any(place is old for place, _ in t.stores)), None)

@@ -1,8 +1,8 @@
-"""Equal updates of several parameters become one call.
+"""Equal updates of several parameters in one call.
 
-Before: ``update(w1, g1, ...)``, ``update(w2, g2, ...)`` by one operator that has a kernel for many (`Operator.group_kernel`)
+Before: ``update(w1, g1, ...)``, ``update(w2, g2, ...)`` by one operator with a kernel for many (`Operator.group_kernel`)
 After: ``update([w1, w2], [g1, g2], ...)``, where the last of them stood
-Unless: a gradient is sparse; something between one of them and the last reads or writes what it changes; or their gradients would wait for
+Unless: a gradient is sparse; something between one of them and the last reads or writes its memory; or their gradients would wait for
     one another with more than a sixteenth of the bytes of all
 """
 
@@ -42,9 +42,9 @@ def apply(graph: Graph) -> int:
 
 
 def _parts(graph: Graph, run: list[KernelCall]) -> list[list[KernelCall]]:
-    """Updates in groups whose gradients are a small part of all: they wait for one another, and hold memory meanwhile.
+    """Group updates with gradients of a small part of all bytes: they wait for one another, and hold memory meanwhile.
 
-    Those that follow one another at once are in one group, since their gradients are all there.
+    Successive updates are in one group, since their gradients are all there.
     """
     sizes = [max((n for v in i.writes() if isinstance(n := v.variable.spec.nbytes if v.variable is not None else 0, int)), default=0) for i in run]
     most = max(sum(sizes) // GROUPS, LEAST)
