@@ -10,6 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.backward import append_backward
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.expansion import expanded
 from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
@@ -57,6 +58,31 @@ def test_its_plan_is_that_of_its_parts() -> None:
         main, out = chain(whole)
         peaks.append(fs.plan(main, [out]).peak(batch=32))
     assert peaks[0] == peaks[1]
+
+
+def attention(whole: bool) -> tuple[fs.Program, list[str]]:
+    """Attention with the softmax of masked scores in one op or in two, and its gradients."""
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        q, k, v = (layer.data(n, ["batch", 2, 16, 8]) for n in "qkv")
+        mask = layer.data("mask", ["batch", 1, 16, 16])
+        q.stop_gradient = k.stop_gradient = v.stop_gradient = False
+        scores = layer.scale(layer.matmul(q, k, transpose_y=True), 0.3)
+        masked = main.global_block.apply("fused_softmax_mask", {"X": scores, "Mask": mask}) if whole else layer.softmax(scores + mask)
+        out = layer.matmul(masked, v)
+        append_backward(layer.mean(layer.square(out)), [q, k, v])
+    return main, [out.name, "q@GRAD", "k@GRAD", "v@GRAD"]
+
+
+def test_a_gradient_may_be_made_of_others_too() -> None:
+    rng, found = np.random.default_rng(0), []
+    fed = {n: rng.standard_normal((3, 2, 16, 8)).astype("float32") for n in "qkv"} | {"mask": rng.standard_normal((3, 1, 16, 16)).astype("float32")}
+    for main, names in map(attention, (True, False)):
+        executor = fs.Executor()
+        found.append((executor.run(main, fed, names, fs.Scope()), len(executor.step(main, names).emitted.lowered.calls)))
+    assert found[0][1] == found[1][1]
+    for a, b in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
 class TwiceAndSum(Operator):

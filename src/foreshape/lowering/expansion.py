@@ -41,10 +41,13 @@ class _Ops:
     def __call__(self, type: str, attrs: dict[str, Any] | None = None, /, **operands: Any) -> Any:
         """Append an op; see `foreshape.operator.composition.Composition`."""
         given = {slot: value for slot, value in operands.items() if value is not None}
-        made = self.block.append_op(type, given, None, attrs, role=self.op.role, site=self.op.site, prefix=f"{self.op.type}.{type}", index=self.at)
+        cls, prefix = get(type), f"{self.op.type}.{type}"
+        asked = [r.name for r in cls.schema.results if not r.many] if cls.forward_class is not None else ()  # gradients, which are optional
+        named = {slot: self.block.program.unique_name(f"{prefix}.{slot}") for slot in asked}
+        made = self.block.append_op(type, given, named, attrs, role=self.op.role, site=self.op.site, prefix=prefix, index=self.at)
         self.at += 1
         out: list[Any] = []
-        for result in get(type).schema.results:
+        for result in cls.schema.results:
             found = [self.block.vars[n] for n in made.outputs.get(result.name, ())]
             self.makers.update(dict.fromkeys(found, made))
             out.append(found if result.many else found[0] if found else None)

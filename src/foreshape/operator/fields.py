@@ -265,7 +265,7 @@ def gradient(
     apart: Callable[..., Part | None] | None = None,
     called: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare the operator ``<type>_grad``; the decorated method is its kernel.
+    """Declare the operator ``<type>_grad``; the decorated method is its kernel, or its ``expand`` where the first parameter is ``of``.
 
     Args:
         inputs: its input slots, in the order of the method's parameters: slots of the forward operator, and ``Out@GRAD`` for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import symbols_of
@@ -59,7 +60,8 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     if declared.called:
         inputs = [replace(o, name=declared.called.get(o.name, o.name), same_type_as=declared.called.get(o.same_type_as or "", o.same_type_as)) for o in inputs]
     kernel = declared.kernel
-    count = positional(kernel) - 1
+    expands = [*signature(kernel).parameters][1:2] == ["of"]
+    count = positional(kernel) - 1 - expands
     if count != len(inputs):
         raise SchemaError(f"{where}: the gradient's kernel must have {len(inputs)} parameters after self; seen {count}")
     body: dict[str, Any] = {
@@ -68,7 +70,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
         "__doc__": f"The gradient of {cls.type}.",
         "abstract": True,
         "infer_shape": _gradient_rule(cls, declared),
-        "kernel": kernel,
+        "expand" if expands else "kernel": kernel,
         "gradient": NOT_WRITTEN,
     }
     if declared.kinds is not None:
@@ -85,8 +87,9 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     made.schema = Schema(inputs, gives, list(schema.attributes.values()))
     made.forward_class = cls
     made.apart = declared.apart
-    note_keywords(made)
-    check_in_place(made, f"{where}: its gradient")
+    if not expands:
+        note_keywords(made)
+        check_in_place(made, f"{where}: its gradient")
     register(made)
     return made
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
-from foreshape.operator.temporaries import copies
+from foreshape.operator.composition import Composition
 from foreshape.spec import Spec
 from foreshape.values.torch_private import private
 
@@ -30,15 +30,12 @@ class FusedSoftmaxMask(Operator):
             require_equal(X.known_dims[at], Mask.known_dims[at], "Mask must have the dims of X, but 1 for the heads", X=at, Mask=at)
         return X.like()
 
-    def workspace(self, X: Spec, Mask: Spec, *, strided: frozenset[str]) -> Size:
-        return X.nbytes + copies(strided, X=X)  # their sum lies as X does
-
-    def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
-        return torch.softmax(X + Mask, -1)
+    def expand(self, of: Composition, X: Any, Mask: Any) -> Any:
+        return of("softmax", {"axis": -1}, X=of("elementwise_add", X=X, Y=Mask))
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out"}, called={"Out": "Softmax"})
-    def backward(self, Out: Tensor, d_out: Tensor) -> Any:
-        return private.softmax_gradient(d_out, Out, -1, Out.dtype)
+    def backward(self, of: Composition, Out: Any, d_out: Any) -> Any:
+        return of("softmax_grad", {"axis": -1}, **{"Out": Out, "Out@GRAD": d_out})
 
     samples = [sample(X=f32(2, 3, 4, 5), Mask=f32(2, 1, 4, 5)), sample(X=f32(1, 2, 8, 8), Mask=f32(1, 1, 8, 8))]
     rejects = [

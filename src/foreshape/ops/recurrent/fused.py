@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
-from foreshape.kernels.packed_memory import Packed
-from foreshape.kernels.recurrence import Schedule
-from foreshape.operator import NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require_equal, result, sample
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_rank
-from foreshape.operator.temporaries import copies
 from foreshape.ops.recurrent.gru import FLOATS, WEIGHT_DOC, ResetBeforeGru
 from foreshape.ops.recurrent.lstm import BIAS_DOC, LstmSteps
 from foreshape.ops.rules.ragged_rules import ragged
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NOT_MADE = "not made here"
 
@@ -65,13 +60,8 @@ class FusionGru(ResetBeforeGru):
     def work(self, X: Spec, H0: Any, WeightX: Spec, WeightH: Spec, Bias: Any) -> Size:
         return X.known_dims[0] * (WeightX.elements + WeightH.elements)
 
-    def workspace(self, X: Spec, H0: Any, WeightX: Spec, WeightH: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
-        made = _projected(X, WeightX)
-        return 4 * made.nbytes + Packed.of(made, 3).gru() + copies(strided, WeightX=WeightX, WeightH=WeightH, X=X)
-
-    def kernel(self, X: Tensor, H0: Tensor | None, WeightX: Tensor, WeightH: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
-        schedule = Schedule.of(offsets[0], self.is_reverse)
-        return None, None, None, None, _gru(self, schedule, X, H0, WeightX, WeightH, Bias)
+    def expand(self, of: Composition, X: Any, H0: Any, WeightX: Any, WeightH: Any, Bias: Any) -> Any:
+        return None, None, None, None, _gru(self, of, X, H0, WeightX, WeightH, Bias, self.is_reverse)
 
     samples = [
         sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(4, 12), Bias=f32(1, 12)),
@@ -87,16 +77,10 @@ class FusionGru(ResetBeforeGru):
     ]
 
 
-def _gru(
-    operator: Any, schedule: Schedule, x: Tensor, h0: Tensor | None, weight: Tensor, recurrent: Tensor, bias: Tensor | None
-) -> Tensor:  # fmt: skip
+def _gru(operator: Any, of: Composition, x: Any, h0: Any, weight: Any, recurrent: Any, bias: Any, backwards: bool) -> Any:
     """Return the states, row by row, of ``x weight + bias``."""
-    gates = schedule.to_places(x @ weight)
-    if bias is not None:
-        gates.add_(bias.view(-1))
-    form = operator._steps(recurrent, operator.gate_activation, operator.activation)
-    state, _ = form.forward(gates, schedule.sorted(h0, x, recurrent.shape[0]), schedule)
-    return schedule.to_rows(state)
+    attrs = {name: getattr(operator, name) for name in ("activation", "gate_activation", "origin_mode")}
+    return of("gru", attrs | {"is_reverse": backwards}, Input=of("mul", X=x, Y=weight), H0=h0, Weight=recurrent, Bias=bias)[-1]
 
 
 class MultiGru(ResetBeforeGru):
@@ -137,17 +121,11 @@ class MultiGru(ResetBeforeGru):
     def work(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Size:
         return X.known_dims[0] * sum((w.elements for w in (*WeightX, *WeightH)), 0)
 
-    def workspace(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any, *, strided: frozenset[str]) -> Size:
-        made = [X.with_dims((X.known_dims[0], w.known_dims[1])) for w in WeightX]
-        return sum((6 * m.nbytes + Packed.of(m, 3).gru() for m in made), 0) + (sum((w.nbytes for w in (*WeightX, *WeightH)), X.nbytes) if strided else 0)
-
-    def kernel(self, X: Tensor, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any, *, offsets: list[Any]) -> Tensor:
+    def expand(self, of: Composition, X: Any, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Any:
         out = X
         for at in range(0, 2 * self.layers, 2):
-            parts = [
-                _gru(self, Schedule.of(offsets[0], k > at), out, None, WeightX[k], WeightH[k], Bias[k] if Bias else None) for k in (at, at + 1)
-            ]
-            out = torch.cat(parts, 1)
+            parts = [_gru(self, of, out, None, WeightX[k], WeightH[k], Bias[k] if Bias else None, k > at) for k in (at, at + 1)]
+            out = of("concat", {"axis": 1}, X=parts)
         return out
 
     samples = [
@@ -199,15 +177,10 @@ class FusionLstm(FusedLstm):
     def work(self, X: Spec, WeightX: Spec, WeightH: Spec, *others: Any) -> Size:
         return X.known_dims[0] * (WeightX.elements + WeightH.elements)
 
-    def workspace(self, X: Spec, WeightX: Spec, WeightH: Spec, Bias: Spec, H0: Any, C0: Any, *, strided: frozenset[str]) -> Size:
-        made = _projected(X, WeightX)
-        return 5 * made.nbytes + Packed.of(made, 4).lstm(None) + copies(strided, X=X, WeightX=WeightX, WeightH=WeightH)
-
-    def kernel(
-        self, X: Tensor, WeightX: Tensor, WeightH: Tensor, Bias: Tensor, H0: Tensor | None, C0: Tensor | None, *, offsets: list[Any]
-    ) -> tuple[Any, ...]:
-        schedule, trace = self._run(X @ WeightX, H0, C0, WeightH, Bias, None, offsets[0])
-        return (schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), *[None] * 7)
+    def expand(self, of: Composition, X: Any, WeightX: Any, WeightH: Any, Bias: Any, H0: Any, C0: Any) -> Any:
+        attrs = {name: getattr(self, name) for name in ("use_peepholes", "is_reverse", "gate_activation", "cell_activation", "candidate_activation")}
+        hidden, cell, *_ = of("lstm", attrs, Input=of("mul", X=X, Y=WeightX), Weight=WeightH, Bias=Bias, H0=H0, C0=C0)
+        return (hidden, cell, *[None] * 7)
 
     samples = [
         sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21)),
