@@ -63,7 +63,7 @@ def test_other_things_than_arguments(name: str) -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: optimizer.Adam(0.1, beta1="a"), "Adam: beta1 must be a number (the parts of the two means that stay in a step); seen 'a'"),
+        (lambda: optimizer.Adam(0.1, beta1="a"), "Adam: beta1 must be a number (the decay rates of the two means); seen 'a'"),
         (lambda: optimizer.SGD(0.1, weight_decay="x"), "SGD: weight_decay must be a number, a WeightDecay or None; seen 'x'"),
         (lambda: optimizer.ClipByValue("x"), "ClipByValue: max must be a number (the upper bound); seen 'x'"),
         (lambda: fs.ParamAttr(name=3), "ParamAttr: name must be a string or None (of the parameter); seen 3"),
