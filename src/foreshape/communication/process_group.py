@@ -80,7 +80,7 @@ class Passage:
         self.done = min(self.done or self.came, self.came)
 
     def through(self, work: object = None) -> None:
-        """It is through, whether or not the rank waits for it."""
+        """Note that it is through, with or without a waiting rank."""
         if not self.came:
             self.done = time.perf_counter()
 

@@ -81,7 +81,7 @@ class Meeting:
         return self._ask(lambda store: bool(store.check(keys)))
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key; whether there was one."""
+        """Remove a key; return True if there was one."""
         return self._ask(lambda store: bool(store.delete_key(key)))
 
     def add(self, key: str, amount: int) -> int:

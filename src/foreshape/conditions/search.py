@@ -97,7 +97,7 @@ def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int]
 
 
 def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint: Sequence[Condition], steps: Steps) -> dict[str, int] | None:
-    """Combinations of candidates by the sum of their distances, until the conditions hold."""
+    """Return combinations of candidates by the sum of their distances, until the conditions hold."""
     waiting: list[tuple[int, tuple[int, ...]]] = []
     met: set[tuple[int, ...]] = set()
 

@@ -39,7 +39,7 @@ def describe(sizes: Sizes, steps: Steps) -> Described:
 
 
 def runs(values: list[int]) -> list[tuple[int, int]]:
-    """Rising numbers as ranges from first to last."""
+    """Return rising numbers as ranges from first to last."""
     out: list[tuple[int, int]] = []
     for value in values:
         if out and out[-1][1] == value - 1:
@@ -54,7 +54,7 @@ def _range(low: int, high: int) -> str:
 
 
 def _listed(ranges: list[tuple[int, int]], last: str, more: str) -> str:
-    """Ranges, at most `_MOST_RUNS` of them."""
+    """Return ranges, at most `_MOST_RUNS` of them."""
     parts = [_range(low, high) for low, high in ranges[:_MOST_RUNS]] + ([more] if len(ranges) > _MOST_RUNS else [])
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
 

@@ -113,7 +113,7 @@ class Calibration:
 
 
 def _points(what: str, given: Any) -> Points:
-    """Measurements, ``[[size, ..., seconds], ...]``, of as many sizes each."""
+    """Return measurements, ``[[size, ..., seconds], ...]``, of as many sizes each."""
     out = listing(_POINT, MAX_POINTS, 1)(what, given)
     if any(len(point) != len(out[0]) for point in out):
         raise FormatError(f"the measurements of {what} have different numbers of sizes")

@@ -105,7 +105,7 @@ def tensor_of(variable: Any, probe: Probe) -> Any:
 
 
 def _memory(large: int) -> Points:
-    """Adding to a tensor, again and again: bytes read and written against seconds."""
+    """Return the times of adding to a tensor, again and again: bytes read and written against seconds."""
     out: Points = []
     clock = clock_for(torch.get_num_threads())
     size = 1 << 12

@@ -47,7 +47,7 @@ class MeasuredStep:
 
     @property
     def waits(self) -> list[tuple[float, float]]:
-        """The spans of time in which the rank waited."""
+        """Return the spans of time in which the rank waited."""
         return [(m.waited, m.came) for m in self.messages]
 
     @property
@@ -71,7 +71,7 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Until the last rank was done."""
+        """Return the seconds until the last rank was done."""
         return max(r.seconds for r in self.ranks)
 
     def save(self, path: str | os.PathLike[str]) -> None:

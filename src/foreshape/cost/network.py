@@ -159,7 +159,7 @@ def bandwidth_of(given: str | float) -> float:
 
 
 def seconds_of(given: str | float) -> float:
-    """Seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raises `SchemaError` for anything else."""
+    """Return seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raises `SchemaError` for anything else."""
     if isinstance(given, str):
         found = _SECONDS.match(given)
         if found is not None:

@@ -43,7 +43,7 @@ class StepTime:
         return self.besides + sum(c.seconds for c in self.calls)
 
     def by_kind(self) -> dict[str, float]:
-        """Seconds by kind of kernel, the most first."""
+        """Return seconds by kind of kernel, the most first."""
         out: dict[str, float] = {}
         for c in self.calls:
             out[c.call.kind] = out.get(c.call.kind, 0.0) + c.seconds
@@ -104,7 +104,7 @@ class _Reuse:
         self._moved = 0.0
 
     def extra(self, call: Call) -> float:
-        """Seconds beside the measured ones."""
+        """Return seconds beside the measured ones."""
         if not call.touched:
             return 0.0
         warm = self.kernels.moving(call.touched) / call.touched

@@ -118,7 +118,7 @@ def _convolutions(most: int) -> Iterator[Probe]:
 
 
 def _convolved(batch: int, size: int, inner: int, outer: int, window: int, stride: int) -> Variable:
-    """Results of so many places, if the stride is 1 or the window wide."""
+    """Return the results of so many places, if the stride is 1 or the window wide."""
     images = size if window >= 7 else size * stride
     return layer.conv2d(_values(batch, inner, images, images), outer, window, padding=window // 2, stride=stride, bias=False)
 

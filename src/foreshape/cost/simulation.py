@@ -35,7 +35,7 @@ class Stragglers:
             raise SchemaError("stragglers have a jitter of at least 0, a share from 0 to 1, and take at least once as long")
 
     def slowdown(self, seed: str, ranks: int) -> Callable[[int, int], float]:
-        """(rank, item) -> factor, for one step; equal seeds give equal steps."""
+        """Return the factors of one step, (rank, item) -> factor; equal seeds give equal steps."""
         chance = random.Random(seed)
         slow = [self.times if chance.random() < self.share else 1.0 for _ in range(ranks)]
         rate = 1 / self.jitter if self.jitter else 0.0
@@ -117,7 +117,7 @@ def _point(
 
 
 def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:
-    """Seconds of a step on average, how many of them are due to stragglers, and the events of all."""
+    """Return seconds of a step on average, how many of them are due to stragglers, and the events of all."""
     items = coarse(found.items, max(_EVENTS // ranks, 8))
     count = max(1, min(steps, _EVENTS // max(ranks * len(items), 1)))
     runs = [run(items, found.durations, ranks, stragglers.slowdown(f"{seed} {ranks} {n}", ranks)) for n in range(count)]

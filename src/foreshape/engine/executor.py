@@ -257,7 +257,7 @@ class Executor(ConstructorRepr):
         return self.run_step(self.step(program, fetch), feed, scope)
 
     def run_step(self, step: Step, feed: Any, scope: Scope) -> list[Any]:
-        """`run` of a compiled step, where no mode of torch's is set.
+        """Return `run` of a compiled step, where no mode of torch's is set.
 
         Args:
             step: as `step` gives it.

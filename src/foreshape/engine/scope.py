@@ -94,11 +94,11 @@ class Scope:
         return sorted({*self._values, *self._waiting})
 
     def __getitem__(self, name: str) -> Any:
-        """As `get`."""
+        """Return the value, as `get`."""
         return self.get(name)
 
     def __setitem__(self, name: str, array: Any) -> None:
-        """As `set`."""
+        """Set the value, as `set`."""
         self.set(name, array)
 
     def __iter__(self) -> Iterator[str]:

@@ -130,7 +130,7 @@ class Feeder:
         )
 
     def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes | None) -> Rows:
-        """Fed sparse rows in the program's element type."""
+        """Return fed sparse rows in the program's element type."""
         if not isinstance(given, SelectedRows):
             raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
         values = _tensor(value, given.values)

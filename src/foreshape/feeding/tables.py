@@ -107,7 +107,7 @@ class Complete:
         self._lacking = dataset.select_columns(lacking).with_format("arrow") if lacking else None
 
     def __getitem__(self, rows: Any) -> Any:
-        """Raises `FeedError` where a value is missing."""
+        """Raise `FeedError` for a missing value."""
         if self._lacking is not None:
             for name, column in zip(self._lacking.column_names, self._lacking[rows].columns, strict=True):
                 if missing := missing_in(column):

@@ -150,6 +150,6 @@ def image_sizes(info: Tensor) -> Tensor:
 
 
 def clipped(boxes: Tensor, last: Tensor) -> Tensor:
-    """Boxes with coordinates in 0 to ``last``, ``[..., 2]`` of the last x and the last y; broadcast over ``boxes[..., :2]``."""
+    """Return boxes with coordinates in 0 to ``last``, ``[..., 2]`` of the last x and the last y; broadcast over ``boxes[..., :2]``."""
     most = torch.cat([last, last], -1)
     return torch.minimum(boxes, most).clamp_(min=0)

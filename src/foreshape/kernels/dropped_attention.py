@@ -91,7 +91,7 @@ class DroppedAttention:
 
 
 def _by_time(like: Tensor, width: int) -> Tensor:
-    """Memory for ``[batch, heads, time, width]``, the heads of a time side by side, as a product of rows has them."""
+    """Return memory for ``[batch, heads, time, width]``, the heads of a time side by side, as a product of rows has them."""
     batch, heads, time, _ = like.shape
     return torch.empty((batch, time, heads, width), dtype=like.dtype, device=like.device).transpose(1, 2)
 

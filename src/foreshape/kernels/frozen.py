@@ -180,7 +180,7 @@ class Convolution:
 
 
 def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
-    """Images with so many rows and columns of zeros around."""
+    """Return images with so many rows and columns of zeros around."""
     return F.pad(x, [n for ends in zip(reversed(before), reversed(behind), strict=True) for n in ends])
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:
-    """At each place the state of the step before it."""
+    """Return at each place the state of the step before it."""
     first = schedule.widths[0] if schedule.widths else 0
     return torch.cat((h0[:first], state.index_select(0, schedule.before)))
 

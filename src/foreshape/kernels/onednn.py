@@ -44,7 +44,7 @@ def product_of_rows(k: Size, threads: int | None = None) -> Size:
 
 
 def _blocks(channels: Size) -> Size:
-    """Channels rounded up to whole blocks."""
+    """Return channels rounded up to whole blocks."""
     return ceildiv(channels, _BLOCK) * _BLOCK if isinstance(channels, int) else channels + _BLOCK - 1
 
 
@@ -109,7 +109,7 @@ def _of_one_pixel(dims: Sequence[Size]) -> bool:
 
 
 def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequence[int], itemsize: int) -> Size:
-    """0 where torch multiplies images by itself: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
+    """Return 0 where torch multiplies images by itself: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
     if itemsize != 4:
         return 0
     if groups > 1:

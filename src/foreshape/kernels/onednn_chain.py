@@ -102,7 +102,7 @@ class Series:
             return found
 
     def _otherwise(self, given: Sequence[Tensor]) -> Any:
-        """Step by step, by other kernels."""
+        """Run step by step, by other kernels."""
         values: list[Any] = [*given]
         for step, last in zip(self._steps, self._last, strict=True):
             values.append(step.otherwise(*[values[s] for s in step.sources]))
@@ -185,7 +185,7 @@ class _Line:
         return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(at), 0) for at, s in enumerate(steps)]
 
     def _take(self, size: int) -> int:
-        """Room for so many bytes in the piece of memory: where it begins."""
+        """Return the begin of so many bytes in the piece of memory."""
         begin, self.nbytes = self.nbytes, self.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
         return begin
 

@@ -51,7 +51,7 @@ MOST = 32
 
 
 def _slabs(edges: int) -> int:
-    """Between how many heights at most two polygons with so many edges together are looked at."""
+    """Return the most pairs of heights looked at, for two polygons with so many edges together."""
     return edges + edges * (edges - 1) // 2
 
 

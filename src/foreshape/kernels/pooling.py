@@ -86,7 +86,7 @@ def _least(x: Tensor) -> float:
 
 
 def _bare(axes: Axes) -> tuple[Any, ...]:
-    """Window, strides, padding, dilation and ceil_mode over a `_filled` image."""
+    """Return window, strides, padding, dilation and ceil_mode over a `_filled` image."""
     h, w = axes
     return (h.span, w.span), (h.stride, w.stride), (0, 0), (1, 1), False
 

@@ -135,7 +135,7 @@ class Schedule:
         return place
 
     def new_rows(self, like: Tensor, columns: int) -> Tensor:
-        """Memory for `put_rows`; zeros where not every row has a place."""
+        """Return memory for `put_rows`; zeros where not every row has a place."""
         dims = (self.rows, columns)
         return like.new_empty(dims) if sum(self._alive) == self.rows else like.new_zeros(dims)
 
@@ -191,7 +191,7 @@ class Schedule:
         return like.new_zeros((self.count, size)) if state is None else state.index_select(0, self.order)
 
     def unsorted(self, state: Tensor) -> Tensor:
-        """States in the schedule's order as they were."""
+        """Return states in the schedule's order as they were."""
         return torch.empty_like(state).index_copy_(0, self.order, state)
 
     def last(self, places: Tensor, start: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class Cheapest:
 
 
 def joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Runs, neighbours taken together where there are more than `MOST_CHANGES`."""
+    """Return runs, neighbours taken together where there are more than `MOST_CHANGES`."""
     if len(runs) <= MOST_CHANGES:
         return runs
     group = -(-len(runs) // MOST_CHANGES)

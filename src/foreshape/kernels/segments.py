@@ -26,7 +26,7 @@ def segment_sum(values: Tensor, offsets: Offsets) -> Tensor:
 
 
 def all_rows(offsets: Offsets) -> Tensor:
-    """0, 1, ... to the number of rows: int64 ``[rows]``."""
+    """Return 0, 1, ... to the number of rows: int64 ``[rows]``."""
     return offsets.kept("all rows", lambda: torch.arange(offsets.rows, device=offsets.last.device))
 
 

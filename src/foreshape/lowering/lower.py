@@ -95,7 +95,7 @@ class Lowering:
         return Lowered(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
-        """Let collectives that only start wait themselves, if a reader of their result does not wait: other frameworks' programs wait once for all, and a
+        """Let collectives that only start wait themselves, if a reader of their result does not wait. Other frameworks' programs wait once for all, and a
         value still under way would be wrong.
         """
         plain = [(i, i.op.operator) for i in self.calls if isinstance(i, OpCall)]

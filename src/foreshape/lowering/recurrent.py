@@ -166,7 +166,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     sequences, initial = names_in(op, "inputs"), names_in(op, "initial_states")
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     out_grads = given_gradients(op, "outputs")
-    # the gradient of a new state may be made inside, if it does not depend on the state before: then there is none to hand on
+    # the gradient of a new state may be made inside, if it does not depend on the state before: then none is handed on
     states = [at for at, n in enumerate(new) if n + GRAD in block.vars and previous[at] + GRAD in block.vars]
     entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
     out_grads = [(n, g) for n, g in out_grads if n in entry_names]

@@ -21,21 +21,21 @@ def _not_compiled(*given: Any) -> Any:
 
 
 running = _Running()
-"""How blocks are run in this thread: checked mode sets what it runs them with."""
+"""The way of running blocks in this thread, set by checked mode."""
 
 
 class Region:
-    """A block as a function: of the values of ``entries``, then of what else it reads from outside.
+    """A block as a function of the values of ``entries``, then of its other values from outside.
 
     Attributes:
         lowered: its kernel calls.
-        entries: names whose values come in anew at every call.
-        results: names whose values at the end are given back.
-        saved: names whose values the backward pass needs: of an entry that which came in.
-        captured: what else the block reads from outside, as its own values.
-        used: the entries whose values the block, or the op that runs it, looks at.
-        in_place: the results that stand where they stood before, in the scope.
-        function: the block as one straight-line function; whoever compiles the step sets it.
+        entries: names with new values at every call.
+        results: names of the values returned at the end.
+        saved: names of values for the backward pass; of an entry the incoming one.
+        captured: its other values from outside, as its own values.
+        used: the entries read by the block or its op.
+        in_place: the results in their old place in the scope.
+        function: the block as one straight-line function; set by the step's compiler.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Region:
         self.function: Callable[..., Any] = _not_compiled
 
     def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
-        """Return the results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
+        """Return the results, the offsets of each of them (None if dense), and the saved values, then their offsets."""
         out = running.checked(self.lowered, given) if running.checked is not None else self.function(*given)
         fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
         for at, found in zip(self.ragged_results, out[fetched:], strict=True):

@@ -1,4 +1,4 @@
-"""Ops that run blocks: each block becomes a function of its own, and its op the call that runs it, round by round."""
+"""Ops with blocks: each block becomes a function of its own, and its op the call of it, round by round."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def lower_region(
 
     Args:
         entries, results, saved: as of `Region`.
-        fuse: whether its calls are rewritten as those of a step are.
-        comes: what is known of values from outside, where their variables are something else in the end.
-        in_scope: the entries that are the scope's own, so that the block may change them in their place.
-        lacking: the names of what may come in without a value.
+        fuse: rewrite its calls as a step's.
+        comes: the specs of values from outside, if their variables end as something else.
+        in_scope: the scope's own entries, which the block may change in place.
+        lacking: the names that may come in without a value.
     """
     from foreshape.lowering.lower import Lowering
 
@@ -55,7 +55,7 @@ def lower_region(
 
 
 def _looked_at(i: KernelCall) -> list[Value]:
-    """What an instruction reads, without what it only gives on: what a block carries that it runs and that does not look at it either."""
+    """Return the operands of an instruction, without values that it only hands on, unread by its block too."""
     inner = i.region if isinstance(i, OpCall) else None
     if inner is None or inner.entries != inner.results:
         return i.reads()
@@ -63,10 +63,10 @@ def _looked_at(i: KernelCall) -> list[Value]:
 
 
 def lower_region_op(low: Lowering, op: Op) -> None:
-    """Append the instruction of an op that runs a block.
+    """Append the instruction of an op with a block.
 
     Raises:
-        ExecutionError: a form of running a block that is not known here.
+        ExecutionError: an unknown form of running a block.
     """
     operator = op.operator
     assert operator is not None
@@ -85,7 +85,7 @@ def _known_now(low: Lowering) -> dict[str, Spec]:
 
 
 def lacking_now(low: Lowering, op: Op) -> set[str]:
-    """Return the names of what may come into an op's block without a value."""
+    """Return the names that may come into an op's block without a value."""
     held = low.block.find
     found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.lacking if name not in low.current}
     new = {n for n in names_in(op, "Out") if n not in low.current and (v := held(n)) is not None and not v.persistable and not is_fed(v)}
@@ -93,7 +93,7 @@ def lacking_now(low: Lowering, op: Op) -> set[str]:
 
 
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
-    """Return the names in a result slot of a forward op with those of their gradients, of which files may leave out some."""
+    """Return the names in a result slot of a forward op with their gradients' names; files may leave some out."""
     names, gradients = names_in(op, slot), op.inputs.get(slot + GRAD, ())
     if len(gradients) == len(names):
         return [(n, g) for n, g in zip(names, gradients, strict=True) if g != EMPTY]
@@ -105,7 +105,7 @@ def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
 
 
 def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
-    """Whether what undoes an op's block is part of this step, so that its rounds must be kept."""
+    """Return True if the gradient of an op's block is part of this step, so its rounds must be kept."""
     kept = op.output(slot)
     return kept is not None and low.is_read(kept, op)
 
@@ -121,7 +121,7 @@ def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:
 def new_results(
     low: Lowering, op: Op, made: KernelCall, names: Sequence[str], given: Sequence[Value | None], without: Collection[int] = ()
 ) -> tuple[list[Value | None], list[Value | None]]:
-    """New values for what an op's block writes outside, with offsets of their own where they are ragged; None for those of ``without``."""
+    """Return new values for the outer variables written by an op's block, with offsets of their own if ragged; None for the ones of ``without``."""
     out: list[Value | None] = []
     for at, name in enumerate(names):
         if at in without:
@@ -147,16 +147,16 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
 
 
 def _spec_after(low: Lowering, op: Op, name: str) -> Spec | None:
-    """Return what is known of a variable when an op has run that writes it."""
+    """Return the spec of a variable after an op that writes it."""
     variable = low.block.find(name)
     return op.made.get(name, variable.spec if variable is not None else None)
 
 
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condition: str = "") -> list[Value | None]:
-    """Return the values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
+    """Return the values of carried names before an op: None if the block writes them before it reads them, except its ``condition``.
 
-    What a loop or branch forgets is given on in the block of another that forgets it too: there it is what a round before has made, where nothing in this
-    round has put anything in its place.
+    A name that a loop or branch forgets is handed on in the block of another that forgets it too. There it is a value of a round before, unless this round
+    has replaced it.
     """
     before = low.block.ops[: low.block.ops.index(op)] if low.region and op.forgets else []
     replaced = {n for other in before for n in other.all_writes()}
@@ -193,7 +193,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
     condition = names.index(asked := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
     specs = [_spec_after(low, op, n) for n in names]
-    comes = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with what the round before leaves
+    comes = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with the result of the round before
     region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
     state = _initial(low, op, region, names, asked)
     region.used.add(asked)
@@ -295,7 +295,7 @@ def _run_backward(
 
 
 def is_rows(low: Lowering, gradient: str) -> bool:
-    """Whether a gradient is described as sparse rows."""
+    """Return True if a gradient is described as sparse rows."""
     found = low.block.find(gradient)
     return found is not None and found.kind is SELECTED_ROWS
 
@@ -337,7 +337,7 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
 
 
 def _is_the_scopes(low: Lowering, name: str) -> bool:
-    """Whether a carried name is a dense tensor, or sparse rows, that the scope holds, and that nothing in this step has put another in the place of."""
+    """Return True if a carried name is a dense tensor, or sparse rows, of the scope, and nothing in this step has replaced it."""
     variable, now = low.block.find(name), low.current.get(name)
     if variable is None or not variable.persistable or variable.kind not in (LOD_TENSOR, SELECTED_ROWS) or variable.spec.lod is not None:
         return False

@@ -1,4 +1,4 @@
-"""Values that pass from round to round of a loop: their sums, zeros that stand for what is not there, and numbers of another rank."""
+"""Values passed from round to round of a loop: their sums, zeros in place of absent values, and numbers of another rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreshape.values.torch_proxy import torch
 
 
 def ranks_of_numbers(specs: Sequence[Spec | None], *others: Sequence[Value | None]) -> list[tuple[int, int]]:
-    """Return where values of one number are described with a rank that not all others have there, and that rank."""
+    """Return where values of one number are described with another rank than elsewhere, and this rank."""
     found: list[tuple[int, int]] = []
     for at, spec in enumerate(specs):
         if spec is not None and spec.dims is not None and is_one_number(spec):
@@ -24,7 +24,7 @@ def ranks_of_numbers(specs: Sequence[Spec | None], *others: Sequence[Value | Non
 
 
 def with_ranks(values: list[Any], ranks: Sequence[tuple[int, int]]) -> list[Any]:
-    """Return values with the numbers that `ranks_of_numbers` found viewed so."""
+    """Return values with the numbers found by `ranks_of_numbers` viewed in their rank."""
     out = list(values) if ranks else values
     for at, rank in ranks:
         if out[at] is not None and out[at].dim() != rank:

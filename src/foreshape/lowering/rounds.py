@@ -1,4 +1,4 @@
-"""What is asked before each round of a loop, and before a branch: whether it runs, and whether there is room for what grows."""
+"""The questions before each round of a loop, and before a branch: its condition, and the memory for growing variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def truth(type: str, name: str, value: Tensor) -> bool:
-    """What a condition says, for which inference may not know how many elements it has."""
+    """Return the truth of a condition; inference may not know its number of elements."""
     try:
         return bool(value)
     except RuntimeError:
@@ -24,7 +24,7 @@ def truth(type: str, name: str, value: Tensor) -> bool:
 
 
 def may_grow(name: str, leaves: Spec | None) -> bool:
-    """Whether a dense tensor that a loop carries has other sizes after some rounds than before them: symbols of its own."""
+    """Return True if a dense tensor carried by a loop has other sizes after some rounds than before them: symbols of its own."""
     if leaves is None or leaves.kind is not LOD_TENSOR:
         return False
     own, _ = joined_sources(name)
@@ -32,14 +32,14 @@ def may_grow(name: str, leaves: Spec | None) -> bool:
 
 
 class Room:
-    """Refuses the next round of a loop whose variables grow from round to round, where there would be no memory for it: a plan counts one round."""
+    """The refusal of the next round of a loop with growing variables, if there is no memory for it: a plan counts one round."""
 
     def __init__(self, type: str) -> None:
         self._type, self._before = type, 0
 
     def look(self, growing: Sequence[Tensor | None]) -> None:
-        """Take what a round begins with. Raises `MemoryPlanError`."""
+        """Look at the values before a round. Raise `MemoryPlanError`."""
         size = sum([v.nbytes for v in growing if v is not None])
-        if size > self._before:  # what a round makes of it is there beside it, as much larger as this one has become or more
+        if size > self._before:  # a round's result is there beside it, larger by at least the last growth
             require_room(self._type, 2 * size + 2 * (size - self._before), "a further round of the loop, whose variables grow from round to round,")
         self._before = size

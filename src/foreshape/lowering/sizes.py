@@ -1,4 +1,4 @@
-"""What an op demands of sizes that only the run tells is checked by its own rule, on numbers, right before its kernel is called."""
+"""Sizes told only by the run: an op's own rule checks them, as numbers, right before its kernel is called."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def size_checks(program: Program) -> SizeChecks:
 
 
 class SizeChecks:
-    """Which ops of a program need to be checked when they run.
+    """The ops of a program to be checked when they run.
 
-    Sizes of what is fed or held by the scope are known before a step runs, and so is whether they keep the guards. What a kernel
-    finds out itself, or a loop makes in its rounds, is not; and what a block demands that may not run is no guard.
+    Sizes of feeds and of the scope's values are known before a step runs, and so are their guards. Sizes found by a kernel, or made by a loop's rounds, are
+    not; and the demands of a block that may not run are no guards.
     """
 
     def __init__(self, program: Program) -> None:
@@ -81,7 +81,7 @@ class SizeChecks:
         return found
 
     def _demands(self, operator: Operator, made: KernelCall, chosen: bool) -> bool:
-        """Whether the rule leaves something open that depends on what only the run tells; in a block that is ``chosen`` at run, anything."""
+        """Return True if the rule leaves a dependence on sizes told only by the run; in a block ``chosen`` at run, on any size."""
         try:
             found = ask(operator, tuple(_specs(a) for a in made.arguments))
         except RuleError:
@@ -90,7 +90,7 @@ class SizeChecks:
 
 
 def chosen_blocks(program: Program) -> set[Block]:
-    """Return the blocks that may not run, and those that these run, whatever a file names as their parents."""
+    """Return the blocks that may not run, and the blocks run by these, whatever parents a file names."""
     out: set[Block] = set()
     left = [b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)]
     while left:
@@ -102,17 +102,17 @@ def chosen_blocks(program: Program) -> set[Block]:
 
 
 class SizeCheck:
-    """The rule of one op, asked with the sizes that its operands have now."""
+    """The rule of one op, asked with the present sizes of its operands."""
 
     def __init__(self, op: Op, operator: Operator, specs: Sequence[Slot]) -> None:
         self.op, self.operator, self.specs = op, operator, specs
         self._found: dict[Key, Answer] = {}
 
     def __call__(self, operands: Sequence[Any], offsets: Sequence[Any]) -> None:
-        """Check what the kernel is about to be called with.
+        """Check the operands right before the call of the kernel.
 
         Raises:
-            GuardError: sizes that the op does not take. MemoryPlanError: a result larger than the run may take.
+            GuardError: the op does not take these sizes. MemoryPlanError: a result is larger than the run may take.
         """
         key = tuple(
             tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True))
@@ -156,7 +156,7 @@ def _symbols(spec: Spec) -> set[str]:
 
 
 def _may_be_sizes(value: Value) -> bool:
-    """Whether a value is whole numbers, so few that they may be the sizes of a result."""
+    """Return True for whole numbers, few enough to be the sizes of a result."""
     spec = value.spec
     if spec is None or spec.kind is not LOD_TENSOR or spec.dtype is None or spec.dtype.family not in ("int", "uint") or spec.dims is None:
         return False
@@ -165,7 +165,7 @@ def _may_be_sizes(value: Value) -> bool:
 
 
 def _seen(spec: Spec, value: Any, offsets: Any) -> Spec:
-    """What an operand is now."""
+    """Return the present spec of an operand."""
     if isinstance(value, Rows):
         return Spec(spec.kind, spec.dtype, tuple(value.shape))
     if not isinstance(value, torch.Tensor):  # arrays and rank tables have sizes of their own; an absent value has none

@@ -1,4 +1,4 @@
-"""How many threads a step's work repays: all, or one."""
+"""The number of threads that a step's work repays: all, or one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SMALL_STEP = 4_000_000
 
 
 SMALL_KERNEL = 400_000
-"""So does a frozen step, which is little else than products, whose products have fewer each on the average."""
+"""The least multiply-adds on average of the products of a frozen step, which is little else, for several threads."""
 
 
 def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
-    """1 for a small step, or one of small kernels, otherwise ``most``."""
+    """Return 1 for a small step, or one of small kernels, otherwise ``most``."""
     if most == 1:
         return 1
-    if ops.frozen:  # which products there are is asked of all before the first is counted
+    if ops.frozen:  # all products are asked before the first is counted
         multiplied = [multiplications(i.op) for i in ops.calls]
         enough = max(SMALL_STEP, SMALL_KERNEL * sum(m is not None for m in multiplied))
     else:
@@ -41,7 +41,7 @@ def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
 
 
 def work_of(i: KernelCall, values: Mapping[str, int]) -> int:
-    """Return the multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
+    """Return the multiply-adds of one instruction, or its written elements if it multiplies nothing; by estimate."""
     return _work(i, multiplications(i.op), values)
 
 
@@ -55,5 +55,5 @@ def _number(factors: Sequence[Size], values: Mapping[str, int]) -> int:
     """Return the product of sizes; numbers are multiplied, since the product of sizes with symbols takes many times as long."""
     try:
         return prod([evaluate(f, values) for f in factors])
-    except ShapeError:  # an estimate that has no such size
+    except ShapeError:  # an estimate without such a size
         return SMALL_STEP

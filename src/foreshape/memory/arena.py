@@ -135,7 +135,7 @@ def _over_time(buffers: Buffers, aim: int, clock: _Clock) -> Ints:
 
 
 def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _Clock) -> Ints:
-    """Better offsets of one part, if any are found."""
+    """Return better offsets of one part, if any are found."""
     count = len(buffers.size)
     if count > _LONGEST_FOR_ORDERS:
         return best
@@ -179,7 +179,7 @@ class _Hunt:
         self.least = least // self._unit * self._unit
 
     def go(self, searcher: Searcher, later: bool) -> None:
-        """Until the least height is reached or the effort is spent; less of it is to be spent where more comes later."""
+        """Search until the least height is reached or the effort is spent; spend less if more comes later."""
         shares = (3, 1) if not searcher.fast else (1,) if self.asked else (1, 2)
         rate, work, done = _RATE[searcher.fast], _FIRST_LOOK * len(self._buffers.size), 0
         until = (self.clock.limit or 0) * _SHARE

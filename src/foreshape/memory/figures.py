@@ -107,7 +107,7 @@ class Figures:
         return max((b.offset + b.size for b in self.buffers(**symbols)), default=0)
 
     def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
-        """Everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
+        """Return everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
         sizes, records = self._sizes(symbols)
         first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("counted", "last"))
         offsets: list[int] = arena(numpy.minimum(first, last), last + 1, sizes, time_limit=time_limit).tolist() if records else []

@@ -129,7 +129,7 @@ class Formula:
         return [sizes for sizes, _ in self._factored]
 
     def __str__(self) -> str:
-        """As a person reads it: ``max(4.1 MiB + 12.3 KiB*batch, 16.4 KiB*batch)``."""
+        """Return the formula in words: ``max(4.1 MiB + 12.3 KiB*batch, 16.4 KiB*batch)``."""
         texts = list(dict.fromkeys(self._text(p) for p in self._pieces.tolist())) or ["0 B"]  # equal when rounded
         return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
@@ -210,7 +210,7 @@ def _is_switch(atom: Atom) -> bool:
 
 
 def _switch_text(atom: Atom) -> str:
-    """When a switch is 1, in words."""
+    """Return the condition of a switch that is 1, in words."""
     other = next((a for a in atom.args if isinstance(a, Dim)), None)
     inner = other.terms[0][0][0] if other is not None and len(other.terms) == 1 and len(other.terms[0][0]) == 1 and other.terms[0][1] == 1 else None
     if inner is not None and inner.op == "//" and isinstance(inner.args[1], int):

@@ -41,7 +41,7 @@ def can_compile() -> bool:
 
 
 def compiled() -> Any:
-    """`search_layout` in machine code; kept on disk between processes where there is a place for it."""
+    """Return `search_layout` in machine code; kept on disk between processes where there is a place for it."""
     if not _compiled:
         numba, extending = importlib.import_module("numba"), importlib.import_module("numba.extending")
         for part in PARTS:

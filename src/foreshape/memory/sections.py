@@ -97,7 +97,7 @@ def parts(buffers: Buffers) -> Iterator[Ints]:
 
 
 def height_of_bound(buffers: Buffers) -> int:
-    """`lower_bound` of checked buffers."""
+    """Return `lower_bound` of checked buffers."""
     return int(sections(buffers).total.max(initial=0)) if len(buffers.size) else 0
 
 

@@ -305,7 +305,7 @@ def number(size: Size, values: Mapping[str, int]) -> int:
 
 
 def work_of(op: Op, values: Mapping[str, int]) -> float:
-    """Seconds of one op, by estimate."""
+    """Return seconds of one op, by estimate."""
     operator = op.operator
     if operator is None:
         return 0.0

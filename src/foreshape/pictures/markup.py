@@ -42,7 +42,7 @@ def _whole(value: object) -> Markup:
 
 
 def words(value: object) -> Markup:
-    """Any value as the text of an element."""
+    """Return any value as the text of an element."""
     return value if isinstance(value, Markup) else _whole(cut(str(value), LONGEST))
 
 
@@ -57,7 +57,7 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Parts in a row."""
+    """Return parts in a row."""
     return Markup("".join(map(words, parts)))
 
 
@@ -90,7 +90,7 @@ def folded(heading: object, *children: object, open: bool = False) -> Markup:
 
 
 def preformatted(text: str) -> Markup:
-    """Lines as they are."""
+    """Return lines as they are."""
     shown = "\n".join(cut(line, LONGEST) for line in escape(text).split("\n"))
     return tag("pre", Markup(shown.translate(_ESCAPES)), style="font-size:12px;line-height:1.35;margin:4px 0;overflow-x:auto")
 

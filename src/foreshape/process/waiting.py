@@ -55,7 +55,7 @@ class Waiting:
         return self._idle is not None
 
     def look(self, now: float) -> None:
-        """After a step on several threads, at ``now`` seconds of any steady clock, when ``next`` has come."""
+        """Look at the load after a step on several threads, at ``now`` seconds of any steady clock, when ``next`` has come."""
         if not self._lock.acquire(blocking=False):  # another thread looks
             return
         try:
@@ -102,7 +102,7 @@ class IdleTeam:
 
 
 def _delay() -> float | None:
-    """`without_processor`; None too where it is not for us to say how threads wait: the user has, or OpenMP is not libgomp alone."""
+    """Return `without_processor`; None too if the waiting of threads is not ours to set: the user has, or OpenMP is not libgomp alone."""
     global _ours
     if _ours is None:
         _ours = not says_how_to_wait() and _is_libgomp()

@@ -49,7 +49,7 @@ class Call:
 
     @property
     def rate(self) -> float | None:
-        """Multiply-adds in a second."""
+        """Return multiply-adds in a second."""
         return self.work * self.calls / self.seconds if self.work and self.seconds else None
 
 
@@ -155,7 +155,7 @@ def _ms(seconds: float) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Lines of a table; texts are cut where it would be wider than ``width``."""
+    """Return lines of a table; texts are cut where it would be wider than ``width``."""
     lines = [heads, *rows]
     widths = [max(wide(line[c]) for line in lines) for c in range(len(heads))]
     over = sum(widths) + 2 * (len(widths) - 1) - width

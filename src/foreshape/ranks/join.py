@@ -106,7 +106,7 @@ class Ranks:
         return int(told.item())
 
     def sums(self, numbers: list[float]) -> list[float]:
-        """The sums over the ranks, fp64."""
+        """Return the sums over the ranks, fp64."""
         if self.team is None or not numbers:
             return numbers
         total = torch.tensor(numbers, dtype=torch.float64)

@@ -266,7 +266,7 @@ class StatusBoard:
         return self._answer(lambda: self._store.set(_key(what, self.rank), text.encode()) or True, False)
 
     def _tell(self, what: str, text: str) -> None:
-        """Say something once, for all who ask who has."""
+        """Tell something once, to all later readers."""
         line = json.dumps([self.rank, text], ensure_ascii=False).encode(errors="replace") + b"\n"
         if self._lists:
             self._answer(lambda: self._store.append(_key(what), line) or True, False)

@@ -74,7 +74,7 @@ class LoDTensor:
         return out
 
     def with_data(self, data: Any) -> LoDTensor:
-        """Other rows, ``data``, as many, with the same sequences."""
+        """Return other rows, ``data``, as many, with the same sequences."""
         out = object.__new__(LoDTensor)
         out.data, out._lengths, out._offsets = data, self._lengths, self._offsets
         return out

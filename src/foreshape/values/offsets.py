@@ -58,12 +58,12 @@ class Offsets:
 
     @property
     def host(self) -> list[int]:
-        """`last` as a list."""
+        """Return `last` as a list."""
         return self.kept("host", lambda: as_list(self.levels[-1]))
 
     @property
     def host_lengths(self) -> list[int]:
-        """`lengths` as a list."""
+        """Return `lengths` as a list."""
         return self.kept("host lengths", lambda: as_list(self.lengths))
 
     @property

@@ -115,7 +115,7 @@ class Rows:
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: Any, device: Any = None) -> Rows:
-        """No rows of a table of this shape."""
+        """Return no rows of a table of this shape."""
         ids = torch.empty(0, dtype=torch.int64, device=device)
         return Rows.unique(ids, torch.empty((0, *shape[1:]), dtype=dtype, device=device), shape[0])
 

@@ -75,7 +75,7 @@ def fuse(lowered: Lowered) -> Lowered:
 
 
 def apply_all(lowered: Lowered) -> dict[str, int]:
-    """Apply every rewrite to a step, in their order; how often each was found, by the name of its module."""
+    """Apply every rewrite to a step, in their order; return the number of rewrites of each, by the name of its module."""
     graph = Graph(lowered)
     found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
     graph.reorder()

@@ -1,6 +1,6 @@
 """A product and a sum with one frozen number each, as one kernel.
 
-Before: ``y = x * a``, ``out = y + b`` of fp32, where a and b, which may come first, are one number each, a persistable of a step that is frozen
+Before: ``y = x * a``, ``out = y + b`` of fp32, where a and b, which may come first, are one number each, a persistable of a frozen step
 After: ``out = add(b, x, alpha=a)``, in the memory of x if it is dead
 Unless: something else reads y
 """

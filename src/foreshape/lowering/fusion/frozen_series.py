@@ -163,7 +163,7 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
 
 
 def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage | None:
-    """Return a sum or product of tensors of one shape, or with dims of 1 in the second, or the first, of two dims or more."""
+    """Return a sum or product of tensors, of one shape or broadcast: of two dims or more, with dims of 1 in one of them."""
     if len(values) != 2:
         return None
     for wide, narrow in (values, values[::-1]):

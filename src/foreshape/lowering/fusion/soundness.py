@@ -90,7 +90,7 @@ class _Change:
         return not dropped or not any(v in dropped for i, _ in self.new for v in i.uses())
 
     def keeps_order(self) -> bool:
-        """Everything is made before it is read."""
+        """Return True if everything is made before it is read."""
         graph = self.graph
         for i, t in self.new:
             there = t.uses()
