@@ -67,7 +67,7 @@ def hide_files(room: ModuleType, names: Collection[str]) -> None:
 
 
 def bordered(function: FunctionType) -> Callable[..., Any]:
-    """A function that describes, whose errors are those of this package, have the user's line, and leave nothing half described.
+    """Return a function that describes, whose errors are those of this package, have the user's line, and leave nothing half described.
 
     Its first parameter, where that is the operand, may be given as ``input`` too, as PaddlePaddle's programs do.
 
@@ -100,7 +100,7 @@ def bordered(function: FunctionType) -> Callable[..., Any]:
 
 
 def _constructor(begin: FunctionType) -> Callable[..., None]:
-    """A constructor that compares what it is given with its annotations before it does anything, since it is used much later."""
+    """Return a constructor that compares what it is given with its annotations before it does anything, since it is used much later."""
 
     @functools.wraps(begin)
     def begun(self: Any, *args: Any, **named: Any) -> None:
@@ -171,7 +171,7 @@ class _Called(NamedTuple):
     """So many of the first parameters are no user's."""
 
     def misfits(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
-        """The arguments that are not what their annotations say; none where the call does not fit the signature, which Python tells."""
+        """Return the arguments that are not what their annotations say; none where the call does not fit the signature, which Python tells."""
         try:
             given = self.given(args, named)
         except TypeError:
@@ -180,7 +180,7 @@ class _Called(NamedTuple):
         return [(name, value) for name, value in given if not fits(value, wanted[name])]
 
     def given(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
-        """The arguments that were given, by their parameters; each of several that one parameter takes."""
+        """Return the arguments that were given, by their parameters; each of several that one parameter takes."""
         signature = signature_of(self.function)
         out: list[tuple[str, Any]] = []
         for name, value in list(signature.bind(*args, **named).arguments.items())[self.hidden :]:
@@ -210,7 +210,7 @@ def _requirement(name: str, value: object, wanted: Any, said: str | None) -> str
 
 
 def _suspects(given: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:
-    """The arguments that the line of the function names at which it failed; all where that is none."""
+    """Return the arguments that the line of the function names at which it failed; all where that is none."""
     while trace is not None and trace.tb_frame.f_code is not function.__code__:
         trace = trace.tb_next
     if trace is None:

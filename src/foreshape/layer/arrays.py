@@ -14,7 +14,7 @@ from foreshape.spec import dtype as dtype_of
 
 @tells_line
 def create_array(dtype: Any = "float32") -> Variable:
-    """An empty array of tensors, to be written with `array_write`.
+    """Return an empty array of tensors, to be written with `array_write`.
 
     Args:
         dtype: the element type of its tensors; what is written first decides.
@@ -30,7 +30,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
     Args:
         x: what is written, dense or ragged. All elements have one element type, number of dims and of levels.
         i: one position, int32 or int64, from 0.
-        array: a new one where it is left out.
+        array: a new one if omitted.
 
     Returns:
         The array.
@@ -47,7 +47,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 
 def array_read(array: Variable, i: Variable) -> Variable:
-    """Element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs.
+    """Return element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs.
 
     Args:
         array: an array of tensors.
@@ -57,12 +57,12 @@ def array_read(array: Variable, i: Variable) -> Variable:
 
 
 def array_length(array: Variable) -> Variable:
-    """The number of positions of an array, int64 ``[1]``."""
+    """Return the number of positions of an array, int64 ``[1]``."""
     return current_block().apply("lod_array_length", {"X": array})
 
 
 def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) -> tuple[Variable, Variable]:
-    """All elements of an array as one tensor.
+    """Return all elements of an array as one tensor.
 
     Args:
         x: an array of tensors.
@@ -76,7 +76,7 @@ def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) 
 
 
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """The sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order.
+    """Return the sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order.
 
     Args:
         x: ragged rows.
@@ -86,7 +86,7 @@ def lod_rank_table(x: Variable, level: int = 0) -> Variable:
 
 
 def max_sequence_len(rank_table: Variable) -> Variable:
-    """The length of the longest sequence of a rank table, int64 ``[1]``.
+    """Return the length of the longest sequence of a rank table, int64 ``[1]``.
 
     Args:
         rank_table: from `lod_rank_table`.
@@ -95,7 +95,7 @@ def max_sequence_len(rank_table: Variable) -> Variable:
 
 
 def lod_tensor_to_array(x: Variable, rank_table: Variable) -> Variable:
-    """Ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table.
+    """Return ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table.
 
     Args:
         x: ragged rows.
@@ -105,17 +105,17 @@ def lod_tensor_to_array(x: Variable, rank_table: Variable) -> Variable:
 
 
 def array_to_lod_tensor(x: Variable, rank_table: Variable) -> Variable:
-    """The ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`.
+    """Return the ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`.
 
     Args:
-        x: an array, as `lod_tensor_to_array` gives it.
+        x: an array, as from `lod_tensor_to_array`.
         rank_table: of the sequences, from `lod_rank_table`.
     """
     return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": rank_table})
 
 
 def shrink_memory(x: Variable, i: Variable, rank_table: Variable) -> Variable:
-    """The first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``.
+    """Return the first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``.
 
     Args:
         x: ``[sequences, ...]``, in the order of the table.
@@ -126,7 +126,7 @@ def shrink_memory(x: Variable, i: Variable, rank_table: Variable) -> Variable:
 
 
 def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
-    """The rows of ``x``, or of a ragged x its outermost sequences, in the order of the table.
+    """Return the rows of ``x``, or of a ragged x its outermost sequences, in the order of the table.
 
     Args:
         x: dense, one row for each sequence of the table, or ragged.

@@ -42,15 +42,15 @@ def multi_head_attention(
 
     Args:
         query: dense ``[batch, time, width]``, or ragged ``[rows, width]``, where each sequence looks at its own rows and nothing is padded.
-        key: where it looks: dense ``[batch, keys, any width]``, or ragged with as many sequences as ``query``; ``query`` where it is left out.
-        value: what is mixed, with the rows of ``key``; ``key`` where it is left out.
+        key: where it looks: dense ``[batch, keys, any width]``, or ragged with as many sequences as ``query``; by default ``query``.
+        value: what is mixed, with the rows of ``key``; by default ``key``.
         heads: how many; they divide the width.
         causal: row j of a sequence sees rows 0 to j of the keys only.
         mask: of dense input, what may be seen, as `attention_mask` takes it.
         rotary: turn queries and keys by their positions, as `rotary_positions` does.
         dropout: of the weights, in training; of dense input only. Which are dropped is drawn for all at once, and kept as a byte for each.
         is_test: no dropout.
-        output_size: the columns that come out; the width where it is left out.
+        output_size: the output columns; by default the width.
         weight, bias: an initializer, a name or a `ParamAttr` for the four weights and for the four biases; with a name ``shared`` they are
             ``shared.query``, ``shared.key``, ``shared.value`` and ``shared.output``, and those of an equal name are one. ``bias=False`` leaves
             the biases out.
@@ -136,14 +136,14 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
 
     Args:
         query: dense ``[batch, time, ...]``.
-        key: dense ``[batch, keys, ...]``; ``query`` where it is left out.
+        key: dense ``[batch, keys, ...]``; by default ``query``.
         mask: bool or integer, where True (1) says that a key may be seen; or floating-point, which is added as it is, with -1e9 for what is less
             (fp16: -6e4). ``[batch, keys]`` for all queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in
             place of a size says: for all.
         causal: query j sees keys 0 to j only.
 
     Returns:
-        Of 4 dims and the element type of ``query``; None where nothing is hidden.
+        Of 4 dims and the element type of ``query``; None if nothing is hidden.
 
     Raises:
         ShapeError: a mask of other dims.

@@ -27,7 +27,7 @@ Range: TypeAlias = tuple[float, float]
 
 @tells_line
 def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variable:
-    """Each example with the order along ``axis`` reversed, with this probability, in training: mirrored by the last axis, upside down by -2.
+    """Return each example with the order along ``axis`` reversed, with this probability, in training: mirrored by the last axis, upside down by -2.
 
     Args:
         x: ``[batch, ...]``, as images ``[batch, channels, height, width]``.
@@ -50,7 +50,7 @@ def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variab
 
 @tells_line
 def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
-    """A part of each image, ``size`` high and wide, at a place of its own in training; in a test the middle part.
+    """Return a part of each image, ``size`` high and wide, at a place of its own in training; in a test the middle part.
 
     Args:
         x: ``[batch, channels, height, width]``, height and width known; float.
@@ -81,7 +81,7 @@ def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
 
 @tells_line
 def random_translation(x: Variable, height: float, width: float | None = None, fill: str = "zeros") -> Variable:
-    """Each image moved up or down by at most ``height`` and to a side by at most ``width``, in training.
+    """Return each image moved up or down by at most ``height`` and to a side by at most ``width``, in training.
 
     Args:
         x: ``[batch, channels, height, width]``, height and width known; float.
@@ -106,10 +106,10 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
 
 @tells_line
 def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variable:
-    """Each image turned about its middle by at most so many degrees to either side, in training; the other arguments are those of `random_affine`.
+    """Return each image turned about its middle by at most so many degrees to either side, in training; the other arguments as for `random_affine`.
 
     Args:
-        x, fill: as of `random_affine`.
+        x, fill: as for `random_affine`.
         degrees: of a whole turn's 360.
     """
     with name_scope("random_rotation"):
@@ -118,10 +118,10 @@ def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variabl
 
 @tells_line
 def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Variable:
-    """Each image made larger or smaller about its middle, in training, within the same size.
+    """Return each image made larger or smaller about its middle, in training, within the same size.
 
     Args:
-        x, fill: as of `random_affine`.
+        x, fill: as for `random_affine`.
         amount: 0.2 is from 0.8 to 1.2 times as large; ``(0.8, 1.5)`` says both ends.
         The other arguments are those of `random_affine`.
     """
@@ -131,7 +131,7 @@ def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Vari
 
 @tells_line
 def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, translation: float | Range = 0.0, fill: str = "zeros") -> Variable:
-    """Each image turned, made larger or smaller, and moved, in training: read once between its pixels, which is better than one after the other.
+    """Return each image turned, made larger or smaller, and moved, in training: read once between its pixels, which is better than one after the other.
 
     The point ``p`` of the result, from the middle, is read at ``R(-angle) p / zoom - move``, with numbers drawn uniformly for each image.
 
@@ -154,7 +154,7 @@ def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, 
 
 @tells_line
 def gaussian_noise(x: Variable, std: float) -> Variable:
-    """``x`` with normal numbers of this standard deviation added, in training; float, of any shape.
+    """Return ``x`` with normal numbers of this standard deviation added, in training; float, of any shape.
 
     Args:
         x: floats.
@@ -169,7 +169,7 @@ def gaussian_noise(x: Variable, std: float) -> Variable:
 
 @tells_line
 def random_brightness(x: Variable, amount: float, limits: Range | None = None) -> Variable:
-    """Each example with one number between ``-amount`` and ``amount`` added, in training.
+    """Return each example with one number between ``-amount`` and ``amount`` added, in training.
 
     Args:
         x: ``[batch, ...]``, float.
@@ -183,7 +183,7 @@ def random_brightness(x: Variable, amount: float, limits: Range | None = None) -
 
 @tells_line
 def random_contrast(x: Variable, amount: float | Range, limits: Range | None = None) -> Variable:
-    """Each example with its distances from the mean of their channel multiplied by one number, in training.
+    """Return each example with its distances from the mean of their channel multiplied by one number, in training.
 
     Args:
         x: ``[batch, channels, ...]``, float.
@@ -205,13 +205,13 @@ def random_contrast(x: Variable, amount: float | Range, limits: Range | None = N
 
 @tells_line
 def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0) -> Variable:
-    """Each image with a rectangle about one of its pixels set to ``value``, in training (DeVries and Taylor, 2017: parts may lie outside).
+    """Return each image with a rectangle about one of its pixels set to ``value``, in training (DeVries and Taylor, 2017: parts may lie outside).
 
     Args:
         x: ``[batch, channels, height, width]``, height and width known.
         size: of the rectangle: one number, or height and width.
         probability: of an image to have one.
-        value: what the elements of the rectangle become.
+        value: the value of the rectangle's elements.
     """
     of = two(size, "size")
     _check_share("cutout", "probability", probability)
@@ -231,7 +231,7 @@ def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0
 
 @tells_line
 def mixup(x: Variable, label: Variable, share: float = 0.5) -> tuple[Variable, Variable]:
-    """Each example mixed with another one of its batch, and its label likewise, in training (Zhang et al., "mixup", 2018).
+    """Return each example mixed with another one of its batch, and its label likewise, in training (Zhang et al., "mixup", 2018).
 
     ``(1 - s) x[i] + s x[i - 1]`` with ``s`` drawn uniformly from 0 to ``share`` for each example; 0.5 is as much as the paper's with alpha 1, where
     the order of two does not count. The batches must be shuffled, or neighbours mix alone.
@@ -268,12 +268,12 @@ def _changed(x: Variable, function: Callable[[Variable], Variable], otherwise: V
 
 
 def _draw(x: Variable, low: float, high: float) -> Variable:
-    """``[batch]`` uniform numbers of fp32."""
+    """Return ``[batch]`` uniform numbers of fp32."""
     return uniform_random([size_of(x, 0)], "fp32", low, high)
 
 
 def _beside(numbers: Variable, x: Variable) -> Variable:
-    """A number for each example, of the element type of ``x``, as ``[batch, 1, ...]``."""
+    """Return a number for each example, of the element type of ``x``, as ``[batch, 1, ...]``."""
     return cast(reshape(numbers, [-1] + [1] * (x.spec.rank - 1)), x.dtype)
 
 
@@ -282,12 +282,12 @@ def _uniform(x: Variable, low: float, high: float) -> Variable:
 
 
 def _chance(x: Variable, probability: float) -> Variable:
-    """bool ``[batch, 1, ...]``, true with this probability."""
+    """Return bool ``[batch, 1, ...]``, true with this probability."""
     return reshape(_draw(x, 0.0, 1.0) < probability, [-1] + [1] * (x.spec.rank - 1))
 
 
 def _whole(x: Variable, low: int, high: int, dtype: str = "fp32") -> Variable:
-    """``[batch]`` whole numbers from low to high, both included."""
+    """Return ``[batch]`` whole numbers from low to high, both included."""
     drawn = randint(low, high + 1, [size_of(x, 0)])
     return drawn if dtype == "int64" else cast(drawn, dtype)
 
@@ -314,7 +314,7 @@ def _limited(x: Variable, limits: Range | None) -> Variable:
 
 
 def _image(what: str, x: Variable) -> list[int]:
-    """The height and the width of images. Raises `ShapeError` for anything else, or where they are open."""
+    """Return the height and the width of images. Raises `ShapeError` for anything else, or where they are open."""
     image = x.spec.known_dims[2:]
     if x.spec.lod is not None or x.spec.rank != 4 or not all(isinstance(n, int) for n in image):
         raise ShapeError(f"{what}({x.name}): x must be images [batch, channels, height, width] whose height and width are numbers; it is {x.spec.text()}")
@@ -322,7 +322,7 @@ def _image(what: str, x: Variable) -> list[int]:
 
 
 def _middle(x: Variable, image: list[int], size: list[int]) -> Variable:
-    """The middle part of this size, with zeros around the image where that is smaller."""
+    """Return the middle part of this size, with zeros around the image where that is smaller."""
     over = [max(0, part - n) for n, part in zip(image, size, strict=True)]
     if any(over):
         x = pad(x, [0, 0, 0, 0, *(n for both in over for n in ((both + 1) // 2, both // 2))])
@@ -336,7 +336,7 @@ def _theta(rows: list[Variable]) -> Variable:
 
 
 def _read(x: Variable, size: list[int], first: list[Variable], fill: str = "zeros") -> Variable:
-    """The part of each image of this size that begins at a whole pixel of its own."""
+    """Return the part of each image of this size that begins at a whole pixel of its own."""
     (high, wide), (h, w) = _image("", x), size
     zero = _same(x, 0.0)
     down, right = (scale(at, 2.0 / n, (part - n) / n) for at, part, n in zip(first, size, (high, wide), strict=True))
@@ -383,7 +383,7 @@ def _around_zero(what: str, amount: float) -> Range:
 
 
 def _factors(what: str, name: str, amount: float | Range) -> Range:
-    """The least and the largest factor."""
+    """Return the least and the largest factor."""
     low, high = (1.0 - amount, 1.0 + amount) if isinstance(amount, (int, float)) else (float(amount[0]), float(amount[1])) if len(amount) == 2 else (1.0, 0.0)
     if not (0.0 < low <= high < math.inf):
         raise SchemaError.must(f"{what}: {name}", "a number from 0 to below 1, or two, the smaller one first and above 0", f"{amount!r}")

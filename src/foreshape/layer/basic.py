@@ -23,7 +23,7 @@ def data(
     name: str, shape: Sequence[Any] | int | None = None, dtype: Any = "fp32", lod_level: int = 0, *, dims: Sequence[Any] | int | None = None,
     input_size: int | None = None, data_type: Any = None, stop_gradient: bool = True, kind: Any = LOD_TENSOR,
 ) -> Variable:  # fmt: skip
-    """An input of the network.
+    """Return an input of the network.
 
     Args:
         name: what it is fed as.
@@ -60,12 +60,12 @@ def data(
 
 
 def activate(x: Variable, activation: Activation, prefix: str | None = None) -> Variable:
-    """``x`` through an activation, given by its operator's type or as a function of a variable.
+    """Return ``x`` through an activation, given by its operator's type or as a function of a variable.
 
     Args:
         x: what goes in.
         activation: None, which gives ``x`` itself; an operator's type, as "relu"; or a function of a variable, as `layer.relu`.
-        prefix: what the name of the result begins with; the operator's type where it is left out.
+        prefix: the prefix of the result's name; by default the operator's type.
     """
     if activation is None:
         return x
@@ -83,16 +83,16 @@ def fc(
     x: Variable | Sequence[Variable], output_size: int, activation: Activation = None, flatten_last: int | None = None, *,
     weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A fully connected layer, activation(x W + b), of features that are counted from the end: the last ``flatten_last`` dims.
+    """Return a fully connected layer, activation(x W + b), of features that are counted from the end: the last ``flatten_last`` dims.
 
     Args:
         x: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
-        output_size: the features that come out.
+        output_size: the output features.
         activation: an operator's name ("relu") or a layer function (``layer.softmax``).
-        flatten_last: how many of the last dims are features, as the design document counts them; all but the first where it is left out.
+        flatten_last: the number of last dims that are features, as the design document counts them; by default all but the first.
             PaddlePaddle's num_flatten_dims counts the first dims, those of the rows.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
         split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
             results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
             Trained otherwise it changes nothing, and a saved program has lost it.
@@ -160,7 +160,7 @@ def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
 
 
 def mean(x: Variable) -> Variable:
-    """The mean of all elements, a tensor without dims.
+    """Return the mean of all elements, a tensor without dims.
 
     Args:
         x: floats, of any shape.
@@ -176,10 +176,10 @@ def bilinear(
     Args:
         x: ``[batch, m]``, floats; m is known.
         y: ``[batch, n]``, of the element type of x; n is known.
-        output_size: the features that come out.
-        activation: what follows, as of `activate`.
+        output_size: the output features.
+        activation: the activation, as for `activate`.
         weight, bias: of ``[output_size, m, n]`` and ``[1, output_size]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves it out.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
     """
     block = current_block()
     prefix = block.program.layer_name("bilinear", name)

@@ -23,21 +23,21 @@ def cross_entropy(
     x: Variable, label: Variable, ignore_index: int = -100, *, label_smoothing: float = 0.0, class_weight: ClassWeight = None,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The cross entropy of a distribution and a label, ``[batch, 1]``: -sum over the classes c of w_c t_c log(p_c).
+    """Return the cross entropy of a distribution and a label, ``[batch, 1]``: -sum over the classes c of w_c t_c log(p_c).
 
     Here p is ``x``, and t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy et al., 2016, section 7). The mean of it over a
     batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
 
     Args:
-        x: probabilities ``[batch, classes]``, such as `softmax` gives.
+        x: probabilities ``[batch, classes]``, such as from `softmax`.
         label: class numbers ``[batch, 1]`` (integer), or a distribution ``[batch, classes]`` (floating-point).
         ignore_index: a class number whose loss is 0.
         label_smoothing: s, from 0 to 1.
-        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of the weights other than 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each example's loss.
 
     Raises:
-        ShapeError: a label of another minibatch, or of another number of classes; weights that do not fit. SchemaError: another smoothing.
+        ShapeError: a label of another minibatch, or of another number of classes; mismatched weights. SchemaError: another smoothing.
     """
     soft = label.dtype is not None and label.dtype.is_floating
     _check_smoothing("cross_entropy", label_smoothing)
@@ -69,7 +69,7 @@ def softmax_with_cross_entropy(
     logits: Variable, label: Variable, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1, return_softmax: bool = False,
     label_smoothing: float = 0.0, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
 ) -> Any:  # fmt: skip
-    """The cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
+    """Return the cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
 
     It is -sum over the classes c of w_c t_c log(softmax(logits)_c), with t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy
     et al., 2016, section 7). The mean of it over a batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
@@ -82,14 +82,14 @@ def softmax_with_cross_entropy(
         axis: of the classes.
         return_softmax: give the softmax, too.
         label_smoothing: s, from 0 to 1.
-        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
-        sample_weight: ``[batch]`` or ``[batch, 1]`` (or of the dims of the loss): what the loss of each example is multiplied by.
+        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of the weights other than 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]`` (or of the dims of the loss): the factor of each example's loss.
 
     Returns:
         The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).
 
     Raises:
-        ShapeError: a label of other dims; weights that do not fit. SchemaError: another smoothing.
+        ShapeError: a label of other dims; mismatched weights. SchemaError: another smoothing.
     """
     name = "softmax_with_cross_entropy"
     _check_smoothing(name, label_smoothing)
@@ -123,7 +123,7 @@ def sigmoid_focal_loss(
     logits: Variable, label: Variable, alpha: float | None = 0.25, gamma: float = 2.0, *, class_weight: ClassWeight = None,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The focal loss of independent classes, elementwise: -a (1 - q)^gamma log(q) (Lin et al., "Focal Loss for Dense Object Detection", 2017).
+    """Return the focal loss of independent classes, elementwise: -a (1 - q)^gamma log(q) (Lin et al., "Focal Loss for Dense Object Detection", 2017).
 
     With p = sigmoid(logits) and a label y, q = y p + (1 - y) (1 - p) is what the truth is given, and a = y alpha + (1 - y) (1 - alpha). What is easy,
     with q near 1, counts little. (`layer.detection.sigmoid_focal_loss` is PaddlePaddle's, of class numbers and a count of boxes.)
@@ -133,11 +133,11 @@ def sigmoid_focal_loss(
         label: 0 or 1, of the same dims and element type.
         alpha: the share of the positive ones; None leaves a out.
         gamma: at least 0; 0 is the plain cross entropy.
-        class_weight: one number for each column: a variable, a list, or a dict of those that are not 1.
-        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of the loss: what the loss is multiplied by.
+        class_weight: one number for each column: a variable, a list, or a dict of the weights other than 1.
+        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of the loss: the factor of the loss.
 
     Raises:
-        SchemaError: a gamma below 0. ShapeError: a label of other dims; weights that do not fit.
+        SchemaError: a gamma below 0. ShapeError: a label of other dims; mismatched weights.
     """
     entropy = current_block().apply("sigmoid_cross_entropy_with_logits", {"X": logits, "Label": label}, {})
     p = sigmoid(logits)
@@ -154,7 +154,7 @@ def softmax_focal_loss(
     logits: Variable, label: Variable, gamma: float = 2.0, ignore_index: int = -100, *, class_weight: ClassWeight = None,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The focal loss of one class of many: -w (1 - q)^gamma log(q), with q what softmax(logits) gives to the label's class, and w its weight.
+    """Return the focal loss of one class of many: -w (1 - q)^gamma log(q), with q what softmax(logits) gives to the label's class, and w its weight.
 
     Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, with softmax in place of sigmoid; w is their alpha.
 
@@ -163,14 +163,14 @@ def softmax_focal_loss(
         label: class numbers ``[..., 1]``.
         gamma: at least 0; 0 is the plain cross entropy.
         ignore_index: a class number whose loss is 0.
-        class_weight: one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+        class_weight: one number for each class: a variable ``[classes]``, a list, or a dict of the weights other than 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each example's loss.
 
     Returns:
         ``[..., 1]``.
 
     Raises:
-        SchemaError: a gamma below 0. ShapeError: a label of other dims; weights that do not fit.
+        SchemaError: a gamma below 0. ShapeError: a label of other dims; mismatched weights.
     """
     entropy: Variable = softmax_with_cross_entropy(logits, label, ignore_index=ignore_index)
     loss = entropy * _power("softmax_focal_loss", 1.0 - exp(entropy * -1.0), gamma)
@@ -203,5 +203,5 @@ def _smoothed(layer: str, target: Variable, x: Variable, axis: int, smoothing: f
 
 
 def _by_class(x: Variable, weights: Variable, axis: int) -> Variable:
-    """``x`` times a number for each entry of an axis."""
+    """Return ``x`` times a number for each entry of an axis."""
     return current_block().apply("elementwise_mul", {"X": x, "Y": weights}, {"axis": axis})

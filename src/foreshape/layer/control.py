@@ -27,7 +27,7 @@ def _variables(given: Any, what: str) -> list[Variable]:
 
 
 def _truth(of: Any, what: str) -> Variable:
-    """A bool variable of one element."""
+    """Return a bool variable of one element."""
     if not isinstance(of, Variable):
         raise SchemaError.must(what, "a bool variable", f"{of!r}")
     if of.dtype is not BOOL:
@@ -107,7 +107,7 @@ def while_loop(
 
 
 def _without_value(v: Variable) -> Variable:
-    """The same variable, of which nothing may be taken from the number that it starts with."""
+    """Return the same variable, of which nothing may be taken from the number that it starts with."""
     v._spec = v.spec.like()  # pyright: ignore[reportPrivateUsage]
     return v
 

@@ -20,10 +20,10 @@ _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool = 0.0) -> Variable:
-    """A tensor of ``shape`` whose every element is ``value``.
+    """Return a tensor of ``shape`` whose every element is ``value``.
 
     Args:
-        shape: ints, each of which may be a variable of one integer; or an integer variable that holds the whole shape.
+        shape: ints, each of which may be a variable of one integer; or an integer variable with the whole shape.
         dtype: of the result.
         value: a number that the element type holds.
 
@@ -37,22 +37,22 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
 
 
 def fill_like(x: Variable, value: float = 0.0, dtype: Any = None) -> Variable:
-    """A tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out.
+    """Return a tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out.
 
     Args:
         x: of any shape; its numbers are not read.
         value: a number that the element type holds.
-        dtype: of the result; that of x where it is left out.
+        dtype: of the result; by default that of x.
     """
     return current_block().apply("fill_any_like", {"X": x}, {"value": value, "dtype": -1 if dtype is None else dtype_of(dtype).code})
 
 
 def assign(x: Any, output: Variable | None = None) -> Variable:
-    """A copy of a variable, or an array (or number) as a tensor whose numbers are written in the program.
+    """Return a copy of a variable, or an array (or number) as a tensor whose numbers are written in the program.
 
     Args:
         x: that variable, array or number.
-        output: a variable that is written; a new one where it is left out.
+        output: a variable that is written; by default a new one.
 
     Raises:
         SchemaError: an array of more than `MAX_CONSTANT_ELEMENTS`.
@@ -67,12 +67,12 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
 
 
 def range(start: int | float | Variable, end: int | float | Variable | None = None, step: int | float | Variable = 1, dtype: Any = "int64") -> Variable:
-    """start, start + step, ... before ``end``; with one argument 0, 1, ... before it. Shape ``[n]``.
+    """Return start, start + step, ... before ``end``; with one argument 0, 1, ... before it. Shape ``[n]``.
 
     ``n`` is known where the three are integers that are known while describing.
 
     Args:
-        start, end, step: numbers, or variables that are one, which are cast to ``dtype``; ``step`` is not 0.
+        start, end, step: numbers, or variables of one, cast to ``dtype``; ``step`` is not 0.
         dtype: of the result.
     """
     of = dtype_of(dtype)
@@ -82,10 +82,10 @@ def range(start: int | float | Variable, end: int | float | Variable | None = No
 
 
 def linspace(start: float | Variable, stop: float | Variable, num: int | Variable, dtype: Any = "fp32") -> Variable:
-    """``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``.
+    """Return ``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``.
 
     Args:
-        start, stop: numbers, or variables that are one, which are cast to ``dtype``.
+        start, stop: numbers, or variables of one, cast to ``dtype``.
         num: how many, likewise; at least 1.
         dtype: of the result.
     """
@@ -98,7 +98,7 @@ def logspace(start: float | Variable, stop: float | Variable, num: int | Variabl
     """Return ``num`` powers of ``base``, with exponents from start to stop, evenly spaced, both included. Shape ``[num]``.
 
     Args:
-        start, stop, base: numbers, or variables that are one, which are cast to ``dtype``.
+        start, stop, base: numbers, or variables of one, cast to ``dtype``.
         num: how many, likewise; at least 1.
         dtype: of the result.
     """
@@ -112,7 +112,7 @@ def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
 
     Args:
         rows: how many.
-        columns: how many; as many as rows where it is left out.
+        columns: how many; by default as many as rows.
         dtype: of the result.
     """
     return current_block().apply("eye", {}, {"num_rows": rows, "num_columns": -1 if columns is None else columns, "dtype": dtype_of(dtype).code})
@@ -122,7 +122,7 @@ def uniform_random(shape: Shape, dtype: Any = "fp32", min: float = -1.0, max: fl
     """Numbers drawn uniformly from [min, max). A seed other than 0 draws the same at each run.
 
     Args:
-        shape: as of `fill_constant`.
+        shape: as for `fill_constant`.
         dtype: of the result: floats.
         min, max: the ends; ``max`` itself is not drawn.
         seed: not 0 draws the same in each run.
@@ -135,7 +135,7 @@ def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int
     """Numbers drawn from the normal distribution. A seed other than 0 draws the same at each run.
 
     Args:
-        shape: as of `fill_constant`.
+        shape: as for `fill_constant`.
         mean, std: mean and standard deviation.
         seed: not 0 draws the same in each run.
         dtype: of the result: floats.
@@ -149,7 +149,7 @@ def randint(min: int, max: int, shape: Shape, dtype: Any = "int64", seed: int = 
 
     Args:
         min, max: the ends; ``max`` itself is not drawn.
-        shape: as of `fill_constant`.
+        shape: as for `fill_constant`.
         dtype: of the result, of integers.
         seed: not 0 draws the same in each run.
     """
@@ -169,7 +169,7 @@ def randperm(n: int, dtype: Any = "int64", seed: int = 0) -> Variable:
 
 
 def constant_like(x: Variable, number: float | int | bool) -> Variable:
-    """``number`` as a tensor of the element type of ``x`` that broadcasts against it."""
+    """Return ``number`` as a tensor of the element type of ``x`` that broadcasts against it."""
     of = x.spec.known_dtype
     if isinstance(number, float) and not of.is_floating:
         raise SchemaError(f"{x.name} is {of.name}; {number!r} needs a floating-point type: use layer.cast first")
@@ -185,7 +185,7 @@ def _number(given: float | int | Variable, of: DType) -> Variable:
 
 
 def _as_float(value: float | int | bool) -> float:
-    """The value attribute, of single precision; a double past its range is told by the text beside it."""
+    """Return the value attribute, of single precision; a double past its range is told by the text beside it."""
     try:
         number = float(value)
         return math.copysign(math.inf, number) if abs(number) > _LARGEST_FLOAT else number
@@ -205,7 +205,7 @@ def _at_run(size: Dim) -> Variable:
 
 
 def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
-    """The inputs and the attribute that say a shape, as PaddlePaddle writes them: -1 stands where a tensor tells the size."""
+    """Return the inputs and the attribute that say a shape, as PaddlePaddle writes them: -1 stands where a tensor tells the size."""
     if isinstance(shape, Variable):
         return {"ShapeTensor": shape}, []
     sizes: list[int] = []

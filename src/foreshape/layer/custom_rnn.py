@@ -130,7 +130,7 @@ def _row(v: Variable, ragged: bool, alive: str) -> Spec:
 
 
 def _last(v: Variable, ragged: bool, reverse: bool) -> Variable:
-    """The memory after the last step that was run."""
+    """Return the memory after the last step that was run."""
     block = current_block()
     if ragged:
         return block.apply("sequence_pool", {"X": v}, {"pooltype": "FIRST" if reverse else "LAST"})[0]

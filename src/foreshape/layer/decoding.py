@@ -12,7 +12,7 @@ def beam_search(
     pre_ids: Variable, pre_scores: Variable, ids: Variable | None, scores: Variable, beam_size: int, end_id: int, level: int = 0, *,
     is_accumulated: bool = True, return_parent_idx: bool = False, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """One step of a beam search: the ``beam_size`` best continuations of all prefixes of each source.
+    """Return one step of a beam search: the ``beam_size`` best continuations of all prefixes of each source.
 
     Args:
         pre_ids, pre_scores: the last word of each prefix (int64) and its score, ``[prefixes, 1]``.
@@ -24,14 +24,14 @@ def beam_search(
         level: the level of the offsets of scores whose sequences are the sources.
         is_accumulated: whether scores has the prefixes' in it.
         return_parent_idx: also which prefix (int32 ``[kept]``) each row goes on from.
-        name: what the names of the results begin with.
+        name: the prefix of the results' names.
 
     Returns:
         (selected_ids, selected_scores[, parent_idx]), ``[kept, 1]``, ragged in two levels: sources of prefixes, prefixes of what was kept
         of them. A source of which only ended sentences are left keeps nothing any more.
 
     Raises:
-        ShapeError: operands that do not fit, or a level that scores has not.
+        ShapeError: mismatched operands, or a level that scores has not.
     """
     slots = {"pre_ids": pre_ids, "pre_scores": pre_scores, "scores": scores} | ({} if ids is None else {"ids": ids})
     attrs = {"level": level, "beam_size": beam_size, "end_id": end_id, "is_accumulated": is_accumulated}
@@ -43,13 +43,13 @@ def beam_search(
 
 
 def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """The sentences of a beam search, from the arrays of what `beam_search` gave in each step.
+    """Return the sentences of a beam search, from the arrays of what `beam_search` gave in each step.
 
     Args:
         ids, scores: arrays of selected_ids and selected_scores, an element for each step.
-        beam_size: as of `beam_search`.
+        beam_size: as for `beam_search`.
         end_id: the word that ends a sentence.
-        name: what the names of the results begin with.
+        name: the prefix of the results' names.
 
     Returns:
         (words, scores), ``[words]``, ragged in two levels: sources of ``beam_size`` sentences, the best first, and sentences of words.
@@ -58,7 +58,7 @@ def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: 
 
 
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """The sentences of a beam search whose beams are dense: ``[steps, batch, beam]``, each followed back from its place in the last step.
+    """Return the sentences of a beam search whose beams are dense: ``[steps, batch, beam]``, each followed back from its place in the last step.
 
     Args:
         ids: the words that each step kept (int32, int64), ``[steps, batch, beam]``.
@@ -68,7 +68,7 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
 
 
 def viterbi_decode(scores: Variable, transition: Variable, length: Variable, include_bos_eos_tag: bool = True) -> tuple[Variable, Variable]:
-    """The best sequence of tags of each padded sequence.
+    """Return the best sequence of tags of each padded sequence.
 
     Args:
         scores: of the tags at each step, ``[batch, time, tags]``.

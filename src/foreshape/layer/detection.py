@@ -24,7 +24,7 @@ def box_coder(
     prior_box: Variable, prior_box_var: Variable | Sequence[float] | None, target_box: Variable, code_type: str = "encode_center_size",
     normalized: bool = True, axis: int = 0,
 ) -> Variable:  # fmt: skip
-    """Boxes as their difference from priors ("encode_center_size"), or back ("decode_center_size").
+    """Return boxes as their difference from priors ("encode_center_size"), or back ("decode_center_size").
 
     Args:
         prior_box: ``[priors, 4]``.
@@ -58,7 +58,7 @@ def iou_similarity(x: Variable, y: Variable, normalized: bool = True) -> Variabl
 
 
 def box_clip(x: Variable, im_info: Variable) -> Variable:
-    """Boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale.
+    """Return boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale.
 
     Args:
         x: the boxes, left, top, right and bottom.
@@ -80,13 +80,13 @@ def yolo_box(
     x: Variable, img_size: Variable, anchors: Sequence[int], num_classes: int, conf_threshold: float = 0.01, downsample_ratio: int = 32, clip_bbox: bool = True,
     scale_x_y: float = 1.0, iou_aware: bool = False, iou_aware_factor: float = 0.5,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Boxes in pixels and scores of what a YOLO network gives.
+    """Return boxes in pixels and scores of what a YOLO network gives.
 
     Args:
         x: ``[batch, anchors * (5 + num_classes), height, width]``; with ``iou_aware``, 6 + num_classes.
         img_size: int32 ``[batch, 2]``, height and width of the images.
         anchors: width and height of each, in pixels of the network's input.
-        num_classes: how many classes there are.
+        num_classes: the number of classes.
         conf_threshold: what is less sure has a box of zeros and scores of zero.
         downsample_ratio: the pixels of the network's input for each cell.
         clip_bbox: cut the boxes at the edges of the images.
@@ -116,12 +116,12 @@ def yolo_loss(
         gt_label: int32 ``[batch, truths]``.
         anchors: width and height of all anchors, in pixels of the network's input.
         anchor_mask: which of them x predicts.
-        num_classes: how many classes there are.
+        num_classes: the number of classes.
         ignore_threshold: a box that overlaps a truth by more may be sure of itself.
         downsample_ratio: the pixels of the network's input for each cell.
-        gt_score: as that, how much each counts; one where it is left out.
+        gt_score: as that, how much each counts; by default one.
         use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / num_classes, 1 / 40).
-        scale_x_y: as of `yolo_box`.
+        scale_x_y: as for `yolo_box`.
     """
     slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
     attrs = {
@@ -171,7 +171,7 @@ def matrix_nms(
     """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``.
 
     Args:
-        boxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as of `multiclass_nms`.
+        boxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as for `multiclass_nms`.
         post_threshold: of what is left of a score.
         use_gaussian: a score falls as exp(-gaussian_sigma * overlap^2) does; otherwise as 1 - overlap.
         gaussian_sigma: of that formula.
@@ -197,13 +197,13 @@ def generate_proposals(
     scores: Variable, bbox_deltas: Variable, img_size: Variable, anchors: Variable, variances: Variable, pre_nms_top_n: int = 6000,
     post_nms_top_n: int = 1000, nms_threshold: float = 0.5, min_size: float = 0.1, nms_eta: float = 1.0, pixel_offset: bool = False,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """The boxes that a region proposal network proposes.
+    """Return the boxes that a region proposal network proposes.
 
     Args:
         scores: ``[batch, anchors, height, width]``.
         bbox_deltas: ``[batch, 4 * anchors, height, width]``.
         img_size: ``[batch, 2]``, height and width.
-        anchors, variances: as `anchor_generator` gives them.
+        anchors, variances: as from `anchor_generator`.
         pre_nms_top_n, post_nms_top_n: how many of the best are looked at in each image, and how many are kept at most.
         nms_threshold: a box goes that overlaps a better one by more (intersection over union).
         min_size: boxes less wide or high go, in pixels, and those of less than one pixel.
@@ -257,7 +257,7 @@ def distribute_fpn_proposals(
 def collect_fpn_proposals(
     multi_rois: Sequence[Variable], multi_scores: Sequence[Variable], post_nms_top_n: int, rois_num_per_level: Sequence[Variable] = (),
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """The best ``post_nms_top_n`` regions of all levels, image by image, and how many are of each image, int32 ``[batch]``.
+    """Return the best ``post_nms_top_n`` regions of all levels, image by image, and how many are of each image, int32 ``[batch]``.
 
     Args:
         multi_rois, multi_scores: of each level ``[rows, 4]`` and ``[rows, 1]``, ragged; or dense with rois_num_per_level, ``[batch]`` of each.
@@ -271,7 +271,7 @@ def collect_fpn_proposals(
 
 
 def bipartite_match(dist_matrix: Variable, match_type: str = "bipartite", dist_threshold: float = 0.5) -> tuple[Variable, Variable]:
-    """The row of its image that each column is matched to (-1: none), int32 ``[images, columns]``, and how alike they are.
+    """Return the row of its image that each column is matched to (-1: none), int32 ``[images, columns]``, and how alike they are.
 
     Args:
         dist_matrix: how alike rows and columns are, ``[rows, columns]``, ragged: the rows of each image.
@@ -289,7 +289,7 @@ def mine_hard_examples(
 
     Args:
         cls_loss, loc_loss, match_dist: ``[images, priors]``.
-        match_indices: int32, as `bipartite_match` gives them.
+        match_indices: int32, as from `bipartite_match`.
         neg_pos_ratio: how many negative examples there are at most for each positive one, of "max_negative".
         neg_dist_threshold: a prior is negative whose match_dist is less.
         sample_size: how many examples are kept, of "hard_example".
@@ -307,8 +307,8 @@ def target_assign(
 
     Args:
         x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
-        match_indices: as `bipartite_match` gives them.
-        negative_indices: as `mine_hard_examples` gives them; they count, too.
+        match_indices: as from `bipartite_match`.
+        negative_indices: as from `mine_hard_examples`; they count, too.
         mismatch_value: what a prior gets that is matched to none.
     """
     slots = {"X": x, "MatchIndices": match_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
@@ -319,12 +319,12 @@ def retinanet_detection_output(
     boxes: Sequence[Variable], scores: Sequence[Variable], anchors: Sequence[Variable], im_info: Variable, score_threshold: float = 0.05,
     nms_top_k: int = 1000, keep_top_k: int = 100, nms_threshold: float = 0.3, nms_eta: float = 1.0,
 ) -> Variable:  # fmt: skip
-    """The detections of a RetinaNet, ``[rows, 6]`` of class (from 1), score and box, ragged by image.
+    """Return the detections of a RetinaNet, ``[rows, 6]`` of class (from 1), score and box, ragged by image.
 
     Args:
         boxes, scores, anchors: of each level ``[batch, boxes, 4]``, coded, ``[batch, boxes, classes]`` and ``[boxes, 4]``.
         im_info: ``[batch, 3]``, height, width and scale.
-        score_threshold, nms_top_k, keep_top_k, nms_threshold, nms_eta: as of `multiclass_nms`.
+        score_threshold, nms_top_k, keep_top_k, nms_threshold, nms_eta: as for `multiclass_nms`.
     """
     slots = {"BBoxes": list(boxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
     attrs = {
@@ -334,7 +334,7 @@ def retinanet_detection_output(
 
 
 def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: float = 2.0, alpha: float = 0.25) -> Variable:
-    """The focal loss of each class of each example, as x: what is easy counts little.
+    """Return the focal loss of each class of each example, as x: what is easy counts little.
 
     Args:
         x: logits, ``[examples, classes]``.
@@ -346,7 +346,7 @@ def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: fl
 
 
 def _all(type: str, slots: dict[str, Any], attrs: dict[str, Any], results: tuple[str, ...]) -> Any:
-    """The results of an op, those that may be left out too."""
+    """Return the results of an op, those that may be left out too."""
     block = current_block()
     prefix = block.program.layer_name(type)
     op = block.append_op(type, slots, {slot: f"{prefix}.{slot}" for slot in results}, attrs)

@@ -79,7 +79,7 @@ def ifft(x: Variable, axis: Axes = -1, norm: str = "backward") -> Variable:
     Args:
         x: real or complex numbers of any shape.
         axis: one, or several; negative ones count from the end.
-        norm: as of the `fft` that is undone.
+        norm: as for the `fft` that is undone.
     """
     return _transform(x, axis, norm, forward=False)
 
@@ -90,7 +90,7 @@ def rfft(x: Variable, axis: Axes = -1, norm: str = "backward") -> Variable:
     Args:
         x: floats of any shape.
         axis: one, or several, of which the last is so shortened.
-        norm: as of `fft`.
+        norm: as for `fft`.
     """
     return unary(x, "fft_r2c", axes=several(axis), normalization=norm, forward=True, onesided=True)
 
@@ -100,9 +100,9 @@ def irfft(x: Variable, n: int | None = None, axis: Axes = -1, norm: str = "backw
 
     Args:
         x: complex numbers of any shape.
-        n: how many there are along the last of the axes; 2 (size - 1) where it is left out.
+        n: how many there are along the last of the axes; 2 (size - 1) if omitted.
         axis: one, or several; negative ones count from the end.
-        norm: as of the `rfft` that is undone.
+        norm: as for the `rfft` that is undone.
     """
     return unary(x, "fft_c2r", axes=several(axis), normalization=norm, forward=False, last_dim_size=n or 0)
 
@@ -125,7 +125,7 @@ def overlap_add(x: Variable, hop_length: int, axis: int = -1) -> Variable:
     Args:
         x: numbers ``[..., frame_length, frames]``, or ``[frames, frame_length, ...]`` with axis 0.
         hop_length: from the begin of one frame to that of the next.
-        axis: -1 or 0, as of `frame`.
+        axis: -1 or 0, as for `frame`.
     """
     return unary(x, "overlap_add", hop_length=hop_length, axis=axis)
 
@@ -139,8 +139,8 @@ def stft(
     Args:
         x: floats ``[signals, samples]``, or one signal ``[samples]``.
         n_fft: the samples of a frame.
-        hop_length: from the begin of one frame to that of the next; a quarter of a frame where it is left out.
-        window: ``[n_fft]``, the factors of a frame's samples; ones where it is left out.
+        hop_length: from the begin of one frame to that of the next; by default a quarter of a frame.
+        window: ``[n_fft]``, the factors of a frame's samples; by default ones.
         center: reflect half a frame at both ends, so that frame t is around sample t * hop_length.
         normalized: divide by the root of n_fft.
         onesided: give the first n_fft // 2 + 1 numbers of each transform; the others are their conjugates.

@@ -17,17 +17,17 @@ def apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
 
 
 def unary(x: Variable, type: str, **attrs: Any) -> Variable:
-    """The one result of an operator of one tensor."""
+    """Return the one result of an operator of one tensor."""
     return current_block().apply(type, {"X": x}, attrs)
 
 
 def relu(x: Variable) -> Variable:
-    """max(x, 0), elementwise."""
+    """Return max(x, 0), elementwise."""
     return unary(x, "relu")
 
 
 def relu6(x: Variable, threshold: float = 6.0) -> Variable:
-    """min(max(x, 0), threshold), elementwise.
+    """Return min(max(x, 0), threshold), elementwise.
 
     Args:
         x: floats of any shape.
@@ -37,7 +37,7 @@ def relu6(x: Variable, threshold: float = 6.0) -> Variable:
 
 
 def leaky_relu(x: Variable, alpha: float = 0.02) -> Variable:
-    """x where x > 0, else alpha * x.
+    """Return x where x > 0, else alpha * x.
 
     Args:
         x: floats of any shape.
@@ -47,7 +47,7 @@ def leaky_relu(x: Variable, alpha: float = 0.02) -> Variable:
 
 
 def elu(x: Variable, alpha: float = 1.0) -> Variable:
-    """x where x > 0, else alpha * (exp(x) - 1).
+    """Return x where x > 0, else alpha * (exp(x) - 1).
 
     Args:
         x: floats of any shape.
@@ -57,7 +57,7 @@ def elu(x: Variable, alpha: float = 1.0) -> Variable:
 
 
 def celu(x: Variable, alpha: float = 1.0) -> Variable:
-    """x where x > 0, otherwise alpha * (exp(x / alpha) - 1).
+    """Return x where x > 0, otherwise alpha * (exp(x / alpha) - 1).
 
     Args:
         x: floats of any shape.
@@ -67,7 +67,7 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
 
 
 def selu(x: Variable) -> Variable:
-    """elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017).
+    """Return elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017).
 
     Args:
         x: floats of any shape.
@@ -76,14 +76,14 @@ def selu(x: Variable) -> Variable:
 
 
 def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str = "NCHW", name: str | None = None) -> Variable:
-    """x where x > 0, else slope * x, with a learned slope that starts at 0.25.
+    """Return x where x > 0, else slope * x, with a learned slope that starts at 0.25.
 
     Args:
         x: ``[batch, ...]``, floats.
         mode: "all": one slope; "channel": one per channel; "element": one per element of a row.
         weight: a name, an initializer or a `ParamAttr`.
         data_format: where the channels are: "NCHW" at axis 1, "NHWC" at the last.
-        name: what the name of the slopes begins with.
+        name: the prefix of the slopes' names.
 
     Raises:
         ShapeError: a size of x that the slopes' shape needs is not known.
@@ -104,17 +104,17 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
 
 
 def sigmoid(x: Variable) -> Variable:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return unary(x, "sigmoid")
 
 
 def log_sigmoid(x: Variable) -> Variable:
-    """log(1 / (1 + exp(-x)))."""
+    """Return log(1 / (1 + exp(-x)))."""
     return unary(x, "logsigmoid")
 
 
 def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5) -> Variable:
-    """slope * x + offset, cut off at 0 and 1.
+    """Return slope * x + offset, cut off at 0 and 1.
 
     Args:
         x: floats of any shape.
@@ -124,17 +124,17 @@ def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5) -> Variab
 
 
 def tanh(x: Variable) -> Variable:
-    """The hyperbolic tangent of x."""
+    """Return the hyperbolic tangent of x."""
     return unary(x, "tanh")
 
 
 def tanh_shrink(x: Variable) -> Variable:
-    """x - tanh(x)."""
+    """Return x - tanh(x)."""
     return unary(x, "tanh_shrink")
 
 
 def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
-    """x cut off at ``min`` and ``max``.
+    """Return x cut off at ``min`` and ``max``.
 
     Args:
         x: floats of any shape.
@@ -144,12 +144,12 @@ def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
 
 
 def softsign(x: Variable) -> Variable:
-    """x / (1 + |x|)."""
+    """Return x / (1 + |x|)."""
     return unary(x, "softsign")
 
 
 def gelu(x: Variable, approximate: bool = False) -> Variable:
-    """x * Phi(x), with Phi the normal distribution function; ``approximate`` takes its approximation by tanh.
+    """Return x * Phi(x), with Phi the normal distribution function; ``approximate`` takes its approximation by tanh.
 
     Args:
         x: floats of any shape.
@@ -159,12 +159,12 @@ def gelu(x: Variable, approximate: bool = False) -> Variable:
 
 
 def silu(x: Variable) -> Variable:
-    """x * sigmoid(x)."""
+    """Return x * sigmoid(x)."""
     return unary(x, "silu")
 
 
 def swish(x: Variable, beta: float = 1.0) -> Variable:
-    """x * sigmoid(beta * x).
+    """Return x * sigmoid(beta * x).
 
     Args:
         x: floats of any shape.
@@ -174,7 +174,7 @@ def swish(x: Variable, beta: float = 1.0) -> Variable:
 
 
 def hard_swish(x: Variable, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Variable:
-    """x * min(max(x + offset, 0), threshold) / scale.
+    """Return x * min(max(x + offset, 0), threshold) / scale.
 
     Args:
         x: floats of any shape.
@@ -184,12 +184,12 @@ def hard_swish(x: Variable, threshold: float = 6.0, scale: float = 6.0, offset: 
 
 
 def mish(x: Variable) -> Variable:
-    """x * tanh(softplus(x))."""
+    """Return x * tanh(softplus(x))."""
     return unary(x, "mish")
 
 
 def softplus(x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Variable:
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold.
+    """Return log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold.
 
     Args:
         x: floats of any shape.
@@ -200,7 +200,7 @@ def softplus(x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Variabl
 
 
 def softmax(x: Variable, axis: int = -1) -> Variable:
-    """exp(x) / sum(exp(x)) along ``axis``.
+    """Return exp(x) / sum(exp(x)) along ``axis``.
 
     Args:
         x: floats of any shape.
@@ -210,7 +210,7 @@ def softmax(x: Variable, axis: int = -1) -> Variable:
 
 
 def log_softmax(x: Variable, axis: int = -1) -> Variable:
-    """x - log(sum(exp(x))) along ``axis``.
+    """Return x - log(sum(exp(x))) along ``axis``.
 
     Args:
         x: floats of any shape.
@@ -220,7 +220,7 @@ def log_softmax(x: Variable, axis: int = -1) -> Variable:
 
 
 def hard_shrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """x where |x| > threshold, otherwise 0.
+    """Return x where |x| > threshold, otherwise 0.
 
     Args:
         x: floats of any shape.
@@ -230,7 +230,7 @@ def hard_shrink(x: Variable, threshold: float = 0.5) -> Variable:
 
 
 def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
-    """x moved towards 0 by the threshold, and 0 within it.
+    """Return x moved towards 0 by the threshold, and 0 within it.
 
     Args:
         x: floats of any shape.
@@ -240,7 +240,7 @@ def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
 
 
 def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
-    """x where x > threshold, otherwise 0.
+    """Return x where x > threshold, otherwise 0.
 
     Args:
         x: floats of any shape.
@@ -250,7 +250,7 @@ def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
 
 
 def soft_relu(x: Variable, threshold: float = 40.0) -> Variable:
-    """log(1 + exp(x)), with x cut off at the threshold and its negative.
+    """Return log(1 + exp(x)), with x cut off at the threshold and its negative.
 
     Args:
         x: floats of any shape.
@@ -260,7 +260,7 @@ def soft_relu(x: Variable, threshold: float = 40.0) -> Variable:
 
 
 def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variable:
-    """scale_b * tanh(scale_a * x).
+    """Return scale_b * tanh(scale_a * x).
 
     Args:
         x: floats of any shape.
@@ -270,7 +270,7 @@ def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variab
 
 
 def rrelu(x: Variable, min: float = 0.125, max: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
-    """x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both.
+    """Return x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both.
 
     Args:
         x: floats of any shape.
@@ -282,7 +282,7 @@ def rrelu(x: Variable, min: float = 0.125, max: float = 1.0 / 3.0, is_test: bool
 
 
 def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
-    """The softmax of (x + noise) / temperature along an axis, with the noise drawn from Gumbel's distribution; ``hard``: 1 at the largest, else 0.
+    """Return the softmax of (x + noise) / temperature along an axis, with the noise drawn from Gumbel's distribution; ``hard``: 1 at the largest, else 0.
 
     Args:
         x: logits ``[..., classes]``, floats.

@@ -29,7 +29,7 @@ def _around(padding: Pair) -> list[int]:
 
 
 def unfold(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> Variable:
-    """The patches of images ``[batch, channels, height, width]`` as columns: ``[batch, channels * kh * kw, patches]``.
+    """Return the patches of images ``[batch, channels, height, width]`` as columns: ``[batch, channels * kh * kw, patches]``.
 
     Args:
         x: floats.
@@ -46,14 +46,14 @@ def fold(x: Variable, output_size: Pair, kernel_size: Pair, stride: Pair = 1, pa
     Args:
         x: the patches, in row-major order.
         output_size: of the images: one number, or height and width.
-        kernel_size, stride, padding, dilation: as of `unfold`, of which this is the transpose.
+        kernel_size, stride, padding, dilation: as for `unfold`, of which this is the transpose.
     """
     return apply("fold", {"X": x}, output_sizes=pair(output_size, "output_size"), kernel_sizes=pair(kernel_size, "kernel_size"),
                   strides=pair(stride, "stride"), paddings=_around(padding), dilations=pair(dilation, "dilation"))  # fmt: skip
 
 
 def im2sequence(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0) -> Variable:
-    """The patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level.
+    """Return the patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level.
 
     Args:
         x: ``[batch, channels, height, width]``.
@@ -80,7 +80,7 @@ def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mod
 
 
 def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:
-    """The grid of an affine map for `grid_sample`.
+    """Return the grid of an affine map for `grid_sample`.
 
     Args:
         theta: ``[batch, 2, 3]``, or ``[batch, 3, 4]`` of volumes.
@@ -93,12 +93,12 @@ def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners:
 
 
 def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
-    """The maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes.
+    """Return the maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes.
 
     Args:
         x: ``[batch, channels, height, width]``.
         kernel_size: one number, or height and width of a window.
-        stride: from window to window; as kernel_size where it is left out.
+        stride: from window to window; by default as kernel_size.
         padding: around an image, one number, or height and width; what is there is never the maximum.
     """
     size = pair(kernel_size, "kernel_size")
@@ -110,11 +110,11 @@ def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = 
 def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, output_size: Pair | None = None) -> Variable:
     """Images with the numbers of ``x`` where ``indices`` says, and zeros elsewhere.
 
-    ``output_size`` is ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis, where it is left out; the sizes must be known then.
+    ``output_size`` is ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis, if omitted; the sizes must be known then.
 
     Args:
         x: ``[batch, channels, height, width]``, floats.
-        indices: of the dims of x, int32: places in an image, as `max_pool2d_with_index` gives them.
+        indices: of the dims of x, int32: places in an image, as from `max_pool2d_with_index`.
         kernel_size, stride, padding: those of the pooling.
         output_size: height and width of the images.
     """
@@ -136,7 +136,7 @@ def roi_align(
     Args:
         x: ``[batch, channels, height, width]``.
         boxes: ``[regions, 4]``: left, top, right, bottom; those of the first image first.
-        boxes_num: ``[batch]``, int32: how many regions each image has; None where ``boxes`` is ragged.
+        boxes_num: ``[batch]``, int32: how many regions each image has; None if ``boxes`` is ragged.
         output_size: one number, or height and width.
         spatial_scale: what the boxes are multiplied with to be in pixels of x.
         sampling_ratio: how many points a part has along each axis; by its size where it is not above 0.
@@ -149,10 +149,10 @@ def roi_align(
 
 
 def roi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
-    """Regions of images pooled to one size, each part the maximum of its pixels; the arguments are those of `roi_align`.
+    """Regions of images pooled to one size, each part the maximum of its pixels; arguments as for `roi_align`.
 
     Args:
-        x, boxes, boxes_num, output_size, spatial_scale: as of `roi_align`; the result has its shape.
+        x, boxes, boxes_num, output_size, spatial_scale: as for `roi_align`; the result has its shape.
     """
     return _regions("roi_pool", x, boxes, boxes_num, output_size, spatial_scale)[0]
 
@@ -162,7 +162,7 @@ def psroi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_
 
     Args:
         x: ``[batch, channels, height, width]``; the parts divide the channels, whose number must be known.
-        boxes, boxes_num, output_size, spatial_scale: as of `roi_align`.
+        boxes, boxes_num, output_size, spatial_scale: as for `roi_align`.
     """
     high, wide = pair(output_size, "output_size")
     channels = known_channels("psroi_pool", x, rank=4)
@@ -175,16 +175,16 @@ def deform_conv2d(
     x: Variable, offset: Variable, mask: Variable | None, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1, deformable_groups: int = 1, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A convolutional layer that reads each pixel of a window where an offset moves it.
+    """Return a convolutional layer that reads each pixel of a window where an offset moves it.
 
     Args:
         x: ``[batch, channels, height, width]``; the number of channels must be known.
         offset: ``[batch, 2 * deformable_groups * kh * kw, *image]``, the image as it comes out: rows, then columns, of each pixel of a window.
         mask: ``[batch, deformable_groups * kh * kw, *image]``, what each pixel is multiplied with; or None.
-        num_filters, kernel_size, stride, dilation, groups, activation, weight, bias, name: as of `conv2d`.
+        num_filters, kernel_size, stride, dilation, groups, activation, weight, bias, name: as for `conv2d`.
         padding: zeros around an image: one number, or height and width.
         deformable_groups: the channels are divided into so many groups, each with offsets and a mask of its own.
-        The errors are those of `conv2d`.
+        Errors as for `conv2d`.
     """
     channels = known_channels("deform_conv2d", x, rank=4)
     if groups < 1 or channels % groups or num_filters % groups:
@@ -209,13 +209,13 @@ def lrn(x: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: floa
     Args:
         x: ``[batch, channels, height, width]``.
         n, k, alpha, beta: of the formula.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("lrn", {"X": x}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
-    """The maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1.
+    """Return the maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1.
 
     Args:
         x: ``[batch, channels, height, width]``; ``groups`` divides the channels.
@@ -226,50 +226,50 @@ def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels.
+    """Return an image ``upscale_factor`` times as high and wide, whose new pixels were channels.
 
     Args:
         x: ``[batch, channels, height, width]``; the factor's square divides the channels.
         upscale_factor: how many times larger.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)
 
 
 def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """An image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`.
+    """Return an image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`.
 
     Args:
         x: ``[batch, channels, height, width]``; the factor divides height and width.
         downscale_factor: how many times smaller.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
 
 
 def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
-    """The channels in another order: first the first of each of ``groups`` groups, then the second of each, and so on.
+    """Return the channels in another order: first the first of each of ``groups`` groups, then the second of each, and so on.
 
     Args:
         x: ``[batch, channels, height, width]``.
         groups: divides the channels.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
 
 
 def spectral_norm(x: Variable, axis: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:
-    """A weight divided by its largest singular value, with ``axis`` as the rows of a matrix.
+    """Return a weight divided by its largest singular value, with ``axis`` as the rows of a matrix.
 
     The two vectors that approach the singular ones are variables of the program, normal at first and not trained; ``power_iters`` steps are
     made from them in every run.
 
     Args:
-        x: a variable of known size, as `create_parameter` gives it.
+        x: a variable of known size, as from `create_parameter`.
         axis: 0 or 1.
         power_iters: how many steps each run makes.
-        epsilon: what is added to a norm before it divides.
-        name: what the names of the two vectors begin with.
+        epsilon: is added to a norm before it divides.
+        name: the prefix of the two vectors' names.
     """
     dims = x.spec.known_dims
     if not all(isinstance(d, int) for d in dims) or not 0 <= axis < min(2, len(dims)):

@@ -37,14 +37,14 @@ def set_value(
     x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, value: Variable | float | int | bool, steps: Sequence[int] | None = None,
     dropped: Sequence[int] = (),
 ) -> Variable:  # fmt: skip
-    """``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter where these are numbers.
+    """Return ``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter where these are numbers.
 
     Args:
         x: of any shape.
         axes: which are set; the others are set whole.
         starts, ends: numbers and one-number variables; negative ones count from the back. With a negative step an end of -1 is past the first.
         value: a number, or a tensor that is repeated to what is set.
-        steps: one for each of ``axes``, not 0; ones where they are left out.
+        steps: one for each of ``axes``, not 0; by default ones.
         dropped: those of ``axes`` of which one entry is taken, and which the value does not have.
     """
     first, first_operands = sizes(f"set_value({x.name})", starts, "StartsTensorList", "StartsTensorList")
@@ -62,7 +62,7 @@ def set_value(
 
 
 def meshgrid(*xs: Variable) -> list[Variable]:
-    """The coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only.
+    """Return the coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only.
 
     Args:
         xs: vectors, each ``[n]``.
@@ -71,17 +71,17 @@ def meshgrid(*xs: Variable) -> list[Variable]:
 
 
 def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
-    """The tensors ``xs``, each repeated along its dims of 1 until all have the same dims."""
+    """Return the tensors ``xs``, each repeated along its dims of 1 until all have the same dims."""
     return apply("broadcast_tensors", {"X": list(xs)})
 
 
 def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
-    """``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry.
+    """Return ``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry.
 
     Args:
         x: of any shape.
         repeats: a number, or int32 or int64 ``[n]``, one for each entry.
-        axis: which axis; negative ones count from the end.
+        axis: the axis; negative ones count from the end.
     """
     if isinstance(repeats, Variable):
         return apply("repeat_interleave", {"X": x, "RepeatsTensor": repeats}, dim=axis)
@@ -89,12 +89,12 @@ def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Va
 
 
 def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
-    """The part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left.
+    """Return the part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left.
 
     Args:
         x: of any shape.
-        shape: the dims of the part: numbers and one-number variables, or an integer variable that holds them.
-        offsets: where it begins along each axis, likewise; zeros where they are left out.
+        shape: the dims of the part: numbers and one-number variables, or an integer variable with them.
+        offsets: where it begins along each axis, likewise; by default zeros.
     """
     numbers, operands = sizes(f"crop({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims)
     first, first_operands = sizes(f"crop({x.name})", [0] * x.spec.rank if offsets is None else offsets, "Offsets", "OffsetsTensor")
@@ -113,7 +113,7 @@ def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
 
 
 def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Variable:
-    """The last axis of ``x`` as the diagonal of matrices over the axes ``axis1`` and ``axis2``, zeros elsewhere.
+    """Return the last axis of ``x`` as the diagonal of matrices over the axes ``axis1`` and ``axis2``, zeros elsewhere.
 
     Args:
         x: of any shape.
@@ -124,7 +124,7 @@ def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The diagonals of the matrices over two axes of ``x``, as a last axis; ``offset`` counts from the main one, upwards.
+    """Return the diagonals of the matrices over two axes of ``x``, as a last axis; ``offset`` counts from the main one, upwards.
 
     Args:
         x: of at least two dims.
@@ -135,7 +135,7 @@ def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Va
 
 
 def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False) -> Variable:
-    """``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended.
+    """Return ``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended.
 
     Args:
         x: ``[rows, columns]``; or more dims, all alike, of which only the first element is set.
@@ -147,7 +147,7 @@ def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False
 
 
 def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
-    """The places of the elements on and below a diagonal of a matrix: ``[2, n]``, the rows and the columns.
+    """Return the places of the elements on and below a diagonal of a matrix: ``[2, n]``, the rows and the columns.
 
     Args:
         rows, columns: of the matrix; square where columns is left out.
@@ -158,7 +158,7 @@ def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: 
 
 
 def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
-    """The places of the elements on and above a diagonal of a matrix: ``[2, n]``, the rows and the columns.
+    """Return the places of the elements on and above a diagonal of a matrix: ``[2, n]``, the rows and the columns.
 
     Args:
         rows, columns: of the matrix; square where columns is left out.
@@ -172,7 +172,7 @@ def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: 
 def unique(
     x: Variable, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
 ) -> Variable | tuple[Variable, ...]:
-    """The different elements of ``x``, sorted, or the different entries of ``axis``; how many there are only the run tells.
+    """Return the different elements of ``x``, sorted, or the different entries of ``axis``; how many there are only the run tells.
 
     Args:
         x: numbers of any shape.
@@ -192,7 +192,7 @@ def unique(
 def unique_consecutive(
     x: Variable, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
 ) -> Variable | tuple[Variable, ...]:
-    """``x`` as a vector without those elements (or without those entries of ``axis``) that are equal to the one before them.
+    """Return ``x`` as a vector without those elements (or without those entries of ``axis``) that are equal to the one before them.
 
     Args:
         x: numbers of any shape.
@@ -218,12 +218,12 @@ def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[st
 
 
 def nonzero(x: Variable) -> Variable:
-    """The places of the elements that are not 0 (or are true), one in each row: ``[n, rank of x]``, int64."""
+    """Return the places of the elements that are not 0 (or are true), one in each row: ``[n, rank of x]``, int64."""
     return apply("where_index", {"Condition": x})
 
 
 def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
-    """The entries of ``axis`` at the indices ``index``, ``[n]``.
+    """Return the entries of ``axis`` at the indices ``index``, ``[n]``.
 
     Args:
         x: of any shape.
@@ -244,7 +244,7 @@ def index_sample(x: Variable, index: Variable) -> Variable:
 
 
 def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
-    """``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k.
+    """Return ``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k.
 
     Args:
         x: of any shape.
@@ -256,7 +256,7 @@ def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Varia
 
 
 def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumulate: bool = False) -> Variable:
-    """``x`` with ``x[indices]`` replaced by ``value`` (or with it added there), as numpy indexes by tensors of integers or of bools.
+    """Return ``x`` with ``x[indices]`` replaced by ``value`` (or with it added there), as numpy indexes by tensors of integers or of bools.
 
     Args:
         x: of any shape.
@@ -273,19 +273,19 @@ def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
     Args:
         x: of any shape.
         index: int32 or int64, of as many dims as x.
-        axis: which axis; negative ones count from the end.
+        axis: the axis; negative ones count from the end.
     """
     return apply("take_along_axis", {"Input": x, "Index": index}, Axis=axis % max(x.spec.rank, 1))
 
 
 def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: int, reduce: str = "assign", include_self: bool = True) -> Variable:
-    """``x`` with ``value`` at the places along ``axis`` that ``index`` names, for each of its places.
+    """Return ``x`` with ``value`` at the places along ``axis`` that ``index`` names, for each of its places.
 
     Args:
         x: of any shape.
         index: int32 or int64, of as many dims as x.
         value: as ``index``; or one number.
-        axis: which axis; negative ones count from the end.
+        axis: the axis; negative ones count from the end.
         reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
         include_self: whether what was there counts, for all but "assign".
     """
@@ -295,7 +295,7 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
-    """``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+    """Return ``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
 
     Args:
         x: of any shape.
@@ -307,18 +307,18 @@ def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
 
 @tells_line
 def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
-    """Zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes.
+    """Return zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes.
 
     Args:
         index: int32 or int64 ``[..., k]``, k at most the rank of the result.
         updates: ``[..., *the other dims]``.
-        shape: as of `fill_constant`.
+        shape: as for `fill_constant`.
     """
     return scatter_nd_add(fill_constant(shape, updates.spec.known_dtype), index, updates)
 
 
 def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
-    """Each row from the tensor that its number in ``index``, ``[rows, 1]``, names.
+    """Return each row from the tensor that its number in ``index``, ``[rows, 1]``, names.
 
     Args:
         xs: at least two tensors ``[rows, ...]`` of the same dims.
@@ -341,12 +341,12 @@ def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore
 
 
 def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW") -> Variable:
-    """``x``, ``[videos * seg_num, channels, height, width]``, with some channels of the image before and some of the next.
+    """Return ``x``, ``[videos * seg_num, channels, height, width]``, with some channels of the image before and some of the next.
 
     Args:
         x: the images of each video one after the other.
         seg_num: how many images a video has.
         shift_ratio: the part of the channels that comes from the image before, and the part that comes from the next; each above 0 and below a half.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)

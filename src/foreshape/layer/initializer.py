@@ -19,7 +19,7 @@ class Initializer(ConstructorRepr):
     __slots__ = ()
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        """The operator's type and attributes for a parameter.
+        """Return the operator's type and attributes for a parameter.
 
         Args:
             shape: the sizes of the parameter.
@@ -64,7 +64,7 @@ class Normal(Initializer):
 
     Args:
         mean, std: mean and standard deviation.
-        seed: as of `Uniform`.
+        seed: as for `Uniform`.
     """
 
     __slots__ = ("mean", "seed", "std")
@@ -90,7 +90,7 @@ class Xavier(Initializer):
 
     Args:
         uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
-        seed: as of `Uniform`.
+        seed: as for `Uniform`.
     """
 
     __slots__ = ("seed", "uniform")
@@ -112,7 +112,7 @@ class Kaiming(Initializer):
 
     Args:
         uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
-        seed: as of `Uniform`.
+        seed: as for `Uniform`.
     """
 
     __slots__ = ("seed", "uniform")
@@ -141,7 +141,7 @@ _FIELDS: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def key_of(initializer: Initializer) -> tuple[type, str] | None:
-    """A key that initializers with equal attributes share; None for classes of others, which may do anything."""
+    """Return a key that initializers with equal attributes share; None for classes of others, which may do anything."""
     fields = _FIELDS.get(initializer.__class__)
     return None if fields is None else (initializer.__class__, repr(fields(initializer)))  # repr tells 0.0 from -0.0
 

@@ -10,7 +10,7 @@ from foreshape.program.variable import Variable
 
 
 def inverse(x: Variable) -> Variable:
-    """The inverses of square matrices ``[..., n, n]``. A matrix without one is an error of the run.
+    """Return the inverses of square matrices ``[..., n, n]``. A matrix without one is an error of the run.
 
     Args:
         x: floats.
@@ -19,7 +19,7 @@ def inverse(x: Variable) -> Variable:
 
 
 def det(x: Variable) -> Variable:
-    """The determinants of square matrices ``[..., n, n]``, ``[...]``.
+    """Return the determinants of square matrices ``[..., n, n]``, ``[...]``.
 
     Args:
         x: floats.
@@ -28,7 +28,7 @@ def det(x: Variable) -> Variable:
 
 
 def slogdet(x: Variable) -> Variable:
-    """The signs of the determinants of square matrices, then the logarithms of their absolute values: ``[2, ...]``.
+    """Return the signs of the determinants of square matrices, then the logarithms of their absolute values: ``[2, ...]``.
 
     Args:
         x: floats.
@@ -47,7 +47,7 @@ def matrix_power(x: Variable, n: int) -> Variable:
 
 
 def cholesky(x: Variable, upper: bool = False) -> Variable:
-    """The lower triangular L with L L^T = x for symmetric positive definite matrices ``[..., n, n]``; or the U = L^T where ``upper``.
+    """Return the lower triangular L with L L^T = x for symmetric positive definite matrices ``[..., n, n]``; or the U = L^T where ``upper``.
 
     Args:
         x: ``[..., n, n]``, floats, symmetric and positive definite.
@@ -57,7 +57,7 @@ def cholesky(x: Variable, upper: bool = False) -> Variable:
 
 
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
-    """The solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A.
+    """Return the solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A.
 
     Args:
         x: ``[..., n, k]``, floats.
@@ -68,7 +68,7 @@ def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
 
 
 def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Variable:
-    """The solutions ``[..., n, k]`` of x s = y, where only the upper triangle of ``x`` (the lower one without ``upper``) is read.
+    """Return the solutions ``[..., n, k]`` of x s = y, where only the upper triangle of ``x`` (the lower one without ``upper``) is read.
 
     Args:
         x: ``[..., n, n]``, floats.
@@ -81,7 +81,7 @@ def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bo
 
 
 def solve(x: Variable, y: Variable) -> Variable:
-    """The solutions of x s = y for square matrices ``x``; ``y`` holds vectors, ``[n]`` or ``[..., n]``, or matrices ``[..., n, k]``.
+    """Return the solutions of x s = y for square matrices ``x``; ``y`` holds vectors, ``[n]`` or ``[..., n]``, or matrices ``[..., n, k]``.
 
     Args:
         x: ``[..., n, n]``, floats.
@@ -91,7 +91,7 @@ def solve(x: Variable, y: Variable) -> Variable:
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The sum of the diagonal of the matrices in two axes, ``offset`` above it, or below where negative.
+    """Return the sum of the diagonal of the matrices in two axes, ``offset`` above it, or below where negative.
 
     Args:
         x: numbers, of at least two dims.
@@ -102,7 +102,7 @@ def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Varia
 
 
 def mv(x: Variable, y: Variable) -> Variable:
-    """The matrix ``x``, ``[rows, n]``, times the vector ``y``, ``[n]``.
+    """Return the matrix ``x``, ``[rows, n]``, times the vector ``y``, ``[n]``.
 
     Args:
         x: ``[rows, n]``, floats.
@@ -112,7 +112,7 @@ def mv(x: Variable, y: Variable) -> Variable:
 
 
 def multi_dot(xs: Sequence[Variable]) -> Variable:
-    """The product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column.
+    """Return the product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column.
 
     Args:
         xs: at least two, each ``[rows, columns]``, floats.
@@ -121,7 +121,7 @@ def multi_dot(xs: Sequence[Variable]) -> Variable:
 
 
 def kron(x: Variable, y: Variable) -> Variable:
-    """The Kronecker product: every element of ``x`` times the whole of ``y``, block by block.
+    """Return the Kronecker product: every element of ``x`` times the whole of ``y``, block by block.
 
     Args:
         x: numbers of any shape.
@@ -131,7 +131,7 @@ def kron(x: Variable, y: Variable) -> Variable:
 
 
 def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
-    """The cross products of the vectors of three numbers along ``axis``; 9 stands for the first axis whose dim is 3.
+    """Return the cross products of the vectors of three numbers along ``axis``; 9 stands for the first axis whose dim is 3.
 
     Args:
         x, y: numbers of the same dims.
@@ -141,7 +141,7 @@ def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
 
 
 def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
-    """The p-norm of x - y, broadcast; a tensor without dims.
+    """Return the p-norm of x - y, broadcast; a tensor without dims.
 
     Args:
         x: floats of any shape.
@@ -152,12 +152,12 @@ def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
 
 
 def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
-    """The root of the sum of the squares over ``axis`` (one, several, or all where it is left out).
+    """Return the root of the sum of the squares over ``axis`` (one, several, or by default all).
 
     Args:
         x: floats of any shape.
-        axis: one, several, or all where it is left out.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all.
+        keepdim: keep the axes as dims of 1.
     """
     axes = [] if axis is None else several(axis)
     return apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)

@@ -11,7 +11,7 @@ from foreshape.program.variable import Variable
 
 
 def equal(x: Operand, y: Operand) -> Variable:
-    """x == y, broadcast; bool.
+    """Return x == y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -21,7 +21,7 @@ def equal(x: Operand, y: Operand) -> Variable:
 
 
 def not_equal(x: Operand, y: Operand) -> Variable:
-    """x != y, broadcast; bool.
+    """Return x != y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -31,7 +31,7 @@ def not_equal(x: Operand, y: Operand) -> Variable:
 
 
 def less_than(x: Operand, y: Operand) -> Variable:
-    """x < y, broadcast; bool.
+    """Return x < y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -41,7 +41,7 @@ def less_than(x: Operand, y: Operand) -> Variable:
 
 
 def less_equal(x: Operand, y: Operand) -> Variable:
-    """x <= y, broadcast; bool.
+    """Return x <= y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -51,7 +51,7 @@ def less_equal(x: Operand, y: Operand) -> Variable:
 
 
 def greater_than(x: Operand, y: Operand) -> Variable:
-    """x > y, broadcast; bool.
+    """Return x > y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -61,7 +61,7 @@ def greater_than(x: Operand, y: Operand) -> Variable:
 
 
 def greater_equal(x: Operand, y: Operand) -> Variable:
-    """x >= y, broadcast; bool.
+    """Return x >= y, broadcast; bool.
 
     Args:
         x: of any shape, or one number.
@@ -71,7 +71,7 @@ def greater_equal(x: Operand, y: Operand) -> Variable:
 
 
 def logical_and(x: Operand, y: Operand) -> Variable:
-    """x and y, broadcast; bool. A number is true where it is not 0.
+    """Return x and y, broadcast; bool. A number is true where it is not 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -81,7 +81,7 @@ def logical_and(x: Operand, y: Operand) -> Variable:
 
 
 def logical_or(x: Operand, y: Operand) -> Variable:
-    """x or y, broadcast; bool. A number is true where it is not 0.
+    """Return x or y, broadcast; bool. A number is true where it is not 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -101,12 +101,12 @@ def logical_xor(x: Operand, y: Operand) -> Variable:
 
 
 def logical_not(x: Variable) -> Variable:
-    """not x; bool. A number is true where it is not 0."""
+    """Return not x; bool. A number is true where it is not 0."""
     return unary(x, "logical_not")
 
 
 def where(condition: Variable, x: Operand, y: Operand) -> Variable:
-    """x where the condition holds, else y; the three are broadcast against each other, and one of x and y may be a number.
+    """Return x where the condition holds, else y; the three are broadcast against each other, and one of x and y may be a number.
 
     Args:
         condition: bools.

@@ -1,6 +1,6 @@
 """Losses of regression and of probabilities: by element and by row, and the accuracy of a classification.
 
-``sample_weight`` is what the loss of each example is multiplied by: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch then
+``sample_weight`` is the factor of each example's loss: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch then
 still divides by the number of examples, not by the sum of the weights; see `weighted_mean`.
 """
 
@@ -20,12 +20,12 @@ from foreshape.program.variable import Variable
 
 
 def square_error_cost(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight (x - label)^2, elementwise.
+    """Return sample_weight (x - label)^2, elementwise.
 
     Args:
         x: predictions, floats of any shape.
         label: of the dims of x.
-        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
 
     Raises:
         ShapeError: a label of other dims than x's.
@@ -38,18 +38,18 @@ def square_error_cost(x: Variable, label: Variable, *, sample_weight: Variable |
 
 
 def mse_loss(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The mean of sample_weight (x - label)^2 over all elements, a tensor without dims; the label has the dims of x.
+    """Return the mean of sample_weight (x - label)^2 over all elements, a tensor without dims; the label has the dims of x.
 
     Args:
         x: predictions, floats of any shape.
         label: of the dims of x.
-        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
     """
     return mean(square_error_cost(x, label, sample_weight=sample_weight))
 
 
 def huber_loss(x: Variable, label: Variable, delta: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
-    """r^2 / 2 where the residual r = label - x is within ``delta`` of 0, otherwise delta * (|r| - delta / 2); elementwise.
+    """Return r^2 / 2 where the residual r = label - x is within ``delta`` of 0, otherwise delta * (|r| - delta / 2); elementwise.
 
     It is multiplied by ``sample_weight``.
 
@@ -57,7 +57,7 @@ def huber_loss(x: Variable, label: Variable, delta: float = 1.0, *, sample_weigh
         x: predictions, floats.
         label: of the dims of x.
         delta: above 0: where the square ends.
-        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
 
     Raises:
         ShapeError: a label of other dims.
@@ -71,20 +71,20 @@ def sigmoid_cross_entropy_with_logits(
     x: Variable, label: Variable, ignore_index: int = -100, normalize: bool = False, *, positive_weight: ClassWeight = None,
     class_weight: ClassWeight = None, sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The cross entropy of sigmoid(x) and a label in [0, 1], elementwise: -w (v y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))).
+    """Return the cross entropy of sigmoid(x) and a label in [0, 1], elementwise: -w (v y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))).
 
     Args:
         x: logits of any shape.
         label: of the same shape and element type.
         ignore_index: where the label is this, the loss is 0.
         normalize: divide by the number of elements that are not ignored.
-        positive_weight: v, one number for each column (the last axis), for what is rare: a variable, a list, or a dict of those that are not 1;
+        positive_weight: v, one number for each column (the last axis), for what is rare: a variable, a list, or a dict of the weights other than 1;
             without labels to be ignored only.
         class_weight: w, as well one number for each column.
-        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of x: what the loss is multiplied by.
+        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of x: the factor of the loss.
 
     Raises:
-        ShapeError: a label of other dims; weights that do not fit. TypeMismatchError: a label of another element type.
+        ShapeError: a label of other dims; mismatched weights. TypeMismatchError: a label of another element type.
         SchemaError: positive_weight with another ignore_index, or with normalize.
     """
     name = "sigmoid_cross_entropy_with_logits"
@@ -100,14 +100,14 @@ def sigmoid_cross_entropy_with_logits(
 
 @tells_line
 def bce_loss(x: Variable, label: Variable, *, class_weight: ClassWeight = None, sample_weight: Variable | None = None) -> Variable:
-    """The cross entropy of probabilities and a label in [0, 1], elementwise.
+    """Return the cross entropy of probabilities and a label in [0, 1], elementwise.
 
     It is multiplied by ``class_weight``, one number for each column (the last axis), and by ``sample_weight``.
 
     Args:
         x: the probabilities, of any shape.
         label: numbers in [0, 1], as x.
-        class_weight: a variable, a list, or a dict of those that are not 1.
+        class_weight: a variable, a list, or a dict of the weights other than 1.
         sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
     loss = current_block().apply("bce_loss", {"X": x, "Label": label})
@@ -117,7 +117,7 @@ def bce_loss(x: Variable, label: Variable, *, class_weight: ClassWeight = None, 
 
 
 def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weight: Variable | None = None) -> Variable:
-    """The cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms.
+    """Return the cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms.
 
     It is multiplied by ``sample_weight``.
 
@@ -131,7 +131,7 @@ def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weig
 
 
 def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
-    """label * (log(label) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
+    """Return label * (log(label) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
 
     With ``sample_weight`` each element is multiplied by that of its example first.
 
@@ -139,7 +139,7 @@ def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_
         x: logarithms of a distribution, floats of any shape.
         label: a distribution, of the dims of x.
         reduction: none, sum, mean, or batchmean, which divides the sum by the first dim.
-        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: what the loss of each example is multiplied by.
+        sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
     """
     if sample_weight is None:
         return current_block().apply("kldiv_loss", {"X": x, "Target": label}, {"reduction": reduction})
@@ -154,7 +154,7 @@ def nll_loss(
     x: Variable, label: Variable, class_weight: Variable | None = None, ignore_index: int = -100, reduction: str = "mean", *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The negative log likelihood of class numbers.
+    """Return the negative log likelihood of class numbers.
 
     Args:
         x: logarithms of distributions, ``[n, classes]`` or ``[n, classes, height, width]``.
@@ -162,7 +162,7 @@ def nll_loss(
         class_weight: of each class, ``[classes]``.
         ignore_index: a class number that does not count.
         reduction: none, sum, or mean, which is the sum over the sum of the weights.
-        sample_weight: ``[n]`` or of the dims of the label: what the loss is multiplied by. The mean divides by the same as without it.
+        sample_weight: ``[n]`` or of the dims of the label: the factor of the loss. The mean divides by the same as without it.
 
     Raises:
         ShapeError: a label or weights of other dims. SchemaError: another reduction.
@@ -188,7 +188,7 @@ def smooth_l1(
     x: Variable, label: Variable, inside_weight: Variable | None = None, outside_weight: Variable | None = None, sigma: float = 1.0, *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The sum over each row of sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2); ``[rows, 1]``.
+    """Return the sum over each row of sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2); ``[rows, 1]``.
 
     d is inside_weight * (x - label); each summand is multiplied by outside_weight. All have the dims of x; both weights are given, or neither.
 
@@ -196,7 +196,7 @@ def smooth_l1(
         x, label: floats ``[rows, ...]`` of the same dims.
         inside_weight, outside_weight: as of the formula.
         sigma: which says where the square ends.
-        sample_weight: what the cost of each row is multiplied by, ``[rows]`` or ``[rows, 1]``.
+        sample_weight: the factor of each row's cost, ``[rows]`` or ``[rows, 1]``.
     """
     inputs = {"X": x, "Y": label, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
     _, out = current_block().apply("smooth_l1_loss", {s: v for s, v in inputs.items() if v is not None}, {"sigma": sigma})
@@ -204,42 +204,42 @@ def smooth_l1(
 
 
 def hinge_loss(logits: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight * max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``.
+    """Return sample_weight * max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``.
 
     Args:
         logits: scores ``[n, 1]``, floats.
         label: 0 or 1, ``[n, 1]``, of the element type of logits.
-        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+        sample_weight: ``[n]`` or ``[n, 1]``: the factor of each row's loss.
     """
     return by_example(current_block().apply("hinge_loss", {"Logits": logits, "Labels": label}), sample_weight, "hinge_loss")
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher, times sample_weight; all ``[n, 1]``.
+    """Return the cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher, times sample_weight; all ``[n, 1]``.
 
     Args:
         label: 1 or 0 (or between), ``[n, 1]``, floats.
         left, right: scores ``[n, 1]``, floats.
-        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+        sample_weight: ``[n]`` or ``[n, 1]``: the factor of each row's loss.
     """
     return by_example(current_block().apply("rank_loss", {"Label": label, "Left": left, "Right": right}), sample_weight, "rank_loss")
 
 
 def margin_rank_loss(label: Variable, left: Variable, right: Variable, margin: float = 0.1, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight * max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``.
+    """Return sample_weight * max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``.
 
     Args:
         label: 1 or -1, ``[n, 1]``, floats.
         left, right: scores ``[n, 1]``, floats.
         margin: how far apart the scores should be.
-        sample_weight: ``[n]`` or ``[n, 1]``: what the loss of each row is multiplied by.
+        sample_weight: ``[n]`` or ``[n, 1]``: the factor of each row's loss.
     """
     _, out = current_block().apply("margin_rank_loss", {"Label": label, "X1": left, "X2": right}, {"margin": margin})
     return by_example(out, sample_weight, "margin_rank_loss")
 
 
 def bpr_loss(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``.
+    """Return the mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``.
 
     It is multiplied by ``sample_weight``.
 
@@ -252,7 +252,7 @@ def bpr_loss(x: Variable, label: Variable, *, sample_weight: Variable | None = N
 
 
 def label_smooth(label: Variable, prior: Variable | None = None, label_smoothing: float = 0.1) -> Variable:
-    """(1 - s) * label + s * prior, where s is ``label_smoothing``, for distributions ``[..., classes]``; the prior is uniform where it is left out.
+    """Return (1 - s) * label + s * prior, where s is ``label_smoothing``, for distributions ``[..., classes]``; by default the prior is uniform.
 
     Args:
         label: distributions ``[..., classes]``, floats.
@@ -264,7 +264,7 @@ def label_smooth(label: Variable, prior: Variable | None = None, label_smoothing
 
 
 def cos_sim(x: Variable, y: Variable) -> Variable:
-    """The cosine of the angle between each row of x and that of y, which may have one row for all; ``[rows, 1]``.
+    """Return the cosine of the angle between each row of x and that of y, which may have one row for all; ``[rows, 1]``.
 
     Args:
         x: ``[rows, features]``, floats.
@@ -275,7 +275,7 @@ def cos_sim(x: Variable, y: Variable) -> Variable:
 
 
 def accuracy(x: Variable, label: Variable, k: int = 1) -> Variable:
-    """The part of the rows whose label is among the ``k`` largest scores, a tensor without dims.
+    """Return the part of the rows whose label is among the ``k`` largest scores, a tensor without dims.
 
     Args:
         x: scores ``[batch, classes]``.

@@ -46,7 +46,7 @@ def _number(n: int) -> Variable:
 
 
 def reshape(x: Variable, shape: Sizes) -> Variable:
-    """The elements of ``x`` in row-major order, in other dims.
+    """Return the elements of ``x`` in row-major order, in other dims.
 
     Args:
         x: of any shape.
@@ -60,17 +60,17 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
 
 
 def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
-    """``x`` with axis ``perm[k]`` as axis ``k``; the axes reversed where ``perm`` is left out.
+    """Return ``x`` with axis ``perm[k]`` as axis ``k``; the axes reversed where ``perm`` is left out.
 
     Args:
         x: of any shape.
-        perm: for each axis of the result the axis of x; reversed where it is left out.
+        perm: for each axis of the result the axis of x; reversed if omitted.
     """
     return apply("transpose2", {"X": x}, axis=list(range(x.spec.rank))[::-1] if perm is None else perm)[0]
 
 
 def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
-    """``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one.
+    """Return ``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one.
 
     Args:
         x: of any shape.
@@ -80,17 +80,17 @@ def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
 
 
 def squeeze(x: Variable, axes: Sequence[int] | int | None = None) -> Variable:
-    """``x`` without the dims of 1 at ``axes``, or without all dims of 1.
+    """Return ``x`` without the dims of 1 at ``axes``, or without all dims of 1.
 
     Args:
         x: of any shape.
-        axes: of size 1; all such where they are left out.
+        axes: of size 1; by default all such.
     """
     return apply("squeeze2", {"X": x}, axes=_list(axes))[0]
 
 
 def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
-    """``x`` with a dim of 1 put in at each of ``axes``, one after the other.
+    """Return ``x`` with a dim of 1 put in at each of ``axes``, one after the other.
 
     Args:
         x: of any shape.
@@ -106,11 +106,11 @@ def _list(axes: Sequence[int] | int | None) -> list[int]:
 
 
 def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
-    """The tensors ``xs`` one after the other along ``axis``; their other dims are the same.
+    """Return the tensors ``xs`` one after the other along ``axis``; their other dims are the same.
 
     Args:
         xs: tensors of one element type, whose dims differ in ``axis`` alone.
-        axis: along which; a number, or a variable that is one.
+        axis: the axis; a number, or a variable of one.
     """
     if isinstance(axis, Variable):
         return apply("concat", {"X": list(xs), "AxisTensor": axis})
@@ -118,12 +118,12 @@ def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
 
 
 def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> list[Variable]:
-    """``x`` cut along ``axis``: a number of equal parts, or parts of these sizes, one of which may be -1, the rest.
+    """Return ``x`` cut along ``axis``: a number of equal parts, or parts of these sizes, one of which may be -1, the rest.
 
     Args:
         x: of any shape.
         num_or_sections: that number, which divides the axis, or the sizes.
-        axis: along which.
+        axis: the axis.
     """
     if hasattr(num_or_sections, "__len__"):
         return apply("split", {"X": x}, sections=list(cast("Sequence[int]", num_or_sections)), axis=axis)
@@ -131,7 +131,7 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
 
 
 def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
-    """The tensors ``xs``, all of one shape, as the entries of a new axis.
+    """Return the tensors ``xs``, all of one shape, as the entries of a new axis.
 
     Args:
         xs: tensors of the same dims and element type.
@@ -141,21 +141,21 @@ def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
 
 
 def unstack(x: Variable, axis: int = 0) -> list[Variable]:
-    """The entries of ``axis`` of ``x``, each without that axis, whose dim must be known.
+    """Return the entries of ``axis`` of ``x``, each without that axis, whose dim must be known.
 
     Args:
         x: of any shape, with a known size along ``axis``.
-        axis: which axis; negative ones count from the end.
+        axis: the axis; negative ones count from the end.
     """
     return apply("unstack", {"X": x}, axis=axis)
 
 
 def expand(x: Variable, shape: Sizes) -> Variable:
-    """``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim.
+    """Return ``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim.
 
     Args:
         x: of any shape.
-        shape: the dims of the result: numbers and one-number variables, or an integer variable that holds them; -1 keeps a dim of x.
+        shape: the dims of the result: numbers and one-number variables, or an integer variable with them; -1 keeps a dim of x.
     """
     dims = x.spec.known_dims
     lead = () if isinstance(shape, Variable) else (None,) * (len(shape) - len(dims))
@@ -164,7 +164,7 @@ def expand(x: Variable, shape: Sizes) -> Variable:
 
 
 def expand_as(x: Variable, y: Variable) -> Variable:
-    """``x`` repeated along its dims of 1 to the dims of ``y``.
+    """Return ``x`` repeated along its dims of 1 to the dims of ``y``.
 
     Args:
         x: of any shape.
@@ -175,18 +175,18 @@ def expand_as(x: Variable, y: Variable) -> Variable:
 
 
 def tile(x: Variable, repeats: Sizes) -> Variable:
-    """``x`` repeated along each axis, last axes lined up.
+    """Return ``x`` repeated along each axis, last axes lined up.
 
     Args:
         x: of any shape.
-        repeats: how often along each axis: numbers and one-number variables, or an integer variable that holds all of them.
+        repeats: how often along each axis: numbers and one-number variables, or an integer variable with all of them.
     """
     numbers, operands = sizes(f"tile({x.name})", repeats, "RepeatTimes", "repeat_times_tensor")
     return apply("tile", {"X": x, **operands}, repeat_times=numbers)
 
 
 def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
-    """``x`` with the order along ``axis`` reversed.
+    """Return ``x`` with the order along ``axis`` reversed.
 
     Args:
         x: of any shape.
@@ -196,7 +196,7 @@ def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
 
 
 def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | None = None) -> Variable:
-    """``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
+    """Return ``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
 
     Args:
         x: of any shape.
@@ -207,7 +207,7 @@ def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | N
 
 
 def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, data_format: str = "NCHW") -> Variable:
-    """``x`` with a border.
+    """Return ``x`` with a border.
 
     Args:
         x: of any shape.
@@ -215,7 +215,7 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
             [left, right], [left, right, top, bottom] or [left, right, top, bottom, front, back].
         mode: "constant", "reflect", "replicate" or "circular"; the last three are for the space only.
         pad_value: what a constant border is.
-        data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
+        data_format: "NCHW", or "NHWC" with the channels last, of rows and volumes too.
 
     Raises:
         SchemaError: another number of numbers in padding.
@@ -236,7 +236,7 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
 
 
 def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Variable:
-    """The entries ``starts`` to ``ends`` (not included) of ``axes``. Negative ones count from the back; ``x[1:3]`` is shorter.
+    """Return the entries ``starts`` to ``ends`` (not included) of ``axes``. Negative ones count from the back; ``x[1:3]`` is shorter.
 
     Args:
         x: of any shape.
@@ -248,7 +248,7 @@ def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Varia
 
 
 def strided_slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, strides: Sequence[int]) -> Variable:
-    """Every ``strides``-th entry from ``starts`` to ``ends`` (not included) of ``axes``; with a negative stride, an end of -1 is past the first.
+    """Return every ``strides``-th entry from ``starts`` to ``ends`` (not included) of ``axes``; with a negative stride, an end of -1 is past the first.
 
     Args:
         x: of any shape.
@@ -269,12 +269,12 @@ def _ranges(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> tup
 
 
 def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
-    """The entries of ``axis`` at the indices ``index`` (``[n]``, or one number, which drops the axis).
+    """Return the entries of ``axis`` at the indices ``index`` (``[n]``, or one number, which drops the axis).
 
     Args:
         x: of any shape.
         index: int32 or int64.
-        axis: a number, or a variable that is one.
+        axis: a number, or a variable of one.
     """
     if isinstance(axis, Variable):
         return apply("gather", {"X": x, "Index": index, "Axis": axis})
@@ -282,7 +282,7 @@ def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
 
 
 def gather_nd(x: Variable, index: Variable) -> Variable:
-    """The elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+    """Return the elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
 
     Args:
         x: of any shape.
@@ -292,7 +292,7 @@ def gather_nd(x: Variable, index: Variable) -> Variable:
 
 
 def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
-    """``x`` with its rows ``index`` replaced by ``updates``; without ``overwrite``, by the sum of all updates for the row.
+    """Return ``x`` with its rows ``index`` replaced by ``updates``; without ``overwrite``, by the sum of all updates for the row.
 
     Args:
         x: ``[rows, ...]``.
@@ -304,7 +304,7 @@ def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = T
 
 
 def masked_select(x: Variable, mask: Variable) -> Variable:
-    """The elements of ``x`` where ``mask`` is true, ``[n]``; how many there are only the run tells.
+    """Return the elements of ``x`` where ``mask`` is true, ``[n]``; how many there are only the run tells.
 
     Args:
         x: of any shape.
@@ -318,7 +318,7 @@ def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_o
 
     Args:
         x: integers from 0 to depth - 1, of any shape.
-        depth: how many columns; a number, or a variable that is one.
+        depth: how many columns; a number, or a variable of one.
         dtype: of the result.
         allow_out_of_range: a number outside gives a row of zeros; otherwise it is an error of the run.
     """
@@ -329,12 +329,12 @@ def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_o
 
 
 def shape(x: Variable) -> Variable:
-    """The dims of ``x`` as a tensor ``[rank]``, int32. What is made with it keeps its symbols."""
+    """Return the dims of ``x`` as a tensor ``[rank]``, int32. What is made with it keeps its symbols."""
     return apply("shape", {"Input": x})
 
 
 def tril(x: Variable, diagonal: int = 0) -> Variable:
-    """``x`` with zeros above the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
+    """Return ``x`` with zeros above the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
 
     Args:
         x: ``[..., rows, columns]``.
@@ -344,7 +344,7 @@ def tril(x: Variable, diagonal: int = 0) -> Variable:
 
 
 def triu(x: Variable, diagonal: int = 0) -> Variable:
-    """``x`` with zeros below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
+    """Return ``x`` with zeros below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards.
 
     Args:
         x: ``[..., rows, columns]``.
@@ -357,7 +357,7 @@ def interpolate(
     x: Variable, output_size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
     align_mode: int = 0, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
-    """An image, a row or a volume in another size.
+    """Return an image, a row or a volume in another size.
 
     Args:
         x: ``[batch, channels, height, width]``; of rows and volumes as at ``mode``.
@@ -367,7 +367,7 @@ def interpolate(
             height, width]`` "nearest" or "trilinear".
         align_corners: the corner pixels of the old and the new image lie on each other.
         align_mode: of linear, bilinear and trilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
-        data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
+        data_format: "NCHW", or "NHWC" with the channels last, of rows and volumes too.
 
     Raises:
         SchemaError: not one of output_size and scale, or another mode.

@@ -16,87 +16,87 @@ Operand: TypeAlias = "Variable | float | int"
 
 
 def exp(x: Variable) -> Variable:
-    """e to the power x."""
+    """Return e to the power x."""
     return unary(x, "exp")
 
 
 def log(x: Variable) -> Variable:
-    """The natural logarithm of x."""
+    """Return the natural logarithm of x."""
     return unary(x, "log")
 
 
 def log2(x: Variable) -> Variable:
-    """The logarithm of x to base 2."""
+    """Return the logarithm of x to base 2."""
     return unary(x, "log2")
 
 
 def log10(x: Variable) -> Variable:
-    """The logarithm of x to base 10."""
+    """Return the logarithm of x to base 10."""
     return unary(x, "log10")
 
 
 def log1p(x: Variable) -> Variable:
-    """The natural logarithm of 1 + x, exact where x is tiny."""
+    """Return the natural logarithm of 1 + x, exact where x is tiny."""
     return unary(x, "log1p")
 
 
 def sqrt(x: Variable) -> Variable:
-    """The square root of x."""
+    """Return the square root of x."""
     return unary(x, "sqrt")
 
 
 def rsqrt(x: Variable) -> Variable:
-    """1 / the square root of x."""
+    """Return 1 / the square root of x."""
     return unary(x, "rsqrt")
 
 
 def square(x: Variable) -> Variable:
-    """x * x."""
+    """Return x * x."""
     return unary(x, "square")
 
 
 def abs(x: Variable) -> Variable:
-    """|x|."""
+    """Return |x|."""
     return unary(x, "abs")
 
 
 def reciprocal(x: Variable) -> Variable:
-    """1 / x."""
+    """Return 1 / x."""
     return unary(x, "reciprocal")
 
 
 def sin(x: Variable) -> Variable:
-    """sin(x), x in radians."""
+    """Return sin(x), x in radians."""
     return unary(x, "sin")
 
 
 def cos(x: Variable) -> Variable:
-    """cos(x), x in radians."""
+    """Return cos(x), x in radians."""
     return unary(x, "cos")
 
 
 def erf(x: Variable) -> Variable:
-    """The error function of x."""
+    """Return the error function of x."""
     return unary(x, "erf")
 
 
 def floor(x: Variable) -> Variable:
-    """The largest whole number that is at most x."""
+    """Return the largest whole number that is at most x."""
     return unary(x, "floor")
 
 
 def ceil(x: Variable) -> Variable:
-    """The smallest whole number that is at least x."""
+    """Return the smallest whole number that is at least x."""
     return unary(x, "ceil")
 
 
 def round(x: Variable) -> Variable:
-    """The whole number nearest to x; of two, the one away from 0."""
+    """Return the whole number nearest to x; of two, the one away from 0."""
     return unary(x, "round")
 
 
 def sign(x: Variable) -> Variable:
-    """1 where x > 0, -1 where x < 0, else 0."""
+    """Return 1 where x > 0, -1 where x < 0, else 0."""
     return unary(x, "sign")
 
 
@@ -116,7 +116,7 @@ def is_inf(x: Variable) -> Variable:
 
 
 def pow(x: Variable, factor: Operand) -> Variable:
-    """x to the power ``factor``, a number or a tensor that is broadcast against x.
+    """Return x to the power ``factor``, a number or a tensor that is broadcast against x.
 
     Args:
         x: numbers of any shape.
@@ -128,7 +128,7 @@ def pow(x: Variable, factor: Operand) -> Variable:
 
 
 def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
-    """min(max(x, min), max). The bounds are numbers, or variables of one number.
+    """Return min(max(x, min), max). The bounds are numbers, or variables of one number.
 
     Args:
         x: numbers of any shape.
@@ -144,7 +144,7 @@ def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
 
 
 def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Variable:
-    """scale * x + bias, or scale * (x + bias) where ``bias_after_scale`` is False. Of integers the whole parts count.
+    """Return scale * x + bias, or scale * (x + bias) where ``bias_after_scale`` is False. Of integers the whole parts count.
 
     Args:
         x: numbers of any shape.
@@ -158,7 +158,7 @@ def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_af
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
-    """``x`` in another element type; numbers with a fraction lose it where that is an integer.
+    """Return ``x`` in another element type; numbers with a fraction lose it where that is an integer.
 
     Args:
         x: of any shape.
@@ -168,7 +168,7 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
-    """``x + value`` of a tensor of one number; ``in_place`` writes it to ``x`` itself.
+    """Return ``x + value`` of a tensor of one number; ``in_place`` writes it to ``x`` itself.
 
     Args:
         x: one number, ``[1]``.
@@ -183,7 +183,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
 
 
 def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
-    """The result of an operator of two tensors, of which one may be a number."""
+    """Return the result of an operator of two tensors, of which one may be a number."""
     if isinstance(x, Variable):
         first, second = x, y if isinstance(y, Variable) else constant_like(x, y)
     elif isinstance(y, Variable):
@@ -194,7 +194,7 @@ def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
 
 
 def add(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x + y. ``axis`` is the axis of the tensor of more dims at which the other's dim 0 stands; -1 lines up the last dims.
+    """Return x + y. ``axis`` is the axis of the tensor of more dims at which the other's dim 0 stands; -1 lines up the last dims.
 
     Args:
         x: numbers of any shape, or one number.
@@ -205,7 +205,7 @@ def add(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def subtract(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x - y; ``axis`` as in `add`.
+    """Return x - y; ``axis`` as in `add`.
 
     Args:
         x: numbers of any shape, or one number.
@@ -216,7 +216,7 @@ def subtract(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def multiply(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x * y; ``axis`` as in `add`.
+    """Return x * y; ``axis`` as in `add`.
 
     Args:
         x: numbers of any shape, or one number.
@@ -227,7 +227,7 @@ def multiply(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x / y, of integers without the fraction; ``axis`` as in `add`.
+    """Return x / y, of integers without the fraction; ``axis`` as in `add`.
 
     Args:
         x: numbers of any shape, or one number.
@@ -238,7 +238,7 @@ def divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def maximum(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """The larger of x and y; ``axis`` as in `add`.
+    """Return the larger of x and y; ``axis`` as in `add`.
 
     Args:
         x: numbers of any shape, or one number.
@@ -249,7 +249,7 @@ def maximum(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def minimum(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """The smaller of x and y; ``axis`` as in `add`.
+    """Return the smaller of x and y; ``axis`` as in `add`.
 
     Args:
         x: numbers of any shape, or one number.
@@ -260,7 +260,7 @@ def minimum(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def sum(xs: Sequence[Variable] | Variable) -> Variable:
-    """The sum of tensors of one shape; of sparse rows only, sparse rows.
+    """Return the sum of tensors of one shape; of sparse rows only, sparse rows.
 
     Args:
         xs: the tensors, or one, of which a copy is made.
@@ -269,18 +269,18 @@ def sum(xs: Sequence[Variable] | Variable) -> Variable:
 
 
 def floor_divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """floor(x / y).
+    """Return floor(x / y).
 
     Args:
-        x, y, axis: as of `add`.
+        x, y, axis: as for `add`.
     """
     return binary("elementwise_floordiv", x, y, axis=axis)
 
 
 def remainder(x: Operand, y: Operand, axis: int = -1) -> Variable:
-    """x - y * floor(x / y), with the sign of y.
+    """Return x - y * floor(x / y), with the sign of y.
 
     Args:
-        x, y, axis: as of `add`.
+        x, y, axis: as for `add`.
     """
     return binary("elementwise_mod", x, y, axis=axis)

@@ -72,7 +72,7 @@ def lu_unpack(x: Variable, pivots: Variable) -> tuple[Variable, Variable, Variab
     """Return P, L and U of the matrices that `lu` has decomposed.
 
     Args:
-        x, pivots: as `lu` gives them.
+        x, pivots: as from `lu`.
 
     Returns:
         ``[..., m, m]``, ``[..., m, k]`` and ``[..., k, n]``, where k is the lesser of m and n.

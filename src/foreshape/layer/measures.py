@@ -19,7 +19,7 @@ from foreshape.spec import INT32, INT64, DType, tensor
 def auc(
     x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
 ) -> tuple[Variable, Variable, list[Variable]]:
-    """The area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
+    """Return the area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
 
     Examples:
         >>> of_all, of_last, states = layer.auc(probabilities, label)
@@ -67,7 +67,7 @@ def precision_recall(
     Args:
         x: scores ``[batch, classes]``.
         label: class numbers ``[batch, 1]``.
-        num_classes: how many classes there are; the columns of ``x`` where it is left out.
+        num_classes: the number of classes; by default the columns of ``x``.
         sample_weight: ``[batch]`` or ``[batch, 1]``, of each example.
 
     Returns:

@@ -29,7 +29,7 @@ def _rows(layer: str, **given: Variable) -> None:
 
 
 def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
-    """The length of x - y + epsilon, of each row, ``[batch, 1]``; that of 0 has no slope."""
+    """Return the length of x - y + epsilon, of each row, ``[batch, 1]``; that of 0 has no slope."""
     return sqrt(maximum(reduce_sum(square(x - y + epsilon), 1, keepdim=True), _LEAST))
 
 
@@ -56,7 +56,7 @@ def info_nce_loss(
         query, key: ``[batch, features]``; row i of both belong together.
         temperature: T, above 0.
         symmetric: take the mean with keys and queries exchanged.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each pair's loss.
 
     Raises:
         ShapeError: other dims. SchemaError: a temperature that is not above 0.
@@ -74,7 +74,7 @@ def info_nce_loss(
 
 @tells_line
 def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
-    """The pairwise contrastive loss, ``[batch, 1]``: l d^2 / 2 + (1 - l) max(0, margin - d)^2 / 2, with d the distance of the two.
+    """Return the pairwise contrastive loss, ``[batch, 1]``: l d^2 / 2 + (1 - l) max(0, margin - d)^2 / 2, with d the distance of the two.
 
     Source: Hadsell, Chopra and LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", 2006, where the label is the other way round.
 
@@ -82,7 +82,7 @@ def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 
         x, y: ``[batch, features]``.
         label: l, 1 where the two belong together and 0 where not, ``[batch, 1]`` of the element type of x.
         margin: how far apart others should be at least.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each pair's loss.
     """
     _rows("contrastive_loss", x=x, y=y)
     with stating("contrastive_loss", x=x, label=label):
@@ -100,7 +100,7 @@ def triplet_margin_loss(
     anchor: Variable, positive: Variable, negative: Variable, margin: float = 1.0, epsilon: float = 1e-6, swap: bool = False, *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """max(0, margin + d(anchor, positive) - d(anchor, negative)) with d(x, y) = ||x - y + epsilon||, ``[batch, 1]``.
+    """Return max(0, margin + d(anchor, positive) - d(anchor, negative)) with d(x, y) = ||x - y + epsilon||, ``[batch, 1]``.
 
     Source: Schroff et al., "FaceNet", 2015, with distances as torch has them. With ``swap`` the lesser of d(anchor, negative) and
     d(positive, negative) counts (Balntas et al., 2016).
@@ -110,7 +110,7 @@ def triplet_margin_loss(
         margin: how much further the negative should be.
         epsilon: keeps the gradient of a distance of 0 finite.
         swap: let the lesser distance of the negative count.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each triplet is multiplied by.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each triplet's loss.
     """
     _rows("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
     far = _distance(anchor, negative, epsilon)
@@ -121,16 +121,16 @@ def triplet_margin_loss(
 
 @tells_line
 def dice_loss(x: Variable, label: Variable, epsilon: float = 1e-5, *, sample_weight: Variable | None = None) -> Variable:
-    """1 - (2 sum(p y) + epsilon) / (sum(p) + sum(y) + epsilon) for each example, over all but the first dim, ``[batch, 1]``.
+    """Return 1 - (2 sum(p y) + epsilon) / (sum(p) + sum(y) + epsilon) for each example, over all but the first dim, ``[batch, 1]``.
 
     It is 0 where probabilities p and a region y are the same, and 1 where they do not overlap; how large the region is does not matter. Source:
     Milletari et al., "V-Net", 2016 (with squares below the line), as Sudre et al., 2017, have it.
 
     Args:
-        x: p, probabilities ``[batch, ...]``, such as `sigmoid` gives.
+        x: p, probabilities ``[batch, ...]``, such as from `sigmoid`.
         label: y, from 0 to 1, of the same dims and element type.
         epsilon: keeps empty regions from dividing by 0: nothing found where nothing is, is 0.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each example's loss.
 
     Raises:
         ShapeError: an input of fewer than 2 dims, or a label of others.

@@ -20,7 +20,7 @@ _FIXED = ParamAttr(trainable=False)
 
 
 def _affine(size: int, x: Variable, prefix: str, weight: Any, bias: Any) -> dict[str, Any]:
-    """The inputs X, Scale and Bias; ``False`` leaves a parameter out."""
+    """Return the inputs X, Scale and Bias; ``False`` leaves a parameter out."""
     of = statistics_type(x.spec)
     inputs: dict[str, Any] = {"X": x}
     if weight is not False:
@@ -35,20 +35,20 @@ def batch_norm(
     bias: Any = None, moving_mean: Any = None, moving_variance: Any = None, use_global_stats: bool = False, data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Each channel normalised over the batch, then scaled and shifted by parameters.
+    """Return each channel normalised over the batch, then scaled and shifted by parameters.
 
     Args:
         x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
-        activation: what follows, as of `activate`.
+        activation: the activation, as for `activate`.
         is_test: use the moving mean and variance instead of the batch's.
         momentum: what the moving mean and variance keep of themselves in each step.
-        epsilon: what is added to a variance before its root.
+        epsilon: is added to a variance before its root.
         weight, bias: of the scale and the shift ``[channels]``: a name, an initializer or a `ParamAttr`; ``False`` keeps one as it
             is, 1 or 0, untrained.
         moving_mean, moving_variance: the same for the moving statistics, which are saved with the program and not trained.
         use_global_stats: use the moving statistics in training too.
         data_format: where the channels are.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
 
     Returns:
         As the input.
@@ -74,15 +74,15 @@ def layer_norm(
     x: Variable, begin_norm_axis: int = 1, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Each example normalised over its dims from ``begin_norm_axis`` on, then scaled and shifted by parameters.
+    """Return each example normalised over its dims from ``begin_norm_axis`` on, then scaled and shifted by parameters.
 
     Args:
         x: ``[*rows, *example]``, the example of known size.
         begin_norm_axis: the first axis of an example.
-        epsilon: what is added to a variance before its root.
-        activation: what follows, as of `activate`.
+        epsilon: is added to a variance before its root.
+        activation: the activation, as for `activate`.
         weight, bias: of the scale and the shift ``[elements of an example]``; ``False`` leaves one out.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
 
     Raises:
         ShapeError: an axis out of range, or an example of unknown size.
@@ -101,18 +101,18 @@ def group_norm(
     x: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
+    """Return each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
 
     ``weight`` and ``bias`` are those of the scale and the shift ``[channels]``; ``False`` leaves one out.
 
     Args:
         x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
         groups: divides the channels.
-        epsilon: what is added to a variance before its root.
-        activation: what follows, as of `activate`.
+        epsilon: is added to a variance before its root.
+        activation: the activation, as for `activate`.
         weight, bias: a name, an initializer or a `ParamAttr`, of the scale and of the shift; ``False`` leaves one out.
         data_format: where the channels are.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
     """
     channels = known_channels("group_norm", x, data_format)
     attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_format}
@@ -120,13 +120,13 @@ def group_norm(
 
 
 def instance_norm(x: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
-    """Each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``.
+    """Return each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``.
 
     Args:
         x: floats; the number of channels must be known.
-        epsilon: what is added to a variance before its root.
+        epsilon: is added to a variance before its root.
         weight, bias: of the scale and the shift: a name, an initializer or a `ParamAttr`; ``False`` leaves one out.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
     """
     return _normalised("instance_norm", known_channels("instance_norm", x), x, {"epsilon": epsilon}, weight, bias, None, name)
 
@@ -142,14 +142,14 @@ def _normalised(
 
 
 def dropout(x: Variable, probability: float = 0.5, is_test: bool = False, *, implementation: str = "upscale_in_train", seed: int | None = None) -> Variable:
-    """Each element zero with this probability, in training.
+    """Return each element zero with this probability, in training.
 
     Args:
         x: floats of any shape.
         probability: of an element to be zero.
         is_test: do not drop.
         implementation: "upscale_in_train" divides what is kept by 1 - probability; "downgrade_in_infer" multiplies by it in a
-            test instead (PaddlePaddle's operator does so where nothing is said).
+            test instead (PaddlePaddle's operator does so by default).
         seed: draw the same elements in every step.
     """
     attrs = {"dropout_prob": probability, "is_test": is_test, "dropout_implementation": implementation, "fix_seed": seed is not None, "seed": seed or 0}

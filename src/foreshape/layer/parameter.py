@@ -28,8 +28,8 @@ class ParamAttr:
     by "rows"; it is not saved with a program.
 
     Args:
-        name: of the parameter; made up where it is left out.
-        initializer: how it starts; as the layer says where it is left out.
+        name: of the parameter; made up if omitted.
+        initializer: how it starts; by default as the layer says.
         trainable: whether an optimizer may change it.
         learning_rate: what the optimizer's learning rate is multiplied by for it.
         need_decay: False: no weight decay.
@@ -55,7 +55,7 @@ _BIAS = Constant(0.0)
 
 
 def param_attr(given: Any) -> ParamAttr:
-    """A `ParamAttr` from what a layer was given: None, a name, an initializer, or a `ParamAttr`."""
+    """Return a `ParamAttr` from what a layer was given: None, a name, an initializer, or a `ParamAttr`."""
     if given is None:
         return _DEFAULT
     if isinstance(given, ParamAttr):
@@ -74,7 +74,7 @@ def part_of(given: Any, called: str, initialised: bool = True) -> Any:
     """Return the attributes of one of a layer's several parameters: if they have a name, that with ``called`` behind a dot.
 
     Args:
-        given: as of `param_attr`, or False.
+        given: as for `param_attr`, or False.
         called: the parameter among the others.
         initialised: whether it starts as the others do.
     """
@@ -99,7 +99,7 @@ def create_parameter(
         dtype: its element type, of floats.
         attr: None, a name, an initializer or a `ParamAttr`, which goes before the arguments that follow.
         prefix, suffix, called: of what the name is made.
-        is_bias: it starts at 0, where nothing is said, otherwise as `Xavier` says.
+        is_bias: it starts at 0, by default, otherwise as `Xavier` says.
         initializer: how it starts where ``attr`` does not say.
         trainable: whether an optimizer may change it.
         is_parameter: False makes a value that is saved and not trained, as a moving mean is.
@@ -171,7 +171,7 @@ _first_values: dict[Any, Attributes] = {}
 
 
 def _first_value(initializer: Initializer, spec: Spec, site: Site) -> Attributes:
-    """The attributes of the op that makes the first value of a parameter, at the user's line."""
+    """Return the attributes of the op that makes the first value of a parameter, at the user's line."""
     of = key_of(initializer)
     found = _first_values.get((of, spec)) if of is not None else None
     if found is None:
@@ -202,5 +202,5 @@ def _warn_of_another(there: Variable, variable: Variable, initializer: Initializ
 
 
 def settings(program: Any) -> dict[str, ParamAttr]:
-    """The parameters of a program that have a learning rate or a decay of their own."""
+    """Return the parameters of a program that have a learning rate or a decay of their own."""
     return program.parameter_settings

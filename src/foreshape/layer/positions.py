@@ -17,7 +17,7 @@ from foreshape.program.variable import Variable
 
 
 def size_of(x: Variable, axis: int) -> int | Variable:
-    """A size of ``x``: a number where it is known, otherwise a tensor int32 ``[1]`` that the run fills."""
+    """Return a size of ``x``: a number where it is known, otherwise a tensor int32 ``[1]`` that the run fills."""
     known = x.spec.known_dims[axis]
     return known if isinstance(known, int) else slice(shape(x), [0], [axis], [axis + 1])
 
@@ -79,7 +79,7 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
 
 @tells_line
 def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True) -> Variable:
-    """``x`` with each pair of a head's columns turned by an angle that grows with the position (Su et al., "RoFormer", 2021, section 3.4.2).
+    """Return ``x`` with each pair of a head's columns turned by an angle that grows with the position (Su et al., "RoFormer", 2021, section 3.4.2).
 
     With p the position of a row and d the columns of a head, pair i of (a, b) becomes (a cos t - b sin t, a sin t + b cos t) for the
     angle t = p base^(-2i / d). Products of queries and keys so turned depend on how far apart they are. `multi_head_attention` does it
@@ -115,7 +115,7 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
         turn_cos, turn_sin = (unsqueeze(f(angles), [1]) for f in (cos, sin))  # [time or rows, 1, size / 2]
 
         def joined(a: Variable, b: Variable) -> Variable:
-            """Two halves of pairs side by side, each pair where it stands in ``x``."""
+            """Return two halves of pairs side by side, each pair where it stands in ``x``."""
             return stack([a, b], -1) if interleaved else concat([a, b], -1)
 
         def of_all(a: Variable, b: Variable) -> Variable:
@@ -129,7 +129,7 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
 
 
 def _angles(positions: Variable, size: int, base: float) -> Variable:
-    """``[time or rows, size / 2]``: each position times base^(-2i / size)."""
+    """Return ``[time or rows, size / 2]``: each position times base^(-2i / size)."""
     import numpy
 
     rates = (float(base) ** (-2.0 * numpy.arange(size // 2) / size)).astype("float32")

@@ -9,7 +9,7 @@ from foreshape.program.variable import Variable
 
 
 def print(x: Variable, message: str = "", first_n: int = -1, summarize: int = 20, phase: str = "both") -> Variable:
-    """``x``, whose name, dims, element type and first elements are written to the standard output in every run.
+    """Return ``x``, whose name, dims, element type and first elements are written to the standard output in every run.
 
     Use what is returned in place of ``x``, or fetch it: what nobody needs does run, but its gradient does not.
 

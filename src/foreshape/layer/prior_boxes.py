@@ -15,7 +15,7 @@ def prior_box(
     variances: Sequence[float] = _VARIANCES, flip: bool = False, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """The boxes that an SSD lays over an image, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
+    """Return the boxes that an SSD lays over an image, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
 
     Args:
         x: the features, ``[batch, channels, height, width]``, with priors around each cell.
@@ -43,7 +43,7 @@ def density_prior_box(
     """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``.
 
     Args:
-        x, image, variances, clip, steps, offset: as of `prior_box`.
+        x, image, variances, clip, steps, offset: as for `prior_box`.
         densities: one for each of fixed_sizes.
         fixed_sizes: in pixels.
         fixed_ratios: width to height.
@@ -60,7 +60,7 @@ def anchor_generator(
     x: Variable, anchor_sizes: Sequence[float], aspect_ratios: Sequence[float], variances: Sequence[float] = _VARIANCES,
     stride: Sequence[float] = (16.0, 16.0), offset: float = 0.5,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """The anchors of a Faster R-CNN in pixels, and their variances: ``[height, width, anchors, 4]`` each.
+    """Return the anchors of a Faster R-CNN in pixels, and their variances: ``[height, width, anchors, 4]`` each.
 
     Args:
         x: the features, ``[batch, channels, height, width]``.

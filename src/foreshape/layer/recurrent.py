@@ -34,17 +34,17 @@ def lstm(
         hidden_size: the features of the hidden state.
         num_layers: layers on top of each other, the first over the input, each other one over what the one before gives.
         bidirectional: each layer runs from both ends, and gives both results side by side; a unit is one direction of one layer.
-        initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros where left out.
-        length: of dense input, how many steps each sequence has: ``[batch]`` integers.
+        initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros by default.
+        length: of dense input, the number of steps of each sequence: ``[batch]`` integers.
         dropout: the probability that an element between two layers is zero, in training. ``seed``: not 0 draws the same in every run.
         time_major: dense input has the time first.
         is_test: no dropout.
         seed: not 0 draws the same in every run.
         input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list where there are several; one
             without a name does for all. ``bias=False`` leaves it out. Weights are ``[4 hidden_size, features]`` and
-            ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) where nothing is said.
-        hidden_bias: a second bias, added as the first is; none where left out.
-        name: what the names of the parameters begin with.
+            ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) by default.
+        hidden_bias: a second bias, added as the first is; none by default.
+        name: the prefix of the parameters' names.
 
     Returns:
         (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice that where bidirectional)
@@ -70,12 +70,12 @@ def gru(
     As `lstm`, with weights of 3 hidden sizes (the columns r, z, n) and ``hidden_bias`` d trained beside ``bias`` b.
 
     Args:
-        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as of `lstm`.
+        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as for `lstm`.
         initial_states: the hidden state before the first step, ``[units, batch, hidden_size]``.
-        input_weight, hidden_weight, bias, hidden_bias: as of `lstm`.
+        input_weight, hidden_weight, bias, hidden_bias: as for `lstm`.
 
     Returns:
-        (out, hidden): as of `lstm`.
+        (out, hidden): as for `lstm`.
     """
     layers = _Layers("GRU", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("gru", name))
     weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)
@@ -89,16 +89,16 @@ def simple_rnn(
     length: Variable | None = None, dropout: float = 0.0, activation: str = "tanh", *, time_major: bool = False, is_test: bool = False,
     seed: int = 0, input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """The plain recurrence h = activation(x W + b + h V), step by step; ``activation`` is "tanh" or "relu". Otherwise as `lstm`.
+    """Return the plain recurrence h = activation(x W + b + h V), step by step; ``activation`` is "tanh" or "relu". Otherwise as `lstm`.
 
     Args:
-        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as of `lstm`.
+        x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as for `lstm`.
         initial_states: the hidden state before the first step, ``[units, batch, hidden_size]``.
         activation: "tanh" or "relu".
-        input_weight, hidden_weight, bias, hidden_bias: as of `lstm`, of one hidden size.
+        input_weight, hidden_weight, bias, hidden_bias: as for `lstm`, of one hidden size.
 
     Returns:
-        (out, hidden): as of `lstm`.
+        (out, hidden): as for `lstm`.
     """
     if activation not in ("tanh", "relu"):
         raise SchemaError(f'simple_rnn: activation must be "tanh" or "relu"; seen {activation!r}')

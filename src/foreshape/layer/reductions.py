@@ -23,114 +23,114 @@ def _reduce(type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
 
 
 def reduce_sum(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The sums over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Return the sums over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: numbers of any shape.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_sum", x, axis, keepdim)
 
 
 def reduce_mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The means over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Return the means over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: floats of any shape.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_mean", x, axis, keepdim)
 
 
 def reduce_max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The largest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Return the largest over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: numbers of any shape.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_max", x, axis, keepdim)
 
 
 def reduce_min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The smallest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Return the smallest over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: numbers of any shape.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_min", x, axis, keepdim)
 
 
 def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """`reduce_max`, whose gradient all elements that are the largest share evenly.
+    """Return `reduce_max`, whose gradient all elements that are the largest share evenly.
 
     Args:
-        x, axis, keepdim: as of `reduce_max`.
+        x, axis, keepdim: as for `reduce_max`.
     """
     return _reduce("reduce_amax", x, axis, keepdim)
 
 
 def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """`reduce_min`, whose gradient all elements that are the smallest share evenly.
+    """Return `reduce_min`, whose gradient all elements that are the smallest share evenly.
 
     Args:
-        x, axis, keepdim: as of `reduce_min`.
+        x, axis, keepdim: as for `reduce_min`.
     """
     return _reduce("reduce_amin", x, axis, keepdim)
 
 
 def reduce_prod(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The products over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Return the products over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: numbers of any shape.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_prod", x, axis, keepdim)
 
 
 def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Tell whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Tell whether all are true over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: bools, or numbers, which are true where they are not 0.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_all", x, axis, keepdim)
 
 
 def reduce_any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Tell whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+    """Tell whether any is true over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
         x: bools, or numbers, which are true where they are not 0.
-        axis: one, several, or all where it is left out; negative ones count from the end.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all; negative ones count from the end.
+        keepdim: keep the axes as dims of 1.
     """
     return _reduce("reduce_any", x, axis, keepdim)
 
 
 def logsumexp(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """log(sum(exp(x))) over ``axis`` (one, several, or all where it is left out), without overflow on the way.
+    """Return log(sum(exp(x))) over ``axis`` (one, several, or by default all), without overflow on the way.
 
     Args:
         x: floats.
-        axis: one, several, or all where it is left out.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all.
+        keepdim: keep the axes as dims of 1.
     """
     axes = _along(axis)
     return current_block().apply("logsumexp", {"X": x}, {"axis": axes, "keepdim": keepdim, "reduce_all": not axes})
 
 
 def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
-    """The product of the matrices in the last two dims; the dims before are a batch, and broadcast.
+    """Return the product of the matrices in the last two dims; the dims before are a batch, and broadcast.
 
     Args:
         x: ``[..., rows, k]``, or a row ``[k]``; transposed first where ``transpose_x``.
@@ -144,7 +144,7 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
 
 
 def bmm(x: Variable, y: Variable) -> Variable:
-    """The product of each pair of matrices of a batch: ``[batch, rows, k]`` and ``[batch, k, columns]``.
+    """Return the product of each pair of matrices of a batch: ``[batch, rows, k]`` and ``[batch, k, columns]``.
 
     Args:
         x: ``[batch, rows, k]``.
@@ -154,7 +154,7 @@ def bmm(x: Variable, y: Variable) -> Variable:
 
 
 def dot(x: Variable, y: Variable) -> Variable:
-    """The inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``.
+    """Return the inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``.
 
     Args:
         x: ``[n]``, or rows ``[batch, n]``.
@@ -164,13 +164,13 @@ def dot(x: Variable, y: Variable) -> Variable:
 
 
 def norm(x: Variable, p: float = 2.0, axis: int | None = None, keepdim: bool = False) -> Variable:
-    """The p-norm along ``axis``, or of all elements where it is left out.
+    """Return the p-norm along ``axis``, or of all elements if omitted.
 
     Args:
         x: floats.
         p: which norm: 1, 2, any number, or infinity.
         axis: one, or None.
-        keepdim: leave dims of 1 where the axis was.
+        keepdim: keep the axis as a dim of 1.
     """
     attrs = {"porder": p, "axis": -1 if axis is None else axis, "asvector": axis is None, "keepdim": keepdim}
     return current_block().apply("p_norm", {"X": x}, attrs)

@@ -178,7 +178,7 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def seen(value: object) -> str:
-    """A value in an error, on one line; its class, where its text cannot be had."""
+    """Return a value in an error, on one line; its class, where its text cannot be had."""
     try:
         return " ".join(shown(value).split())
     except Exception:  # whatever the text of a stranger's object does, the error is told

@@ -43,23 +43,23 @@ def nce(
     Args:
         x: ``[batch, width]``, dense or ragged.
         label: the true classes (int64), ``[batch, labels]``.
-        num_classes: how many classes there are.
-        sample_weight: what the cost of each row is multiplied by, ``[batch]`` or ``[batch, 1]``.
+        num_classes: the number of classes.
+        sample_weight: the factor of each row's cost, ``[batch]`` or ``[batch, 1]``.
         num_neg_samples: how many classes are drawn for each row.
         sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
         custom_dist: with which probability each class is drawn, for "custom_dist"; its numbers are stored in the program.
         seed: draws the same classes in every step; 0 draws others each time, from the executor's generator.
         is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
         weight, bias: ``[classes, width]`` and ``[classes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        class_weight: what the cost of each row is multiplied by, too, by its true class, of which there is one: a variable ``[classes]``, a
-            list, or a dict of those that are not 1.
-        name: what the names of the parameters begin with.
+        class_weight: the factor of each row's cost, too, by its true class, of which there is one: a variable ``[classes]``, a
+            list, or a dict of the weights other than 1.
+        name: the prefix of the parameters' names.
 
     Returns:
         The cost ``[batch, 1]``, divided by ``num_neg_samples + 1``.
 
     Raises:
-        SchemaError: a sampler that there is not, or one without its distribution. ShapeError: operands that do not fit.
+        SchemaError: a sampler that there is not, or one without its distribution. ShapeError: mismatched operands.
     """
     block = current_block()
     prefix = block.program.layer_name("nce", name)
@@ -91,7 +91,7 @@ def nce(
 
 
 def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]]:
-    """The tables of the alias method (Walker, 1977): a class is drawn by taking one of all with equal chances, and keeping it with the
+    """Return the tables of the alias method (Walker, 1977): a class is drawn by taking one of all with equal chances, and keeping it with the
     second table's probability, else taking the first table's class (-1 where it is always kept)."""
     count = len(probabilities)
     alias, keep = [-1] * count, [1.0] * count
@@ -110,7 +110,7 @@ def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]
 
 
 def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
-    """A persistable variable with these numbers, which no training changes."""
+    """Return a persistable variable with these numbers, which no training changes."""
     block = current_block().program.global_block
     variable = block.create_variable(block.program.unique_name(f"{prefix}.w"), Spec(LOD_TENSOR, of, (len(numbers),)), persistable=True, stop_gradient=True)
     initialise(variable, _Written(numbers))
@@ -123,7 +123,7 @@ def hierarchical_sigmoid(
     is_sparse: bool = False, *, weight: Any = None, bias: Any = None, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """The loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, and a row looks at the inner
+    """Return the loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, and a row looks at the inner
     nodes on the path to its class alone.
 
     Args:
@@ -135,16 +135,16 @@ def hierarchical_sigmoid(
         is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
         weight, bias: ``[inner nodes, width]`` and ``[inner nodes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves
             the bias out.
-        class_weight: what the cost of each row is multiplied by, by its class: a variable ``[classes]``; of the complete tree a list, too, or
-            a dict of those that are not 1.
-        sample_weight: ``[batch]`` or ``[batch, 1]``: what the cost of each row is multiplied by.
-        name: what the names of the parameters begin with.
+        class_weight: the factor of each row's cost, by its class: a variable ``[classes]``; of the complete tree a list, too, or
+            a dict of the weights other than 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each row's cost.
+        name: the prefix of the parameters' names.
 
     Returns:
         The cost, ``[batch, 1]``. As in PaddlePaddle, a path that is shorter than the longest adds log(2) for each place it leaves free.
 
     Raises:
-        SchemaError: a path_table without path_code, or with a list of weights. ShapeError: operands or weights that do not fit.
+        SchemaError: a path_table without path_code, or with a list of weights. ShapeError: operands or mismatched weights.
     """
     block = current_block()
     prefix = block.program.layer_name("hierarchical_sigmoid", name)
@@ -175,7 +175,7 @@ def _width(layer: str, input: Variable) -> int:
 
 
 def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Variable:
-    """A column of each row of ``x``, drawn with the probability that stands there.
+    """Return a column of each row of ``x``, drawn with the probability that stands there.
 
     Args:
         x: ``[batch, classes]``, each row a distribution.
@@ -189,7 +189,7 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) 
 
 
 def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False) -> Variable:
-    """``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative.
+    """Return ``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative.
 
     Args:
         x: floats, ``[rows, columns]`` or ``[columns]``.

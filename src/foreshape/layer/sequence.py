@@ -14,7 +14,7 @@ from foreshape.program.variable import Variable
 
 
 def sequence_pool(x: Variable, pool_type: str = "average", pad_value: float = 0.0) -> Variable:
-    """One row of every innermost sequence.
+    """Return one row of every innermost sequence.
 
     Args:
         x: ragged rows, floating-point.
@@ -33,7 +33,7 @@ def sequence_pool(x: Variable, pool_type: str = "average", pad_value: float = 0.
 
 
 def sequence_first_step(x: Variable) -> Variable:
-    """The first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
+    """Return the first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
 
     Args:
         x: ragged rows.
@@ -42,7 +42,7 @@ def sequence_first_step(x: Variable) -> Variable:
 
 
 def sequence_last_step(x: Variable) -> Variable:
-    """The last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
+    """Return the last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
 
     Args:
         x: ragged rows.
@@ -51,7 +51,7 @@ def sequence_last_step(x: Variable) -> Variable:
 
 
 def sequence_softmax(x: Variable) -> Variable:
-    """The softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``.
+    """Return the softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``.
 
     Args:
         x: ragged floats.
@@ -64,17 +64,17 @@ def sequence_conv(
     x: Variable, num_filters: int, kernel_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
     trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding_weight: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A convolutional layer along sequences: activation(W times each row with its neighbours + b).
+    """Return a convolutional layer along sequences: activation(W times each row with its neighbours + b).
 
     Args:
         x: ragged rows ``[rows, width]``. Where the neighbours of a row are outside of its sequence, there are zeros.
-        num_filters: the width that comes out.
+        num_filters: the output width.
         kernel_size: how many rows are multiplied together.
-        padding_start: where they begin, from the row itself; ``-(kernel_size // 2)``, the row in their middle, where it is left out.
-        activation: what follows, as of `activate`.
+        padding_start: where they begin, from the row itself; ``-(kernel_size // 2)``, the row in their middle, if omitted.
+        activation: the activation, as for `activate`.
         trainable_padding: instead of zeros there are rows of a parameter outside, zeros at first.
         weight, bias, padding_weight: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        name: what the names of the parameters begin with.
+        name: the prefix of the parameters' names.
 
     Returns:
         ``[rows, num_filters]``, ragged as x. W is ``[kernel_size * width, num_filters]``, b is ``[num_filters]``.
@@ -104,7 +104,7 @@ def sequence_conv(
 
 
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1) -> Variable:
-    """Each row (or, of a ragged x, each sequence) of ``x`` as often as a sequence of ``y`` has parts.
+    """Return each row (or, of a ragged x, each sequence) of ``x`` as often as a sequence of ``y`` has parts.
 
     Args:
         x: dense rows, one for each sequence of y, or rows with one level of as many sequences.
@@ -132,7 +132,7 @@ def sequence_expand_as(x: Variable, y: Variable) -> Variable:
 
 
 def sequence_concat(xs: Sequence[Variable]) -> Variable:
-    """The outermost sequences of several ragged inputs joined end to end, first with first, second with second.
+    """Return the outermost sequences of several ragged inputs joined end to end, first with first, second with second.
 
     Args:
         xs: ragged rows of the same dims, with equally many levels and outermost sequences.
@@ -147,7 +147,7 @@ def sequence_concat(xs: Sequence[Variable]) -> Variable:
 
 
 def sequence_reverse(x: Variable) -> Variable:
-    """The rows of each innermost sequence, the last one first; ragged as ``x``."""
+    """Return the rows of each innermost sequence, the last one first; ragged as ``x``."""
     return current_block().apply("sequence_reverse", {"X": x})
 
 
@@ -157,9 +157,9 @@ def row_conv(x: Variable, future_context_size: int, activation: Activation = Non
     Args:
         x: ragged rows ``[rows, width]``, or dense ``[sequences, steps, width]``; the width is known.
         future_context_size: how many rows after it count.
-        activation: what follows, as of `activate`.
+        activation: the activation, as for `activate`.
         weight: of ``[future_context_size + 1, width]``: a name, an initializer or a `ParamAttr`.
-        name: what the name of the weight begins with.
+        name: the prefix of the weight's name.
     """
     block = current_block()
     prefix = block.program.layer_name("row_conv", name)

@@ -26,7 +26,7 @@ def linear_chain_crf(
     x: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """The negative log-likelihood (a cost, to be minimised) of each sequence's tags under a linear-chain conditional random field.
+    """Return the negative log-likelihood (a cost, to be minimised) of each sequence's tags under a linear-chain conditional random field.
 
     Args:
         x: the weight of each tag, ragged ``[rows, tags]``; or ``[sequences, width, tags]`` with ``length``.
@@ -34,15 +34,15 @@ def linear_chain_crf(
         transition: the parameter ``[tags + 2, tags]``: the weights of starting, of ending, and of tag i followed by tag j at
             ``[i + 2, j]``. A name (by which `crf_decoding` finds it), an initializer, a `ParamAttr`, or the variable itself.
         length: the sequences' lengths, ``[sequences]``, where they are padded.
-        sample_weight: ``[sequences]`` or ``[sequences, 1]``: what the cost of each sequence is multiplied by. It is of a sequence as a whole,
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's cost. It is of a sequence as a whole,
             and no sum over its tags, so that no tag has a weight of its own.
-        name: what the name of the transitions begins with.
+        name: the prefix of the transitions' names.
 
     Returns:
         ``[sequences, 1]``; 0 of a sequence without rows.
 
     Raises:
-        ShapeError: the number of tags is not known, or label is not divided as input is; weights that do not fit.
+        ShapeError: the number of tags is not known, or label is not divided as input is; mismatched weights.
     """
     block = current_block()
     tags = x.spec.known_dims[-1] if x.spec.known_dims else None
@@ -58,10 +58,10 @@ def linear_chain_crf(
 
 @tells_line
 def crf_decoding(x: Variable, transition: Any, label: Variable | None = None, length: Variable | None = None) -> Variable:
-    """The most likely tags under a linear-chain conditional random field.
+    """Return the most likely tags under a linear-chain conditional random field.
 
     Args:
-        x, length: as of `linear_chain_crf`.
+        x, length: as for `linear_chain_crf`.
         transition: its parameter: the name, a `ParamAttr` with the name, or the variable.
         label: tag numbers; the result is then 1 where the most likely tag is that, otherwise 0.
 
@@ -89,7 +89,7 @@ def warpctc(
     x: Variable, label: Variable, blank: int = 0, norm_by_times: bool = False, input_length: Variable | None = None,
     label_length: Variable | None = None, *, sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """The loss of connectionist temporal classification: -log of the probability of all alignments of a label with the steps.
+    """Return the loss of connectionist temporal classification: -log of the probability of all alignments of a label with the steps.
 
     Args:
         x: logits (the softmax is part of the loss), ragged ``[steps, classes]``, the blank being one of the classes; or
@@ -98,14 +98,14 @@ def warpctc(
         blank: the class that stands for no label.
         norm_by_times: divide the gradient, though not the loss, by the number of steps.
         input_length, label_length: ``[sequences]``, where they are padded.
-        sample_weight: ``[sequences]`` or ``[sequences, 1]``: what the loss of each sequence is multiplied by. It is of all alignments of a
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's loss. It is of all alignments of a
             label at once, so that no class has a weight of its own.
 
     Returns:
         ``[sequences, 1]``; 0 where the label is too long for the steps.
 
     Raises:
-        ShapeError: operands or weights that do not fit.
+        ShapeError: operands or mismatched weights.
     """
     inputs = _given(Logits=x, Label=label, LogitsLength=input_length, LabelLength=label_length)
     loss, _ = current_block().apply("warpctc", inputs, {"blank": blank, "norm_by_times": norm_by_times})
@@ -113,12 +113,12 @@ def warpctc(
 
 
 def ctc_greedy_decoder(x: Variable, blank: int, input_length: Variable | None = None, pad_value: int = 0) -> Any:
-    """The labels of the best class of each step, repetitions merged and blanks taken out.
+    """Return the labels of the best class of each step, repetitions merged and blanks taken out.
 
     Args:
         x: scores, ragged ``[steps, classes]``; or ``[sequences, width, classes]`` with ``input_length``.
         blank: the class that stands for no label.
-        input_length: how many steps each sequence has, int32 or int64 ``[sequences]``.
+        input_length: the number of steps of each sequence, int32 or int64 ``[sequences]``.
         pad_value: what the labels of padded sequences are filled up with.
 
     Returns:
@@ -200,7 +200,7 @@ def rnnt_loss(
         input_length, label_length: int32 ``[batch]``: how many steps and labels each sequence has.
         blank: the class of no label.
         fastemit_lambda: how much more the gradient wants labels early (Yu et al., 2021).
-        sample_weight: ``[batch]``: what the loss of each sequence is multiplied by.
+        sample_weight: ``[batch]``: the factor of each sequence's loss.
     """
     inputs = {"input": x, "label": label, "input_lengths": input_length, "label_lengths": label_length}
     loss, _ = current_block().apply("warprnnt", inputs, {"blank": blank, "fastemit_lambda": fastemit_lambda})

@@ -26,12 +26,12 @@ def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
 
 
 def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = None) -> tuple[Variable, Variable]:
-    """The sequences side by side, each filled up to one length.
+    """Return the sequences side by side, each filled up to one length.
 
     Args:
         x: ragged rows ``[rows, *row]``, of at least 2 dims.
-        pad_value: a number, or a variable that holds one, or one row of ``x``.
-        maxlen: the length; at least that of every sequence. The longest sequence's where it is left out.
+        pad_value: a number, or a variable of one, or one row of ``x``.
+        maxlen: the length; at least that of every sequence. The longest sequence's if omitted.
 
     Returns:
         ``[sequences, maxlen, *row]``, and the sequences' own lengths, int64 ``[sequences]``.
@@ -46,7 +46,7 @@ def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = 
 
 
 def sequence_unpad(x: Variable, length: Variable) -> Variable:
-    """The first ``length[i]`` rows of each entry ``x[i]`` as ragged rows; ``x`` is ``[sequences, time, *row]``, ``length`` ``[sequences]``.
+    """Return the first ``length[i]`` rows of each entry ``x[i]`` as ragged rows; ``x`` is ``[sequences, time, *row]``, ``length`` ``[sequences]``.
 
     Args:
         x: ``[sequences, time, ...]``.
@@ -60,7 +60,7 @@ def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any 
 
     Args:
         x: lengths, any shape.
-        maxlen: a number, or a variable that holds one; the largest length where it is left out.
+        maxlen: a number, or a variable of one; by default the largest length.
         dtype: the element type of the result.
     """
     return _mask(x, maxlen, dtype)
@@ -73,7 +73,7 @@ def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
 
 
 def sequence_reshape(x: Variable, new_dim: int) -> Variable:
-    """The numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``x`` is ``[rows, width]``.
+    """Return the numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``x`` is ``[rows, width]``.
 
     Args:
         x: ragged ``[rows, width]``.
@@ -94,7 +94,7 @@ def sequence_enumerate(x: Variable, win_size: int, pad_value: int = 0) -> Variab
 
 
 def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
-    """``x``, integers ``[rows, 1]``, without the rows that are one of ``tokens``.
+    """Return ``x``, integers ``[rows, 1]``, without the rows that are one of ``tokens``.
 
     Args:
         x: ragged integers ``[rows, 1]``.
@@ -104,7 +104,7 @@ def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
 
 
 def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variable:
-    """``x``, ``[sequences, width]``, with the updates of sequence i added to its row i, at the columns ``index``.
+    """Return ``x``, ``[sequences, width]``, with the updates of sequence i added to its row i, at the columns ``index``.
 
     ``index`` (integers) and ``updates`` are ragged with the same sequences, ``[rows, 1]`` or ``[rows]``.
 
@@ -133,7 +133,7 @@ def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: 
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
-    """The rows of ``x`` grouped into other sequences.
+    """Return the rows of ``x`` grouped into other sequences.
 
     Args:
         x: rows, dense or ragged.
@@ -144,7 +144,7 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
 
 
 def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
-    """``x`` with one more level of sequences, below those that it has: ``level`` are its offsets, as many sequences as ``x`` has rows.
+    """Return ``x`` with one more level of sequences, below those that it has: ``level`` are its offsets, as many sequences as ``x`` has rows.
 
     A dense ``x`` gets its first level. Of a ragged variable ``level`` all levels are taken, in place of those of ``x``.
 
@@ -168,7 +168,7 @@ def sequence_attention(
         value: as ``key``, with the same sequences.
         heads: the equal parts of the columns that attend each on their own.
         causal: row j of a sequence of ``query`` sees rows 0..j only.
-        scale: what the products are multiplied by; one over the root of width / heads where it is left out.
+        scale: what the products are multiplied by; by default one over the root of width / heads.
 
     Returns:
         Ragged rows as ``query``; zeros where a sequence of ``key`` has no rows.

@@ -19,7 +19,7 @@ def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
     Args:
         x: numbers of any shape.
         axis: one, or None.
-        keepdim: leave a dim of 1 where the axis was.
+        keepdim: keep the axis as a dim of 1.
         dtype: of the result, of integers.
     """
     return _extreme("arg_max", x, axis, keepdim, dtype)
@@ -31,7 +31,7 @@ def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
     Args:
         x: numbers of any shape.
         axis: one, or None.
-        keepdim: leave a dim of 1 where the axis was.
+        keepdim: keep the axis as a dim of 1.
         dtype: of the result, of integers.
     """
     return _extreme("arg_min", x, axis, keepdim, dtype)
@@ -42,23 +42,23 @@ def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, of: Any) -
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
-    """``x`` sorted along ``axis``, and where each element was (int64).
+    """Return ``x`` sorted along ``axis``, and where each element was (int64).
 
     Args:
         x: numbers of any shape.
-        axis: along which, the last one where nothing is said.
+        axis: the axis, the last one by default.
         descending: the largest first.
     """
     return apply("argsort", {"X": x}, axis=axis, descending=descending)
 
 
 def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
-    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
+    """Return the ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
 
     Args:
         x: numbers of any shape.
-        k: how many; a number, or a variable that is one.
-        axis: along which.
+        k: how many; a number, or a variable of one.
+        axis: the axis.
         largest: False takes the smallest.
         sorted: the best first; otherwise in any order.
     """
@@ -67,7 +67,7 @@ def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, s
 
 
 def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
-    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
+    """Return the running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
 
     Args:
         x: numbers of any shape.
@@ -79,35 +79,35 @@ def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, revers
 
 
 def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The ``k``-th smallest elements along ``axis``, counted from 1, and where they were (int64).
+    """Return the ``k``-th smallest elements along ``axis``, counted from 1, and where they were (int64).
 
     Args:
         x: numbers of any shape.
         k: from 1 to the axis's size.
-        axis: along which.
-        keepdim: leave a dim of 1 where the axis was.
+        axis: the axis.
+        keepdim: keep the axis as a dim of 1.
     """
     return apply("kthvalue", {"X": x}, k=k, axis=axis, keepdim=keepdim)
 
 
 def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """The most frequent elements along ``axis``, of several the smallest, and where they were last (int64).
+    """Return the most frequent elements along ``axis``, of several the smallest, and where they were last (int64).
 
     Args:
         x: numbers of any shape.
-        axis: along which.
-        keepdim: leave a dim of 1 where the axis was.
+        axis: the axis.
+        keepdim: keep the axis as a dim of 1.
     """
     return apply("mode", {"X": x}, axis=axis, keepdim=keepdim)
 
 
 def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
-    """The medians over ``axis`` (one, several, or all where it is left out) of what is not NaN.
+    """Return the medians over ``axis`` (one, several, or by default all) of what is not NaN.
 
     Args:
         x: floats.
-        axis: one, several, or all where it is left out.
-        keepdim: leave dims of 1 where the axes were.
+        axis: one, several, or by default all.
+        keepdim: keep the axes as dims of 1.
     """
     axes = [] if axis is None else several(axis)
     out, _ = apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim)
@@ -137,17 +137,17 @@ def _is_int32(layer: str, dtype: Any) -> bool:
 
 
 def cumprod(x: Variable, axis: int = -1) -> Variable:
-    """The running products along ``axis``.
+    """Return the running products along ``axis``.
 
     Args:
         x: numbers of any shape.
-        axis: along which.
+        axis: the axis.
     """
     return apply("cumprod", {"X": x}, dim=axis)
 
 
 def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
-    """The logarithms of the running sums of exp(x) along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
+    """Return the logarithms of the running sums of exp(x) along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
 
     Args:
         x: floats of any shape.
@@ -157,22 +157,22 @@ def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
 
 
 def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """The largest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
+    """Return the largest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
-        axis: along which.
+        axis: the axis.
         dtype: of the places: "int64" or "int32".
     """
     return apply("cummax", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
 
 
 def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """The smallest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
+    """Return the smallest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
-        axis: along which.
+        axis: the axis.
         dtype: of the places: "int64" or "int32".
     """
     return apply("cummin", {"x": x}, axis=axis, dtype=dtype_of(dtype).code)
@@ -184,7 +184,7 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
 
     Args:
         x: ``[n]``, int32 or int64 of at least 0.
-        weights: ``[n]``, what each counts; 1 where it is left out.
+        weights: ``[n]``, what each counts; by default 1.
         minlength: the least length of the result.
     """
     return apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)

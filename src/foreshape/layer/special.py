@@ -9,27 +9,27 @@ from foreshape.program.variable import Variable
 
 
 def tan(x: Variable) -> Variable:
-    """tan(x), x in radians."""
+    """Return tan(x), x in radians."""
     return unary(x, "tan")
 
 
 def asin(x: Variable) -> Variable:
-    """The angle in [-pi/2, pi/2] whose sine is x; NaN where |x| > 1."""
+    """Return the angle in [-pi/2, pi/2] whose sine is x; NaN where |x| > 1."""
     return unary(x, "asin")
 
 
 def acos(x: Variable) -> Variable:
-    """The angle in [0, pi] whose cosine is x; NaN where |x| > 1."""
+    """Return the angle in [0, pi] whose cosine is x; NaN where |x| > 1."""
     return unary(x, "acos")
 
 
 def atan(x: Variable) -> Variable:
-    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    """Return the angle in [-pi/2, pi/2] whose tangent is x."""
     return unary(x, "atan")
 
 
 def atan2(y: Variable, x: Variable) -> Variable:
-    """The angle in [-pi, pi] of the point at ``x`` and ``y``, both of the same dims.
+    """Return the angle in [-pi, pi] of the point at ``x`` and ``y``, both of the same dims.
 
     Args:
         y: floats of any shape: how far up the point is.
@@ -39,37 +39,37 @@ def atan2(y: Variable, x: Variable) -> Variable:
 
 
 def sinh(x: Variable) -> Variable:
-    """(e^x - e^-x) / 2."""
+    """Return (e^x - e^-x) / 2."""
     return unary(x, "sinh")
 
 
 def cosh(x: Variable) -> Variable:
-    """(e^x + e^-x) / 2."""
+    """Return (e^x + e^-x) / 2."""
     return unary(x, "cosh")
 
 
 def asinh(x: Variable) -> Variable:
-    """The number whose sinh is x."""
+    """Return the number whose sinh is x."""
     return unary(x, "asinh")
 
 
 def acosh(x: Variable) -> Variable:
-    """The number of at least 0 whose cosh is x; NaN where x < 1."""
+    """Return the number of at least 0 whose cosh is x; NaN where x < 1."""
     return unary(x, "acosh")
 
 
 def atanh(x: Variable) -> Variable:
-    """The number whose tanh is x; NaN where |x| > 1."""
+    """Return the number whose tanh is x; NaN where |x| > 1."""
     return unary(x, "atanh")
 
 
 def expm1(x: Variable) -> Variable:
-    """e^x - 1, exact where x is tiny."""
+    """Return e^x - 1, exact where x is tiny."""
     return unary(x, "expm1")
 
 
 def logit(x: Variable, epsilon: float = 0.0) -> Variable:
-    """log(x / (1 - x)), of x cut off at ``epsilon`` and 1 - ``epsilon`` where that is above 0.
+    """Return log(x / (1 - x)), of x cut off at ``epsilon`` and 1 - ``epsilon`` where that is above 0.
 
     Args:
         x: floats in [0, 1], of any shape.
@@ -79,32 +79,32 @@ def logit(x: Variable, epsilon: float = 0.0) -> Variable:
 
 
 def lgamma(x: Variable) -> Variable:
-    """The logarithm of the absolute value of gamma(x)."""
+    """Return the logarithm of the absolute value of gamma(x)."""
     return unary(x, "lgamma")
 
 
 def digamma(x: Variable) -> Variable:
-    """The derivative of the logarithm of gamma(x)."""
+    """Return the derivative of the logarithm of gamma(x)."""
     return unary(x, "digamma")
 
 
 def erfinv(x: Variable) -> Variable:
-    """The number whose erf is x; infinite at 1 and -1, NaN beyond."""
+    """Return the number whose erf is x; infinite at 1 and -1, NaN beyond."""
     return unary(x, "erfinv")
 
 
 def trunc(x: Variable) -> Variable:
-    """x without its fraction: the nearest whole number in the direction of 0."""
+    """Return x without its fraction: the nearest whole number in the direction of 0."""
     return unary(x, "trunc")
 
 
 def frac(x: Variable) -> Variable:
-    """The fraction of x, with the sign of x: x - trunc(x)."""
+    """Return the fraction of x, with the sign of x: x - trunc(x)."""
     return subtract(x, trunc(x))
 
 
 def fmax(x: Operand, y: Operand) -> Variable:
-    """The larger of x and y, broadcast; of a number and NaN the number.
+    """Return the larger of x and y, broadcast; of a number and NaN the number.
 
     Args:
         x: of any shape, or one number.
@@ -114,7 +114,7 @@ def fmax(x: Operand, y: Operand) -> Variable:
 
 
 def fmin(x: Operand, y: Operand) -> Variable:
-    """The smaller of x and y, broadcast; of a number and NaN the number.
+    """Return the smaller of x and y, broadcast; of a number and NaN the number.
 
     Args:
         x: of any shape, or one number.
@@ -124,7 +124,7 @@ def fmin(x: Operand, y: Operand) -> Variable:
 
 
 def heaviside(x: Variable, y: Operand) -> Variable:
-    """0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast.
+    """Return 0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast.
 
     Args:
         x: numbers of any shape.
@@ -134,7 +134,7 @@ def heaviside(x: Variable, y: Operand) -> Variable:
 
 
 def lerp(x: Variable, y: Variable, weight: Variable | float) -> Variable:
-    """x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number.
+    """Return x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number.
 
     Args:
         x: floats of any shape.

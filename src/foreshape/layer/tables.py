@@ -18,7 +18,7 @@ def embedding(
     ids: Variable, size: Sequence[int], is_sparse: bool = False, padding_idx: int | None = None, *, weight: Any = None, dtype: Any = "fp32",
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """The rows of a table that ``ids`` name.
+    """Return the rows of a table that ``ids`` name.
 
     Args:
         ids: row numbers (int32, int64) of any shape, dense or ragged.
@@ -27,7 +27,7 @@ def embedding(
         padding_idx: a row number that gives zeros and is not trained; negative ones count from the end.
         weight: the table's name, initializer or `ParamAttr`.
         dtype: of the table: floats.
-        name: what the table's name begins with.
+        name: the prefix of the table's name.
 
     Returns:
         ``[*ids, width]``, ragged as ids.
@@ -43,7 +43,7 @@ def embedding_bag(
     ids: Variable, size: Sequence[int], pool_type: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
     dtype: Any = "fp32", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """The sum (or mean) of the rows of a table that each example's ids name: a lookup and a sum, which the engine runs as one kernel.
+    """Return the sum (or mean) of the rows of a table that each example's ids name: a lookup and a sum, which the engine runs as one kernel.
 
     Args:
         ids: row numbers (int32, int64): dense ``[batch, n]``, or ragged ``[words]`` or ``[words, 1]``, one bag per innermost sequence.
@@ -53,7 +53,7 @@ def embedding_bag(
         is_sparse: the table's gradient is the rows that were looked up, so that a step does not cost what the table's height is.
         weight: the table's name, initializer or `ParamAttr`.
         dtype: of the table: floats.
-        name: what the table's name begins with.
+        name: the prefix of the table's name.
 
     Returns:
         ``[bags, width]``; of ids with more than one level of sequences, ragged as its outer levels are.
@@ -107,7 +107,7 @@ def graph_send_recv(x: Variable, source: Variable, destination: Variable, pool_t
         x: a row for each node, floats ``[nodes, *row]``.
         source, destination: the ends of each edge, int32 or int64 ``[edges]``.
         pool_type: "sum", "mean", "max" or "min".
-        output_size: how many nodes the result has; those of x where it is left out.
+        output_size: how many nodes the result has; by default those of x.
     """
     inputs = {"X": x, "Src_index": source, "Dst_index": destination}
     return current_block().apply("graph_send_recv", inputs, {"reduce_op": pool_type.upper(), "out_size": [output_size or 0]})[0]

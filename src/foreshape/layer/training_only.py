@@ -63,7 +63,7 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
 
 
 def _apart(x: Variable) -> Variable:
-    """The same value, by which no gradient flows: a value that was not chosen has none."""
+    """Return the same value, by which no gradient flows: a value that was not chosen has none."""
     if x.stop_gradient:
         return x
     out = assign(x)

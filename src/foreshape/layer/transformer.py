@@ -22,7 +22,7 @@ def mlp(
     x: Variable, inner_size: int, output_size: int | None = None, activation: Activation = "gelu", *, dropout: float = 0.0, is_test: bool = False,
     weight: Any = None, bias: Any = None, split: bool = False, name: str = "mlp",
 ) -> Variable:  # fmt: skip
-    """Two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
+    """Return two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
 
     Examples:
         >>> y = layer.mlp(x, 2048)
@@ -30,8 +30,8 @@ def mlp(
     Args:
         x: ``[..., width]``, dense or ragged; the last dim alone is the features.
         inner_size: the columns between the two.
-        output_size: those that come out; the width where it is left out.
-        activation: what is between, as of `activate`.
+        output_size: the output columns; by default the width.
+        activation: what is between, as for `activate`.
         dropout: of what is between, in training.
         is_test: no dropout.
         weight, bias: an initializer, a name or a `ParamAttr` for both weights and for both biases; with a name ``shared`` they are
@@ -77,7 +77,7 @@ class _Settings:
         return multi_head_attention(x, memory, heads=self.heads, weight=weight, bias=bias, split=self.split, name=name, **named)
 
     def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable]) -> Variable:
-        """x + part(norm(x)), or norm(x + part(x))."""
+        """Return x + part(norm(x)), or norm(x + part(x))."""
         norm = f"{name}_norm"
         made = part(self.normalised(x, norm) if self.norm == "pre" else x)
         if self.dropout:
@@ -107,12 +107,12 @@ class _Settings:
 
 
 def _normalised(x: Variable, epsilon: float, weight: Any, bias: Any, name: str) -> Variable:
-    """x normalised over the last dim; scale and shift start as `layer_norm` says, whatever the products start as."""
+    """Return x normalised over the last dim; scale and shift start as `layer_norm` says, whatever the products start as."""
     return layer_norm(x, max(x.spec.rank - 1, 1), epsilon, weight=part_of(weight, name, False), bias=part_of(bias, name, False), name=name)
 
 
 def _scope(name: str | None) -> AbstractContextManager[None]:
-    """The scope of a block: one of this name, or the one that it stands in; outside of all "block"."""
+    """Return the scope of a block: one of this name, or the one that it stands in; outside of all "block"."""
     return name_scope(name or "block") if name is not None or not current_scope() else nullcontext()
 
 
@@ -122,7 +122,7 @@ def transformer_encoder_block(
     mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
     bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """One block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
+    """Return one block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
 
     With ``norm="pre"``, h = x + attention(norm(x)) and h + mlp(norm(h)) (Xiong et al., 2020); with ``norm="post"``, h = norm(x + attention(x)) and
     norm(h + mlp(h)) (Vaswani et al., 2017). With ``causal=True`` it is the block of a language model such as GPT-2.
@@ -136,10 +136,10 @@ def transformer_encoder_block(
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]`` (then without ``mask``).
         heads: of the attention; they divide the width.
-        inner_size: of `mlp`; four times the width where it is left out.
+        inner_size: of `mlp`; four times the width if omitted.
         norm: where the layers are normalised: "pre" or "post".
         activation: of `mlp`.
-        causal, mask, rotary: as of `multi_head_attention`.
+        causal, mask, rotary: as for `multi_head_attention`.
         dropout: of what the attention and the network give, and within the network, in training. The weights of the attention are not dropped,
             so that it stays one kernel.
         is_test: no dropout.
@@ -154,7 +154,7 @@ def transformer_encoder_block(
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``.
 
     Raises:
-        SchemaError: another ``norm``. ShapeError, TypeMismatchError: as of `multi_head_attention`.
+        SchemaError: another ``norm``. ShapeError, TypeMismatchError: as for `multi_head_attention`.
     """
     of = _Settings("transformer_encoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
     with _scope(name):
@@ -167,7 +167,7 @@ def transformer_decoder_block(
     causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0,
     is_test: bool = False, epsilon: float = 1e-5, weight: Any = None, bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """One block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
+    """Return one block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
 
     Examples:
         >>> y = layer.transformer_decoder_block(y, encoded, heads=8, memory_mask=is_word)
@@ -175,10 +175,10 @@ def transformer_decoder_block(
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
         memory: what an encoder gave: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
-        heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, weight, bias, split, name: as of `transformer_encoder_block`.
+        heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, weight, bias, split, name: as for `transformer_encoder_block`.
         causal: a row of x sees the rows up to its own only; all of the memory.
         mask, memory_mask: what may be seen of x and of the memory, as `attention_mask` takes it.
-        The errors are those of `transformer_encoder_block`.
+        Errors as for `transformer_encoder_block`.
 
     Returns:
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``cross_attention``, ``cross_attention_norm``, ``mlp`` and
@@ -193,7 +193,7 @@ def transformer_decoder_block(
 @tells_line
 def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = False, mask: Variable | None = None,
                         name: str = "encoder", **settings: Any) -> Variable:  # fmt: skip
-    """``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
+    """Return ``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
 
     The mask is made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``encoder.norm``.
 
@@ -201,7 +201,7 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
         >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
-        x, heads, inner_size, causal, mask: as of `transformer_encoder_block`.
+        x, heads, inner_size, causal, mask: as for `transformer_encoder_block`.
         layers: how many blocks.
         name: of the scope around them.
         settings: further arguments of `transformer_encoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
@@ -219,7 +219,7 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
 @tells_line
 def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = True,
                         mask: Variable | None = None, memory_mask: Variable | None = None, name: str = "decoder", **settings: Any) -> Variable:  # fmt: skip
-    """``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
+    """Return ``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
 
     Examples:
         >>> y = layer.transformer_decoder(y, encoded, layers=6, heads=8, memory_mask=is_word)
@@ -227,7 +227,7 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
     The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
 
     Args:
-        x, memory, heads, inner_size, causal, mask, memory_mask: as of `transformer_decoder_block`.
+        x, memory, heads, inner_size, causal, mask, memory_mask: as for `transformer_decoder_block`.
         layers: how many blocks.
         name: of the scope around them.
         settings: further arguments of `transformer_decoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.

@@ -18,12 +18,12 @@ Pair = int | Sequence[int]
 
 
 def pair(given: Pair, what: str) -> list[int]:
-    """A number per image axis, height and width, from one number or two. Raises `SchemaError` for anything else."""
+    """Return a number per image axis, height and width, from one number or two. Raises `SchemaError` for anything else."""
     return numbers(given, what, 2)
 
 
 def numbers(given: Pair, what: str, axes: int) -> list[int]:
-    """A number per image axis, from one number or as many. Raises `SchemaError` for anything else."""
+    """Return a number per image axis, from one number or as many. Raises `SchemaError` for anything else."""
     out = several(given, axes)
     if len(out) != axes:
         wanted = "two (height, width)" if axes == 2 else "three (depth, height, width)"
@@ -32,7 +32,7 @@ def numbers(given: Pair, what: str, axes: int) -> list[int]:
 
 
 def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -> dict[str, Any]:
-    """The attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID".
+    """Return the attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID".
 
     Raises:
         SchemaError: "SAME" with a dilation, which PaddlePaddle's operator takes as 1 without a word.
@@ -46,7 +46,7 @@ def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -
 
 
 def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int | None = None) -> int:
-    """The number of channels, which must be known to make a parameter."""
+    """Return the number of channels, which must be known to make a parameter."""
     spec = x.spec
     dims = spec.known_dims
     if (len(dims) != rank if rank is not None else len(dims) < 2):
@@ -61,18 +61,18 @@ def conv2d(
     x: Variable, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A convolutional layer: activation(conv(input, W) + b).
+    """Return a convolutional layer: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
-        num_filters: the channels that come out.
+        num_filters: the output channels.
         kernel_size, stride, dilation: one number, or height and width.
         padding: one number, height and width, all four (top, bottom, left, right), "SAME" or "VALID".
         groups: the channels are divided into so many groups, each with filters of its own.
-        activation: what follows, as of `activate`.
+        activation: the activation, as for `activate`.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        data_format: "NCHW", or "NHWC" where the channels are last.
-        name: what the names of the parameters begin with.
+        data_format: "NCHW", or "NHWC" with the channels last.
+        name: the prefix of the parameters' names.
 
     Returns:
         ``[batch, num_filters, *image]``. W is ``[num_filters, channels / groups, *kernel_size]``, normal with variance
@@ -103,14 +103,14 @@ def conv2d_transpose(
     activation: Activation = None, *, output_size: Pair | None = None, output_padding: Pair | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
+    """Return a transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
 
     Args:
         x: ``[batch, channels, height, width]``, floats; the number of channels must be known.
         num_filters: the channels of the result; ``groups`` divides them and the input's.
-        kernel_size, stride, dilation, groups: as of `conv2d`.
-        padding: as of `conv2d`: what is taken away from the result at each side.
-        activation, weight, bias, data_format, name: as of `conv2d`.
+        kernel_size, stride, dilation, groups: as for `conv2d`.
+        padding: as for `conv2d`: what is taken away from the result at each side.
+        activation, weight, bias, data_format, name: as for `conv2d`.
         output_size: the exact size, less than one stride above that.
         output_padding: what is added at the end instead.
 
@@ -136,7 +136,7 @@ def conv2d_transpose(
 
 
 def with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix: str) -> Variable:
-    """``out`` plus a number for each channel, a parameter; ``bias=False`` leaves it out."""
+    """Return ``out`` plus a number for each channel, a parameter; ``bias=False`` leaves it out."""
     if bias is False:
         return out
     b = create_parameter((channels,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
@@ -148,18 +148,18 @@ def pool2d(
     x: Variable, kernel_size: Pair = -1, pool_type: str = "max", stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False,
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
-    """The maximum ("max") or mean ("avg") of windows of images.
+    """Return the maximum ("max") or mean ("avg") of windows of images.
 
     Args:
         x: ``[batch, channels, height, width]``.
         kernel_size: one number, or height and width of a window.
         pool_type: "max" or "avg".
-        stride: from window to window; as kernel_size where it is left out.
+        stride: from window to window; by default as kernel_size.
         padding: as in `conv2d`.
         ceil_mode: a last window that only begins inside the image counts.
         exclusive: a mean is over the elements inside the image, not over its padding.
         global_pooling: one window, the whole image.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     size = pair(kernel_size, "kernel_size")
     attrs: dict[str, Any] = {
@@ -171,13 +171,13 @@ def pool2d(
 
 
 def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
-    """The mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size.
+    """Return the mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size.
 
     Args:
         x: ``[batch, channels, height, width]``.
         output_size: how many windows: one number, or those down and across.
         pool_type: "avg" or "max".
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
     return current_block().apply("pool2d", {"X": x}, attrs)

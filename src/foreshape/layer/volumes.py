@@ -22,16 +22,16 @@ def conv1d(
     x: Variable, num_filters: int, kernel_size: int, stride: int = 1, padding: int | Sequence[int] | str = 0, dilation: int = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCL", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A convolutional layer along one axis: activation(conv(input, W) + b).
+    """Return a convolutional layer along one axis: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
-        num_filters, groups, activation: as of `conv2d`.
+        num_filters, groups, activation: as for `conv2d`.
         kernel_size, stride, dilation: one number.
         padding: one number, two (before, after), "SAME" or "VALID".
-        weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
-        data_format: "NCL", or "NLC" where the channels are last.
-        The errors are those of `conv2d`.
+        weight, bias, name: as for `conv2d`; ``bias=False`` leaves the bias out.
+        data_format: "NCL", or "NLC" with the channels last.
+        Errors as for `conv2d`.
 
     Returns:
         ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, kernel_size]``: the op itself is a conv2d of images one pixel
@@ -62,16 +62,16 @@ def conv3d(
     x: Variable, num_filters: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCDHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A convolutional layer over volumes: activation(conv(input, W) + b).
+    """Return a convolutional layer over volumes: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
-        num_filters, groups, activation: as of `conv2d`.
+        num_filters, groups, activation: as for `conv2d`.
         kernel_size, stride, dilation: one number, or depth, height and width.
         padding: one number, three, six (before and after each axis), "SAME" or "VALID".
-        weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
-        data_format: "NCDHW", or "NDHWC" where the channels are last.
-        The errors are those of `conv2d`.
+        weight, bias, name: as for `conv2d`; ``bias=False`` leaves the bias out.
+        data_format: "NCDHW", or "NDHWC" with the channels last.
+        Errors as for `conv2d`.
 
     Returns:
         ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *kernel_size]``, b is ``[num_filters]``.
@@ -96,18 +96,18 @@ def conv3d_transpose(
     activation: Activation = None, *, output_size: Sizes | None = None, output_padding: Sizes | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
+    """Return a transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
 
-    ``data_format`` is written as that of images, "NHWC" where the channels are last. W is ``[channels, num_filters / groups, *kernel_size]``.
+    ``data_format`` is written as that of images, "NHWC" with the channels last. W is ``[channels, num_filters / groups, *kernel_size]``.
 
     Args:
         x: ``[batch, channels, depth, height, width]``; the number of channels must be known.
         num_filters: the channels of the result.
-        kernel_size, stride, padding, dilation: as of `conv3d`.
+        kernel_size, stride, padding, dilation: as for `conv3d`.
         groups: divides the channels of the input and of the result.
-        activation, weight, bias, name: as of `conv2d`.
-        output_size, output_padding: as of `conv2d_transpose`, with three numbers.
-        data_format: "NCHW", or "NHWC" where the channels are last.
+        activation, weight, bias, name: as for `conv2d`.
+        output_size, output_padding: as for `conv2d_transpose`, with three numbers.
+        data_format: "NCHW", or "NHWC" with the channels last.
     """
     channels = known_channels("conv3d_transpose", x, data_format, 5)
     _check_groups("conv3d_transpose", x, groups, channels, num_filters)
@@ -128,15 +128,15 @@ def pool3d(
     x: Variable, kernel_size: Sizes = -1, pool_type: str = "max", stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False,
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCDHW",
 ) -> Variable:  # fmt: skip
-    """The maximum ("max") or mean ("avg") of windows of volumes; the arguments are those of `pool2d` with a number more for each.
+    """Return the maximum ("max") or mean ("avg") of windows of volumes; arguments as for `pool2d` with a number more for each.
 
     Args:
         x: ``[batch, channels, depth, height, width]``.
         kernel_size, stride: one number, or depth, height and width.
         pool_type: "max" or "avg".
-        padding: as of `conv3d`.
-        ceil_mode, exclusive, global_pooling: as of `pool2d`.
-        data_format: "NCDHW", or "NDHWC" where the channels are last.
+        padding: as for `conv3d`.
+        ceil_mode, exclusive, global_pooling: as for `pool2d`.
+        data_format: "NCDHW", or "NDHWC" with the channels last.
     """
     size = numbers(kernel_size, "kernel_size", 3)
     attrs: dict[str, Any] = {
@@ -160,7 +160,7 @@ def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None 
     Args:
         x: ``[batch, channels, depth, height, width]``, floats.
         kernel_size: one number, or depth, height and width of a window.
-        stride: from window to window; as kernel_size where it is left out.
+        stride: from window to window; by default as kernel_size.
         padding: around a volume, one number, or depth, height and width.
     """
     size = numbers(kernel_size, "kernel_size", 3)
@@ -175,9 +175,9 @@ def max_unpool3d(
 
     Args:
         x: ``[batch, channels, depth, height, width]``, floats.
-        indices: of the dims of x, int32: places in a volume, as `max_pool3d_with_index` gives them.
+        indices: of the dims of x, int32: places in a volume, as from `max_pool3d_with_index`.
         kernel_size, stride, padding: those of the pooling.
-        output_size: the sizes of the volumes; ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis where they are left out.
+        output_size: the sizes of the volumes; ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis if omitted.
     """
     size = numbers(kernel_size, "kernel_size", 3)
     steps = size if stride is None else numbers(stride, "stride", 3)

@@ -25,7 +25,7 @@ ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | Non
 
 @tells_line
 def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Variable:
-    """sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
+    """Return sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
 
     Examples:
         >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
@@ -51,7 +51,7 @@ def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Vari
 
 
 def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
-    """A loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element.
+    """Return a loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element.
 
     Of ragged rows a weight that is not ragged is one for each sequence, and that of all its rows.
     """
@@ -80,7 +80,7 @@ def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
 
 
 def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Variable:
-    """The weights of the classes along an axis of ``x``, as ``[classes]`` of its element type."""
+    """Return the weights of the classes along an axis of ``x``, as ``[classes]`` of its element type."""
     if x.spec.rank < 2:
         raise ShapeError(f"{layer}: class_weight has one number for each class, and {x.name}, {x.spec.text()}, has none; write layer.unsqueeze({x.name}, [1])")
     classes = x.spec.known_dims[axis]
@@ -93,7 +93,7 @@ def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Var
 
 
 def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
-    """A weight for each row as ``[batch, 1]``, of the element type of ``like``."""
+    """Return a weight for each row as ``[batch, 1]``, of the element type of ``like``."""
     dims = weight.spec.known_dims
     if list(dims[1:]) not in ([], [1]):
         fit = how_to_fit("sample_weight", dims, dims[:1])
@@ -103,7 +103,7 @@ def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
 
 
 def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int | None, layer: str) -> Variable:
-    """A loss ``[batch, 1]`` times the weight of each row's class."""
+    """Return a loss ``[batch, 1]`` times the weight of each row's class."""
     if given is None:
         return loss
     dims = label.spec.known_dims
@@ -141,7 +141,7 @@ def _written(given: Any, classes: int, x: Variable, layer: str) -> Variable:
 
 
 def of_labels(weights: Variable, label: Variable, ignore_index: int) -> Variable:
-    """The weights of the classes that class numbers name, in the dims of the label; of ignored ones any."""
+    """Return the weights of the classes that class numbers name, in the dims of the label; of ignored ones any."""
     return gather_nd(weights, unsqueeze(label * cast(counted(label, ignore_index), label.spec.known_dtype), [label.spec.rank]))
 
 
