@@ -35,7 +35,7 @@ def take(store: Store, key: str, most: int) -> bytearray | None:
     """Return the bytes under a key; None if there are none yet.
 
     Raises:
-        FormatError: more than ``most`` bytes, parts that are missing or of another length, or bytes that are not those that were put.
+        FormatError: more than ``most`` bytes, parts missing or of another length, or a wrong checksum.
     """
     if not store.check([key]):
         return None

@@ -28,8 +28,8 @@ class _Met:
 
 
 _stores: dict[tuple[str, int, int, int], _Met] = {}
-"""Meeting point of ranks -> the store there. It outlives a run: ranks that join again would have to take the port anew, and an early one would still find the
-store that another is about to leave.
+"""Meeting point of ranks -> the store there. It outlives a run: ranks that join again would have to take the port anew. An early one would still find the
+store left by another.
 """
 
 

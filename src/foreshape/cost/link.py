@@ -25,7 +25,7 @@ _TOGETHER, _STRETCHES = 0.05, 9
 
 
 class Link(NamedTuple):
-    """The measurements of ranks: the network between them, and the slowdown of kernels on all ranks at once, as a factor of the shortest time alone."""
+    """The measurements of ranks: the network between them, and the slowdown of kernels on all ranks at once, as a factor of one rank's shortest time."""
 
     network: Network
     slower: Slower

@@ -126,7 +126,7 @@ def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps
 
 
 def coarse(items: Sequence[Item], most: int) -> list[Item]:
-    """Return the same with computing in a row as one item, and at most about so many items: short stretches are put together with the next."""
+    """Return the same with successive computing as one item, and at most about so many items: short stretches are joined with the next."""
     out = list(items)
     least = 0.0
     while len(out) > most:

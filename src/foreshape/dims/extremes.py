@@ -58,7 +58,7 @@ def no_less(*sizes: Size) -> Size:
 
 
 def reaches(size: Size, least: int) -> Size:
-    """Return 1 if a size of at least 0 is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
+    """Return 1 if a size of at least 0 is at least ``least``, which is above 0, else 0; symbols are at least 1."""
     if isinstance(size, Dim) and len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
         size, least = of_terms({monomial: 1}), -(-least // coefficient)

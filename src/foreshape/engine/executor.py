@@ -230,20 +230,20 @@ class Executor(ConstructorRepr):
         """Run a program once.
 
         Args:
-            program: the default main program where it is left out.
-            feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a
-                value for each input, in the order in which they were described; the value of a single input. Numbers are taken in
-                the input's element type where they stay the same; float64 is rounded to float32, of which a warning tells once in a run.
+            program: the default main program if left out.
+            feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a value for each
+                input, in the order of their description; the value of a single input. Numbers take the input's element type if they stay the same; float64 is
+                rounded to float32, with one warning in a run.
             fetch: variables or their names.
-            scope: holds the parameters; the default scope where it is left out.
+            scope: holds the parameters; the default scope if left out.
 
         Returns:
-            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. Of an array of tensors
-            a list of such, with None where nothing was written; of a rank table (sequence, length) pairs, the longest first.
+            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. An array of tensors gives a list of these, with
+                None for unwritten elements; a rank table gives (sequence, length) pairs, the longest first.
 
         Raises:
-            FeedError, GuardError: fed values that the program does not take. ExecutionError: a parameter without a value, an
-            operator that is not known, a kernel that refuses. MemoryPlanError: more than ``memory_limit``.
+            FeedError, GuardError: the program does not take the feed. ExecutionError: a parameter without a value, an unknown operator, a kernel that
+                refuses. MemoryPlanError: more than ``memory_limit``.
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()

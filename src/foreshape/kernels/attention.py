@@ -191,7 +191,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def axes_by_time(rank: int, turned: bool) -> tuple[Order, Order]:
-    """Return the order of the axes in memory of a result, with the heads of a time side by side, as in a product of rows; and the order of d_k."""
+    """Return the order of the axes in memory of a result, with the heads of a time side by side; and the order of d_k."""
     last = rank - 1
     by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)
     return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time

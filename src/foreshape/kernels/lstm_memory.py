@@ -104,8 +104,8 @@ def of_dense(steps: Size, batch: Size, features: Size, hidden: int) -> Room:
 def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> Room:
     """Return the room for pieces of ragged rows: 1/8 more than the rows need alone, and four pieces' states for each sequence.
 
-    For sequences of all lengths up to 2 m, k pieces idle for m/k steps of each and begin (k + 1)/2 times with its state. At the best k this is no more for
-    any m. As the gradient drops pieces, one finds room in the memory of others. Sequences of one length are halved for it.
+    For lengths up to 2 m, k pieces idle for m/k steps of each sequence and begin (k + 1)/2 times with its state. At the best k this is no more for any m. As
+    the gradient drops pieces, one finds room in the memory of others. Sequences of one length are halved for it.
     """
     form = Form.of(features, hidden)
     kept = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences

@@ -61,10 +61,8 @@ class Weights:
 
 @dataclass(slots=True)
 class Trace:
-    """The values of the steps at the places.
-
-    They are gates after their activation [places, 4 hidden], cells before and after theirs, the hidden state, and the recurrent one: its projection if any,
-    or the hidden state itself.
+    """The values of the steps at the places: gates after their activation [places, 4 hidden], cells before and after theirs, the hidden state, and the
+    recurrent one (its projection, if any).
     """
 
     gates: Tensor

@@ -238,7 +238,7 @@ class Library:
         return self._quick(self._make("softmax_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
-        """Return the description of a normalization of each row by its own mean and variance, with a scale and a shift for each column or without.
+        """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column.
 
         Raises:
             Unimplemented: there is none for these sizes, or only the slowest one.

@@ -290,7 +290,7 @@ class PackedConvolution(_PackedWindows):
 
 TOGETHER = 2048
 """The most weights for each channel of the result of a transposed convolution in one piece. Larger sums are added up in parts. oneDNN's library (2023.2)
-gives each part the bias and the function: seen from 4096 on, with windows of 4, 8 and 16 pixels.
+gives each part the bias and the function. Seen from 4096 on, with windows of 4, 8 and 16 pixels.
 """
 
 

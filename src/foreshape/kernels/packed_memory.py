@@ -37,7 +37,7 @@ class Packed:
 
     @property
     def _tables(self) -> Size:
-        """Return the bytes of the tables: the row of each place, the place of each row and the place before each, and the sequences in order with their
+        """Return the bytes of the tables: the row of each place, the place of each row and the place before each, and the ordered sequences with their
         lengths.
 
         They stay with the offsets, so the tables of the other direction may be there too.

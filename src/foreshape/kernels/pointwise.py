@@ -1,4 +1,4 @@
-"""Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`), and the fastest way for windows of one place on one thread.
+"""Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`). Windows of one place take the fastest way on one thread.
 
 There torch gives convolutions without stride and dilation, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of the time on a
 processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so every dilation means the same. And torch

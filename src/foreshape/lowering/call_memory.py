@@ -1,4 +1,4 @@
-"""The memory of one kernel call: the bytes of its values, its workspace, and what its results retain, as declared by operators.
+"""The memory of one kernel call: the bytes of its values, its workspace, and the extra memory of its results, as declared by operators.
 
 A failing rule stops nothing: the call is noted as partly unknown, and a plan tells it.
 """

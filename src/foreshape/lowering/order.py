@@ -1,9 +1,9 @@
 """The order of kernel calls, within the freedom of the graph: one with less memory, if there is one.
 
-A place may run when its calls are ready. Two ways to choose are tried. In one, the place that frees the most beyond its needs runs next, equal ones in the
-program's own order: branches are finished one by one. In the other all keep their own order, but weights are updated as soon as their gradients are there. An
-order is taken only if it lowers the peak, counted for each. All of the forward pass stays before the backward pass; random calls, and effects on the outside,
-keep their own order. A program with collectives keeps its own order altogether. A message starts where the pass that wrote it put it, to be on the way while
+A place may run when its calls are ready. Two ways to choose are tried. In one, the place that frees the most beyond its needs runs next, equal ones in
+program order: branches finish one by one. In the other all keep their own order, but weights are updated as soon as their gradients are there. An order is
+taken only if it lowers the peak, counted for each. All of the forward pass stays before the backward pass; random calls, and effects on the outside, keep
+their own order. A program with collectives keeps its own order altogether. A message starts where the pass that wrote it put it, to be on the way while
 others compute.
 """
 

@@ -40,7 +40,7 @@ class SizeChecks:
     """The ops of a program to be checked when they run.
 
     Sizes of feeds and of the scope's values are known before a step runs, and so are their guards. Sizes found by a kernel, or made by a loop's rounds, are
-    not; and the demands of a block that may not run are no guards.
+    not. The demands of a block that may not run are no guards.
     """
 
     def __init__(self, program: Program) -> None:

@@ -1,7 +1,7 @@
 """The arena: offsets for buffers, by the cheapest way to the least possible height.
 
-In turn: allocators that walk through time (near-linear), placement in a dozen orders by first-fit and best-fit, placement again in improved orders, and the
-exact search, on the parts still too high. Each step is skipped once the aim is reached.
+In turn: allocators that walk through time (near-linear), placement in a dozen orders by first-fit and best-fit, improved orders, and the exact search, for
+parts still too high. Each step is skipped once the aim is reached.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layouts made in one pass: buffers placed one after the other in some order, or as time goes by.
 
-`in_order` puts each buffer into the lowest gap (first-fit) or the tightest one (best-fit) left by earlier ones; its work grows with the square of the number
+`in_order` puts each buffer into the lowest gap (first-fit) or the tightest one (best-fit) left by earlier ones. Its work grows with the square of the number
 of buffers, in numpy. `in_time` is an allocator that knows the future. It walks through the steps once, near-linearly. It can keep long lifetimes at the
 bottom and short ones at the top, so that neither splits the other's room.
 """

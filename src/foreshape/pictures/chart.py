@@ -13,7 +13,7 @@ _INK, _FILL = "#3b6ea8", "#c9d9ea"
 
 
 def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]]:
-    """Return at most so many columns of values: the place of the first, the least and the largest of each; values that are no numbers are left out."""
+    """Return at most so many columns of values: the place of the first, the least and the largest of each, without values that are no numbers."""
     count = len(values)
     each = max(1, math.ceil(count / most))
     out: list[tuple[int, float, float]] = []

@@ -1,8 +1,8 @@
 """The waiting of a step's threads for one another: awake on a machine of their own, soon asleep on a shared one.
 
 GNU's OpenMP (libgomp) has a thread look for its next piece of work some 300,000 times before it sleeps, and a thousand times only while the process has more
-OpenMP threads than processors. So a second team of threads, without any work, has them sleep soon; without it they wait awake again. The system tells the
-better way: the time of this process' threads ready to run, without a processor.
+OpenMP threads than processors. So a second, idle team of threads has them sleep soon; without it they wait awake again. The system tells the better way: the
+time of this process' threads ready to run, without a processor.
 """
 
 from __future__ import annotations

@@ -232,8 +232,8 @@ def _one_hook() -> Generator[None]:
 
 @contextmanager
 def _settings(host: str) -> Generator[None]:
-    """Set the variables for making groups, unless the user has: ranks on the loopback device listen there alone, and a failure of NCCL is an error, not the
-    end of the process.
+    """Set the variables for making groups, unless the user has: ranks on the loopback device listen there alone, and NCCL's failures are errors, not the end
+    of the process.
     """
     wanted = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
     device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None

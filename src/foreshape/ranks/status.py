@@ -54,8 +54,8 @@ def frames_of(thread: int) -> list[tuple[str, int, str]]:
     """Return the frames of another thread that stands still: file, line and function, the innermost first.
 
     They come from Python's own dump, made while no thread of Python can move: following the frames of a running thread has crashed Python 3.11. So has the
-    dump, in a training with messages on the way: Python learns of torch's threads for a moment each time, and a half-known one is read past its end. Nothing
-    may be on the way.
+    dump, in a training with messages on the way. Python then learns of torch's threads for a moment, and a half-known one is read past its end. In a
+    standstill there is none.
     """
     try:
         with open(os.memfd_create("frames"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:

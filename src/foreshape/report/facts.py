@@ -116,7 +116,7 @@ class _Values:
         return self._steps.of(op)
 
     def forms(self) -> list[Any]:
-        """Return each form: of each result of an op its sizes, as the pieces of a formula with their sources (an input, a part, a place)."""
+        """Return each form: the sizes of each result of an op, as the pieces of a formula with their sources (an input, a part, a place)."""
         put = self._texts.put
         return [[[[m.at, [put(t) for t in m.text], m.places, [[n, _PARTS.index(part), at] for n, part, at in m.sources], put(m.by)] for m in result]
                  for result in form] for form in self._steps.forms]  # fmt: skip
@@ -137,10 +137,8 @@ def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
 
 
 def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
-    """Return the entries of an op.
-
-    They are operator, role, block, layer and its member, line, settings, inputs and outputs (slot, values), work, the blocks that it runs, its main result,
-    its form.
+    """Return the entries of an op: operator, role, block, layer and its member, line, settings, inputs and outputs (slot, values), work, its blocks, its main
+    result, its form.
     """
     put = texts.put
     role = "gradient" if op.role & Role.BACKWARD else "update" if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else ""

@@ -45,8 +45,8 @@ class LoDTensor:
 
     @staticmethod
     def from_offsets(data: Any, offsets: Sequence[Any]) -> LoDTensor:
-        """Return the rows ``data`` with, for each level, the offsets of its sequences: numbers that rise from 0 to the count of parts of the next level.
-        ``[[0, 3, 4, 6]]`` are three sequences of 3, 1 and 2 rows.
+        """Return the rows ``data`` with the offsets of the sequences of each level: numbers from 0 to the count of parts of the next level. ``[[0, 3, 4,
+        6]]`` are three sequences of 3, 1 and 2 rows.
 
         Raises:
             FeedError: offsets do not begin with 0, or fall, or end elsewhere.

@@ -1,4 +1,4 @@
-"""Settings for torch at its import, and for OpenMP, under its kernels: the waiting of threads, their number, and one of them in a forked child.
+"""Settings for torch at its import, and for OpenMP: the waiting of threads, their number, and one of them in a forked child.
 
 libgomp reads its settings once, when torch loads it. The waiting of its threads is chosen while they run (process/waiting.py), where possible.
 """
@@ -69,7 +69,7 @@ def _make_ready() -> None:
 def _settings() -> dict[str, str]:
     """Return the settings that libgomp and torch read once, when they load, unless the user has set them.
 
-    A rank of a run itself tells, in words, of ranks that are gone; torch's store would write a stack of C++ calls for each look at it.
+    A rank itself tells, in words, of ranks that are gone; torch's store would write a stack of C++ calls for each look.
     """
     out: dict[str, str] = {}
     if not says_how_to_wait() and without_processor() is None:
