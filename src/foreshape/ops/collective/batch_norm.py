@@ -30,7 +30,7 @@ class SyncBatchNorm(Collective, BatchNorm):
     gradient_sends = True
     Scale = operand(FLOATING, doc="[channels]")
     Bias = operand(FLOATING, doc="[channels]")
-    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
+    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 if nothing of this rank counts")
 
     def computes(self) -> computations.FrozenBatchNorm | None:
         return BatchNorm.computes(self)

@@ -47,7 +47,7 @@ class CEmbedding(Operator):
     Ids = operand(INDEX, doc="row numbers of the whole table")
     Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
     start_index = attribute(AttrType.LONG, 0, low=0, doc="the row of the whole table at which W begins")
-    vocab_size = attribute(AttrType.LONG, -1, low=-1, doc="the rows of the whole table; -1: not said. It changes nothing")
+    vocab_size = attribute(AttrType.LONG, -1, low=-1, doc="the rows of the whole table; -1: unknown. Ignored")
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)

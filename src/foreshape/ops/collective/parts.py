@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RANKS = "ranks"
 """The symbol for how many ranks there are, where a program is described for any number."""
-COUNT_DOC = "how many ranks; 0: any number, the symbol `ranks`"
+COUNT_DOC = "the number of ranks; 0: any number, the symbol `ranks`"
 
 
 def ranks_of(nranks: int) -> Size:

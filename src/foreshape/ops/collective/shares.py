@@ -47,8 +47,8 @@ class CountExamples(Collective):
     starts = True
     readers_wait = True
     gradient = ZERO_GRADIENT
-    X = operand(ANY, doc="any shape; only its dims are read, but for values")
-    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
+    X = operand(ANY, doc="any shape; only its dims are read, unless values is set")
+    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 if nothing of this rank counts")
     Own = result(doc="fp64 [1]")
     Total = result(doc="fp64 [3]: the elements, the signatures, their squares")
     values = attribute(AttrType.BOOLEAN, False, doc="X is the count itself, such as a sum of weights")

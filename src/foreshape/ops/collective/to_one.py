@@ -76,7 +76,7 @@ class CScatter(Collective):
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks; only X of rank root is read")
     Out = result(doc="as X, with the first dim divided by the number of ranks")
-    root = attribute(AttrType.INT, 0, low=0, doc="the rank whose X is dealt")
+    root = attribute(AttrType.INT, 0, low=0, doc="the rank of the dealt X")
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
     def infer_shape(self, X: Spec) -> Spec:

@@ -24,7 +24,7 @@ class While(Operator):
 
     type = "while"
     X = operand(many=True, optional=True, kinds=HELD, doc="the outer variables the block reads")
-    Condition = operand((BOOL,), doc="one truth value; the block writes it anew")
+    Condition = operand((BOOL,), doc="one truth value; the block updates it")
     Out = result(many=True, optional=True, doc="the outer variables the block writes")
     StepScopes = result(doc="the values of each round for the gradient")
     sub_block = attribute(AttrType.BLOCK, doc="the block")

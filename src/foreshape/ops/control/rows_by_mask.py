@@ -61,7 +61,7 @@ class SplitLodTensor(Operator):
     type = "split_lod_tensor"
     X = operand(doc="rows, or ragged rows")
     Mask = operand((BOOL,), doc="[n, 1], for each row, or sequence at level")
-    OutTrue = result(new_offsets=True, doc="the rows where Mask is true, in the order of X")
+    OutTrue = result(new_offsets=True, doc="the rows with a true Mask, in the order of X")
     OutFalse = result(new_offsets=True, doc="the others")
     level = _level()
 
@@ -134,7 +134,7 @@ class MergeLodTensor(Operator):
     X = operand(doc="the divided rows: their levels above level are read")
     Mask = operand((BOOL,), doc="[n, 1]")
     InTrue = operand(doc="as many rows, or sequences, as Mask has true")
-    InFalse = operand(same_type_as="InTrue", doc="as many as it has false")
+    InFalse = operand(same_type_as="InTrue", doc="as many as Mask has false")
     Out = result(new_offsets=True, doc="the rows of both")
     level = _level()
 

@@ -66,7 +66,7 @@ class SelectInput(Operator):
     type = "select_input"
     X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="one element type, or all integers; all arrays, or none")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
-    Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
+    Out = result(new_offsets=True, doc="as the X; ragged if all are, of as many levels")
 
     def computes(self) -> Selection:
         return Selection()

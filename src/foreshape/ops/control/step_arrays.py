@@ -201,7 +201,7 @@ class ArrayToLodTensor(Operator):
     """Out = the sequences whose parts, time step by time step, are the elements of X: the inverse of lod_tensor_to_array."""
 
     type = "array_to_lod_tensor"
-    X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged where parts are sequences")
+    X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged if parts are sequences")
     RankTable = operand(kinds=TABLE)
     Out = result(new_offsets=True, doc="rows of the elements, ragged as the tensor of the table")
 

@@ -290,7 +290,7 @@ class TensorArrayToTensorGrad(ArrayGradient):
     """X@GRAD, an array: to each element its part of Out@GRAD is added, in place."""
 
     type = "tensor_array_to_tensor_grad"
-    X = operand(kinds=ARRAY, optional=True, doc="the array, where OutIndex is not given, as in PaddlePaddle's files")
+    X = operand(kinds=ARRAY, optional=True, doc="the array, if OutIndex is not given, as in PaddlePaddle's files")
     OutIndex = operand((INT32,), optional=True, doc="the size of each element along axis")
     Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
     axis = attribute(AttrType.INT, 0)

@@ -133,7 +133,7 @@ class IouSimilarity(Operator):
     X = operand((FP32, FP64), doc="[boxes, 4]")
     Y = operand((FP32, FP64), same_type_as="X", doc="[others, 4]")
     Out = result(doc="[boxes, others], ragged as X")
-    box_normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
+    box_normalized = attribute(AttrType.BOOLEAN, True, doc="if false, coordinates number pixels, and a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:

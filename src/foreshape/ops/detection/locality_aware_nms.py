@@ -51,12 +51,12 @@ class LocalityAwareNms(Operator):
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]")
     Out = result(doc="[rows, 6] (2 and the numbers of a polygon), ragged: the boxes of each image", new_offsets=True)
     background_label = attribute(AttrType.INT, -1, doc="an ignored class; -1: none")
-    score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger, after boxes are merged")
-    nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
+    score_threshold = attribute(AttrType.FLOAT, doc="boxes with a larger score after the merge count")
+    nms_top_k = attribute(AttrType.INT, doc="the number of best boxes counted in a class; -1: all")
     nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes if it overlaps a better kept one by more than this")
     nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
-    keep_top_k = attribute(AttrType.INT, doc="so many of the best boxes of an image stay at most; -1: all")
-    normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
+    keep_top_k = attribute(AttrType.INT, doc="the most boxes kept in an image; -1: all")
+    normalized = attribute(AttrType.BOOLEAN, True, doc="if false, coordinates number pixels, and a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec) -> Spec:

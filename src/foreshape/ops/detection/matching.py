@@ -47,7 +47,7 @@ class BipartiteMatch(Operator):
     """
 
     type = "bipartite_match"
-    DistMat = operand((FP32, FP64), doc="[rows, columns], how alike they are; ragged: the rows of each image; or of one image")
+    DistMat = operand((FP32, FP64), doc="[rows, columns], similarities; ragged: the rows of each image; or of one image")
     ColToRowMatchIndices = result(doc="int32 [images, columns]")
     ColToRowMatchDist = result(doc="[images, columns]")
     match_type = attribute(AttrType.STRING, "bipartite", choices=("bipartite", "per_prediction"))
@@ -117,8 +117,8 @@ class MineHardExamples(Operator):
     type = "mine_hard_examples"
     ClsLoss = operand((FP32, FP64), doc="[images, priors]")
     LocLoss = operand((FP32, FP64), same_type_as="ClsLoss", optional=True, doc="[images, priors]")
-    MatchIndices = operand((INT32,), doc="[images, priors]; -1: it matches nothing")
-    MatchDist = operand((FP32, FP64), same_type_as="ClsLoss", doc="[images, priors]: how alike they are")
+    MatchIndices = operand((INT32,), doc="[images, priors]; -1: unmatched")
+    MatchDist = operand((FP32, FP64), same_type_as="ClsLoss", doc="[images, priors]: their similarities")
     NegIndices = result(new_offsets=True, doc="int32 [rows, 1], ragged: the priors of each image")
     UpdatedMatchIndices = result(doc="as MatchIndices")
     neg_pos_ratio = attribute(AttrType.FLOAT, 1.0)

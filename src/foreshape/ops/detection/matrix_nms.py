@@ -55,7 +55,7 @@ class MatrixNms(Operator):
     use_gaussian = attribute(AttrType.BOOLEAN, False)
     gaussian_sigma = attribute(AttrType.FLOAT, 2.0)
     background_label = attribute(AttrType.INT, 0, doc="an ignored class; -1: none")
-    normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
+    normalized = attribute(AttrType.BOOLEAN, True, doc="if false, coordinates number pixels, and a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec) -> tuple[Spec, Spec, Spec]:

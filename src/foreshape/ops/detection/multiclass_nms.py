@@ -65,11 +65,11 @@ class _Suppression(Operator):
     BBoxes = operand((FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers; or, of boxes of their own for each class, "
                      "[rows, classes, 4], ragged")  # fmt: skip
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]; or [rows, classes], ragged as BBoxes")
-    score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger")
-    nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
-    keep_top_k = attribute(AttrType.INT, doc="so many of the best boxes of an image stay at most; -1: all")
+    score_threshold = attribute(AttrType.FLOAT, doc="boxes with a larger score count")
+    nms_top_k = attribute(AttrType.INT, doc="the number of best boxes counted in a class; -1: all")
+    keep_top_k = attribute(AttrType.INT, doc="the most boxes kept in an image; -1: all")
     nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes if it overlaps a better kept one by more than this")
-    normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
+    normalized = attribute(AttrType.BOOLEAN, True, doc="if false, coordinates number pixels, and a box is larger by one")
     nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
     background_label = attribute(AttrType.INT, 0, doc="an ignored class; -1: none")
     gradient = NOT_DIFFERENTIABLE
@@ -211,7 +211,7 @@ class MulticlassNms3(_Suppression):
     """
 
     type = "multiclass_nms3"
-    RoisNum = operand(INDEX, optional=True, doc="[images]: how many rows are of each image")
+    RoisNum = operand(INDEX, optional=True, doc="[images]: the number of rows of each image")
     Out = result(doc="[rows, 6] (2 and the numbers of a polygon)")
     Index = result(doc="int32 [rows, 1]")
     NmsRoisNum = result(optional=True, doc="int32 [images]")

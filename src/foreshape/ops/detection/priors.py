@@ -46,7 +46,7 @@ class _Priors(Operator):
     Variances = result(doc="as Boxes")
     variances = attribute(AttrType.FLOATS, doc="four numbers, the divisors of coded boxes")
     clip = attribute(AttrType.BOOLEAN, True, doc="cut boxes at the edges of the image")
-    step_w = attribute(AttrType.FLOAT, 0.0, doc="the pixels between two cells; 0: as many as the image has for each")
+    step_w = attribute(AttrType.FLOAT, 0.0, doc="the pixels between two cells; 0: the size of the image over the number of cells")
     step_h = attribute(AttrType.FLOAT, 0.0)
     offset = attribute(AttrType.FLOAT, 0.5, doc="the place of the middle in a cell")
     gradient = NOT_DIFFERENTIABLE

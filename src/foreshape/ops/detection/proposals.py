@@ -42,10 +42,10 @@ class _Proposals(Operator):
     """The base of the two forms."""
 
     abstract = True
-    pre_nms_topN = attribute(AttrType.INT, doc="so many of the best anchors of an image count; 0 or less: all")
-    post_nms_topN = attribute(AttrType.INT, doc="so many stay at most; 0 or less: all")
+    pre_nms_topN = attribute(AttrType.INT, doc="the number of best anchors counted in an image; 0 or less: all")
+    post_nms_topN = attribute(AttrType.INT, doc="the most kept boxes; 0 or less: all")
     nms_thresh = attribute(AttrType.FLOAT, doc="a box goes if it overlaps a better kept one by more than this; 0 or less: none goes")
-    min_size = attribute(AttrType.FLOAT, doc="a smaller box goes, and one of less than a pixel")
+    min_size = attribute(AttrType.FLOAT, doc="smaller boxes go, and boxes of less than a pixel")
     eta = attribute(AttrType.FLOAT, doc="below 1: a threshold above 0.5 is multiplied by it after each kept box")
     gradient = NOT_DIFFERENTIABLE
 

@@ -52,14 +52,14 @@ class DistributeFpnProposals(Operator):
 
     type = "distribute_fpn_proposals"
     FpnRois = operand((FP32, FP64), doc="[regions, 4], ragged by image; or dense with RoisNum")
-    RoisNum = operand(INDEX, optional=True, doc="[images]: how many regions are of each image")
+    RoisNum = operand(INDEX, optional=True, doc="[images]: the number of regions of each image")
     MultiFpnRois = result(many=True, new_offsets=True, doc="for each level [rows, 4], ragged by image")
     RestoreIndex = result(doc="int32 [regions, 1]")
     MultiLevelRoIsNum = result(many=True, optional=True, doc="for each level int32 [images]")
     min_level = attribute(AttrType.INT)
     max_level = attribute(AttrType.INT)
     refer_level = attribute(AttrType.INT, doc="the level of regions of refer_scale")
-    refer_scale = attribute(AttrType.INT, low=1, doc="pixels, the square root of an area")
+    refer_scale = attribute(AttrType.INT, low=1, doc="in pixels, the square root of an area")
     pixel_offset = attribute(AttrType.BOOLEAN, True, doc="coordinates number pixels, so that a box is larger by one")
     gradient = NOT_DIFFERENTIABLE
 

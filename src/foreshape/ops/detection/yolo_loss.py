@@ -68,7 +68,7 @@ class Yolov3Loss(Operator):
     X = operand((FP32, FP64), doc="[images, len(anchor_mask) * (5 + classes), height, width], as high as wide")
     GTBox = operand((FP32, FP64), same_type_as="X", doc="[images, truths, 4]: middle, width and height in parts of the image; zeros: none")
     GTLabel = operand((INT32,), doc="[images, truths]")
-    GTScore = operand((FP32, FP64), same_type_as="X", optional=True, doc="[images, truths]; ones where it is left out")
+    GTScore = operand((FP32, FP64), same_type_as="X", optional=True, doc="[images, truths]; ones by default")
     Loss = result(doc="[images]")
     ObjectnessMask = result(doc="[images, len(anchor_mask), height, width]")
     GTMatchMask = result(doc="int32 [images, truths]")

@@ -28,7 +28,7 @@ from foreshape.ops.fused.parts import attention, heads_of, layer_norm, with_bias
 from foreshape.spec import Spec
 
 IMPLEMENTATIONS = ("downgrade_in_infer", "upscale_in_train")
-NOT_MADE = "of training: not made here"
+NOT_MADE = "for training: not made here"
 
 
 def check_test(is_test: bool, *rates: float) -> None:
@@ -148,9 +148,9 @@ class FusedAttention(Operator):
     X = operand(FLOATING, doc="[batch, steps, width]")
     LnScale = operand(FLOATING, optional=True, doc="[width]")
     LnBias = operand(FLOATING, optional=True, doc="[width]")
-    QKVW = operand(FLOATING, same_type_as="X", doc="[3, heads, numbers of a head, width]; [width, 3 hidden] where transpose_qkv_wb")
+    QKVW = operand(FLOATING, same_type_as="X", doc="[3, heads, numbers of a head, width]; [width, 3 hidden] with transpose_qkv_wb")
     QKVBias = operand(FLOATING, optional=True, same_type_as="X", doc="[3, heads, numbers of a head]; [3 hidden]")
-    CacheKV = operand(FLOATING, optional=True, doc="must not be there")
+    CacheKV = operand(FLOATING, optional=True, doc="must be absent")
     SrcMask = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to [batch, heads, steps, steps]")
     OutLinearW = operand(FLOATING, same_type_as="X", doc="[hidden, width]")
     OutLinearBias = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")

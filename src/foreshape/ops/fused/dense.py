@@ -104,8 +104,8 @@ class FusedGemmEpilogue(Operator):
 
     type = "fused_gemm_epilogue"
     gradient = NOT_WRITTEN
-    X = operand(FLOATING, doc="[*rows, features]; [features, rows] where trans_x")
-    Y = operand(FLOATING, same_type_as="X", doc="[features, columns]; [columns, features] where trans_y")
+    X = operand(FLOATING, doc="[*rows, features]; [features, rows] with trans_x")
+    Y = operand(FLOATING, same_type_as="X", doc="[features, columns]; [columns, features] with trans_y")
     Bias = operand(FLOATING, same_type_as="X", doc="[columns]")
     Out = result(doc="[*rows, columns]")
     ReserveSpace = result(optional=True, doc="for training: not made here")

@@ -33,7 +33,7 @@ from foreshape.ops.fused.dense import check_norm
 if TYPE_CHECKING:
     from torch import Tensor
 
-_REFUSED = "must not be there: not supported"
+_REFUSED = "must be absent: not supported"
 
 
 class FusedMultiTransformer(Operator):
@@ -56,7 +56,7 @@ class FusedMultiTransformer(Operator):
     PreCaches = operand(many=True, optional=True, doc=_REFUSED)
     RotaryPosEmb = operand(optional=True, doc=_REFUSED)
     BeamCacheOffset = operand(optional=True, doc=_REFUSED)
-    TimeStep = operand(INDEX, optional=True, doc="one number: how many steps CacheKV has")
+    TimeStep = operand(INDEX, optional=True, doc="one number: the steps in CacheKV")
     SeqLengths = operand(optional=True, doc=_REFUSED)
     SrcMask = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to [batch, heads, steps, all steps]")
     OutLinearW = operand(FLOATING, many=True, doc="[hidden, width] each")

@@ -29,7 +29,7 @@ from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATION
 from foreshape.ops.tensor.reshaping import reshaped, transposed, unsqueezed
 from foreshape.spec import FP64, Spec
 
-QUANTIZED = "of quantized inference: must be"
+QUANTIZED = "for quantized inference: must be"
 
 
 def scaled(of: Composition, x: Any, factor: float) -> Any:

@@ -175,7 +175,7 @@ class FusionSeqexpandConcatFc(Operator):
 
     type = "fusion_seqexpand_concat_fc"
     gradient = NOT_WRITTEN
-    X = operand(FLOATS, many=True, doc="ragged rows [rows, width], and others, each [sequences, width]; PaddlePaddle wants sequences of one row there")
+    X = operand(FLOATS, many=True, doc="ragged rows [rows, width], and others, each [sequences, width]; PaddlePaddle requires sequences of one row there")
     FCWeight = operand(FLOATS, doc="[width of all, columns]")
     FCBias = operand(FLOATS, optional=True, same_type_as="FCWeight", doc="columns numbers")
     Out = result(doc="[rows, columns], with the offsets of X_0")

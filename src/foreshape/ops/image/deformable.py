@@ -48,7 +48,7 @@ class Deformable(Operator):
     paddings = attribute(AttrType.INTS, [0, 0], low=0)
     dilations = attribute(AttrType.INTS, [1, 1], low=1)
     groups = attribute(AttrType.INT, 1, low=1)
-    deformable_groups = attribute(AttrType.INT, 1, low=1, doc="the channels are divided into so many groups with offsets of their own")
+    deformable_groups = attribute(AttrType.INT, 1, low=1, doc="the number of groups of channels with offsets of their own")
     im2col_step = attribute(AttrType.INT, 64, doc="the number of images PaddlePaddle takes at once (it finds no gradient of fewer); ignored here")
 
     def _shape(self, Input: Spec, Offset: Spec, Mask: Spec | None, Filter: Spec) -> Spec:

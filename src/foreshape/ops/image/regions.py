@@ -59,7 +59,7 @@ class RegionPooling(Operator):
     abstract = True
     X = operand(FLOATING, doc="[batch, channels, height, width]")
     ROIs = operand(FLOATING, same_type_as="X", doc="[regions, 4]: left, top, right, bottom; a sequence for each image, or with RoisNum")
-    RoisNum = operand(INDEX, optional=True, doc="[batch]: how many regions each image has; needed where ROIs is not ragged")
+    RoisNum = operand(INDEX, optional=True, doc="[batch]: the number of regions of each image; needed unless ROIs is ragged")
     Out = result(doc="[regions, channels, pooled_height, pooled_width]", layout="row")
     pooled_height = attribute(AttrType.INT, 1, low=1)
     pooled_width = attribute(AttrType.INT, 1, low=1)

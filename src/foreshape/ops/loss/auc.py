@@ -43,7 +43,7 @@ class Auc(Operator):
     Label = operand((INT64,), doc="[examples, 1]: 0, or 1")
     StatPos = operand((INT64,), doc="num_thresholds + 1 numbers; with slide_steps (slide_steps + 1) times as many, and one")
     StatNeg = operand((INT64,), doc="as StatPos")
-    InsTagWeight = operand(optional=True, doc="must not be there: not supported")
+    InsTagWeight = operand(optional=True, doc="must be absent: not supported")
     AUC = result(doc="fp64, one number without dims")
     StatPosOut = result(updates="StatPos", doc="StatPos")
     StatNegOut = result(updates="StatNeg", doc="StatNeg")

@@ -61,9 +61,9 @@ class CrossEntropy(Operator):
     type = "cross_entropy"
     X = operand(FLOATING, doc="probabilities [..., classes]")
     Label = operand((*FLOATING, *INDEX), doc="class numbers [..., 1], or a distribution as X")
-    Y = result(doc="[..., 1]; [...] where Label is")
+    Y = result(doc="[..., 1]; [...] if Label is")
     soft_label = attribute(AttrType.BOOLEAN, False)
-    ignore_index = attribute(AttrType.INT, -100, doc="a class number whose loss and gradient are zero")
+    ignore_index = attribute(AttrType.INT, -100, doc="a class number with a loss and a gradient of zero")
 
     def infer_shape(self, X: Spec, Label: Spec) -> Spec:
         return X.with_dims(_loss_dims(X, Label, self.soft_label))
@@ -116,10 +116,10 @@ class CrossEntropy2(Operator):
     type = "cross_entropy2"
     X = operand(FLOATING, doc="probabilities [..., classes]")
     Label = operand(INDEX, doc="class numbers [..., 1]")
-    Y = result(doc="[..., 1]; [...] where Label is")
+    Y = result(doc="[..., 1]; [...] if Label is")
     MatchX = result(doc="[..., 1]")
     XShape = result(doc="[..., classes, 0]")
-    ignore_index = attribute(AttrType.INT, -100, doc="a class number whose loss and gradient are zero")
+    ignore_index = attribute(AttrType.INT, -100, doc="a class number with a loss and a gradient of zero")
 
     def infer_shape(self, X: Spec, Label: Spec) -> tuple[Spec, Spec, Spec]:
         dims = X.known_dims

@@ -52,7 +52,7 @@ class HierarchicalSigmoid(Operator):
 
     type = "hierarchical_sigmoid"
     X = operand((FP32, FP64), doc="[batch, width]")
-    W = operand((FP32, FP64), same_type_as="X", doc="[nodes, width]; of the complete tree [num_classes - 1, width]")
+    W = operand((FP32, FP64), same_type_as="X", doc="[nodes, width]; for the complete tree [num_classes - 1, width]")
     Label = operand((INT64,), doc="[batch, 1] or [batch]")
     PathTable = operand((INT64,), optional=True, doc="[batch, longest path]")
     PathCode = operand((INT64,), optional=True, doc="as PathTable")

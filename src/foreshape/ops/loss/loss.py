@@ -82,7 +82,7 @@ class SoftmaxWithCrossEntropy(Operator):
     Softmax = result(doc="as Logits")
     Loss = result(doc="as Logits, with 1 at axis")
     soft_label = attribute(AttrType.BOOLEAN, False)
-    ignore_index = attribute(AttrType.INT, -100, doc="a class number whose loss and gradient are zero")
+    ignore_index = attribute(AttrType.INT, -100, doc="a class number with a loss and a gradient of zero")
     axis = attribute(AttrType.INT, -1)
     numeric_stable_mode = attribute(AttrType.BOOLEAN, True)
     use_softmax = attribute(AttrType.BOOLEAN, True, doc="False: Logits are probabilities already")

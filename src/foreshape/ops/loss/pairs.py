@@ -173,7 +173,7 @@ class BprLoss(Operator):
     """
 
     type = "bpr_loss"
-    X = operand(FLOATING, doc="[..., classes], 2 or more of these")
+    X = operand(FLOATING, doc="[..., classes], 2 classes or more")
     Label = operand(INDEX, doc="class numbers [..., 1]")
     Y = result(doc="[..., 1]")
 

@@ -42,7 +42,7 @@ class SigmoidFocalLoss(Operator):
     type = "sigmoid_focal_loss"
     X = operand((FP32, FP64), doc="[examples, classes]")
     Label = operand((INT32,), doc="[examples, 1]")
-    FgNum = operand((INT32,), doc="one number: how many examples are of a class")
+    FgNum = operand((INT32,), doc="one number: the count of examples with a class")
     Out = result(doc="as X")
     gamma = attribute(AttrType.FLOAT, 2.0)
     alpha = attribute(AttrType.FLOAT, 0.25)

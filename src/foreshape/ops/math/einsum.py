@@ -46,7 +46,7 @@ class Einsum(Operator):
     multiplies = True
     Operands = operand(FLOATING, many=True, doc="one or two")
     Out = result(doc="the dims of the letters right of ->")
-    InnerCache = result(many=True, view_of="Operands", doc="the numbers of Operands, as the gradient takes them")
+    InnerCache = result(many=True, view_of="Operands", doc="the numbers of Operands, for the gradient")
     XShape = result(many=True, view_of="Operands", doc="the dims of Operands")
     equation = attribute(AttrType.STRING)
 

@@ -42,7 +42,7 @@ class LogSumExp(Operator):
 
     type = "logsumexp"
     X = operand(FLOATING, doc="any shape")
-    Out = result(doc="X without the axes (with 1 there where keepdim)")
+    Out = result(doc="X without the axes (with 1 there if keepdim)")
     axis = attribute(AttrType.INTS, [0])
     keepdim = attribute(AttrType.BOOLEAN, False)
     reduce_all = attribute(AttrType.BOOLEAN, False)
@@ -82,10 +82,10 @@ class PNorm(Operator):
 
     type = "p_norm"
     X = operand(FLOATING, doc="any shape")
-    Out = result(doc="X without axis (with 1 there where keepdim)")
+    Out = result(doc="X without axis (with 1 there if keepdim)")
     porder = attribute(AttrType.FLOAT, 2.0)
     axis = attribute(AttrType.INT, -1)
-    epsilon = attribute(AttrType.FLOAT, 1e-12, doc="keeps the gradient finite where the norm is 0")
+    epsilon = attribute(AttrType.FLOAT, 1e-12, doc="keeps the gradient finite for a norm of 0")
     keepdim = attribute(AttrType.BOOLEAN, False)
     asvector = attribute(AttrType.BOOLEAN, False)
 
@@ -191,7 +191,7 @@ class Norm(Operator):
     Out = result(doc="as X")
     axis = attribute(AttrType.INT, -1)
     epsilon = attribute(AttrType.FLOAT, 1e-10, low=0.0)
-    is_test = attribute(AttrType.BOOLEAN, False, doc="changes nothing here; PaddlePaddle's gradient operator wants it said")
+    is_test = attribute(AttrType.BOOLEAN, False, doc="ignored here; PaddlePaddle's gradient operator requires it")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         axis = axis_of(self.axis, X.rank, X=None)

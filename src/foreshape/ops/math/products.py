@@ -193,7 +193,7 @@ class MultiDot(Operator):
     """
 
     type = "multi_dot"
-    X = operand(FLOATING, many=True, doc="from 2 to 64 matrices, each of as many rows as the one before has columns")
+    X = operand(FLOATING, many=True, doc="from 2 to 64 matrices, each with as many rows as the one before has columns")
     Out = result(layout="row", doc="[rows of the first, columns of the last]")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:

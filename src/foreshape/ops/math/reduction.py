@@ -94,7 +94,7 @@ class Reduction(Operator):
     abstract = True
     family = "shape"
     X = operand(NUMERIC, doc="any shape")
-    Out = result(doc="X without the axes (with 1 there where keep_dim); [] where all are reduced")
+    Out = result(doc="X without the axes (with 1 there if keep_dim); [] if all are reduced")
     dim = attribute(AttrType.INTS, [0])
     keep_dim = attribute(AttrType.BOOLEAN, False)
     reduce_all = attribute(AttrType.BOOLEAN, False)
@@ -157,7 +157,7 @@ class ReduceSum(Reduction):
 
     type = "reduce_sum"
     linear = ("X",)
-    X = operand(ANY_OR_COMPLEX, doc="any shape; of bools, how many are true")
+    X = operand(ANY_OR_COMPLEX, doc="any shape; for bools, the count of true ones")
 
     def _type(self, of: DType) -> DType:
         return INT64 if of in (BOOL, INT32) and self.out_dtype < 0 else super()._type(of)

@@ -139,7 +139,7 @@ class Clip(Operator):
     Min = operand((*FLOATING, INT32, INT64), optional=True, doc="min, as a tensor of one number")
     Max = operand((*FLOATING, INT32, INT64), optional=True, doc="max, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
-    min = attribute(AttrType.FLOAT, doc="the least value; of integers its whole part counts")
+    min = attribute(AttrType.FLOAT, doc="the least value; for integers its whole part counts")
     max = attribute(AttrType.FLOAT, doc="the greatest value")
 
     def infer_var_type(self, X: Spec, Min: Spec | None, Max: Spec | None) -> Kind:

@@ -319,7 +319,7 @@ class Softmax(OverAxis):
     """
 
     type = "softmax"
-    axis = attribute(AttrType.INT, -1, doc="the axis of the sum of one")
+    axis = attribute(AttrType.INT, -1, doc="the axis along which Out sums to one")
 
     def computes(self) -> computations.Softmax:
         return computations.Softmax(self.axis)
@@ -342,7 +342,7 @@ class LogSoftmax(OverAxis):
     """Out = X - log(sum(exp(X))) along ``axis``."""
 
     type = "log_softmax"
-    axis = attribute(AttrType.INT, -1, doc="the axis whose exponentials sum to one")
+    axis = attribute(AttrType.INT, -1, doc="the axis along which exponentials sum to one")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         if not X.dim():

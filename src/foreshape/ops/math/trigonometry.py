@@ -164,7 +164,7 @@ class Atan2(Operator):
     type = "atan2"
     X1 = operand((*FLOATING, INT32, INT64), doc="any shape")
     X2 = operand((*FLOATING, INT32, INT64), same_type_as="X1", doc="as X1")
-    Out = result(doc="as X1; of integers fp64")
+    Out = result(doc="as X1; fp64 for integers")
 
     def infer_shape(self, X1: Spec, X2: Spec) -> Spec:
         require_rank(X1.rank, X2, "X2")

@@ -250,7 +250,7 @@ class Pow(Operator):
     X = operand(NUMBERS, doc="any shape")
     FactorTensor = operand(FLOATING, optional=True, doc="the power, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
-    factor = attribute(AttrType.FLOAT, 1.0, doc="the power; of an integer X its whole part")
+    factor = attribute(AttrType.FLOAT, 1.0, doc="the power; for an integer X its whole part")
 
     def infer_shape(self, X: Spec, FactorTensor: Spec | None) -> Spec:
         known_number(0, FactorTensor, "FactorTensor")

@@ -47,7 +47,7 @@ class BatchNorm(Operator):
     family = "norm"
     over_ranks = "sync_batch_norm"
     moving = ("MeanOut", "VarianceOut")
-    X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")
+    X = operand(FLOATING, doc="[batch, channels, ...], or the channels last by data_layout")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")
     Mean = operand(FLOATING, doc="[channels], the moving mean")

@@ -58,7 +58,7 @@ class Windowed(Operator):
 
     abstract = True
     _axes: ClassVar[int] = 2
-    Input = operand(FLOATING, doc="[batch, channels, *image], or [batch, *image, channels] where data_format says so")
+    Input = operand(FLOATING, doc="[batch, channels, *image], or [batch, *image, channels] by data_format")
     Filter = operand(FLOATING, same_type_as="Input", doc="[out, channels / groups, *window]; transposed: [channels, out / groups, *window]")
     strides = attribute(AttrType.INTS, [1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")

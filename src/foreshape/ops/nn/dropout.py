@@ -50,7 +50,7 @@ class Dropout(Operator):
     X = operand(FLOATING, doc="any shape")
     Seed = operand(INDEX, optional=True, doc="one number")
     Out = result(doc="as X", may_share="X")
-    Mask = result(doc="uint8, as X: 1 where an element is kept")
+    Mask = result(doc="uint8, as X: 1 for a kept element")
     dropout_prob = attribute(AttrType.FLOAT, 0.5, low=0.0, high=1.0)
     dropout_implementation = attribute(AttrType.STRING, "downgrade_in_infer", choices=("downgrade_in_infer", "upscale_in_train"))
     is_test = attribute(AttrType.BOOLEAN, False)

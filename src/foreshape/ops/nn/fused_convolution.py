@@ -123,7 +123,7 @@ class FusedConv2dAddAct(FusedConvolution):
     gradient = NOT_WRITTEN
     Outputs = result(many=True, optional=True, doc="parts of Output by channels: not supported")
     activation = attribute(AttrType.STRING, "relu", choices=ACTIVATIONS)
-    split_channels = attribute(AttrType.INTS, [], doc="must be empty: how Output is divided into Outputs")
+    split_channels = attribute(AttrType.INTS, [], doc="must be empty: the division of Output into Outputs")
     exhaustive_search = attribute(AttrType.BOOLEAN, False)
     workspace_size_MB = attribute(AttrType.INT, 512)
     fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc="for leaky_relu: the slope below 0")

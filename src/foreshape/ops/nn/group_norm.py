@@ -38,7 +38,7 @@ class GroupNorm(Operator):
 
     type = "group_norm"
     family = "norm"
-    X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")
+    X = operand(FLOATING, doc="[batch, channels, ...], or the channels last by data_layout")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")
     Y = result(doc="as X")

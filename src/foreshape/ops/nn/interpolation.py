@@ -105,8 +105,8 @@ class Interpolation(Operator):
     out_w = attribute(AttrType.INT, 0)
     scale = attribute(AttrType.FLOATS, [])
     interp_method = attribute(AttrType.STRING, "bilinear")
-    align_corners = attribute(AttrType.BOOLEAN, True, doc="the corner pixels of X and Out lie on each other")
-    align_mode = attribute(AttrType.INT, 1, choices=(0, 1), doc="0: pixels are areas, and their centers are meant; 1: pixels are points")
+    align_corners = attribute(AttrType.BOOLEAN, True, doc="the corner pixels of X and Out are aligned")
+    align_mode = attribute(AttrType.INT, 1, choices=(0, 1), doc="0: pixels are areas, placed by their centers; 1: pixels are points")
 
     def _scales(self) -> Sequence[float]:
         """Return the scales of the attribute: none, one, or one for each axis."""

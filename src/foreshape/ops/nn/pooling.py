@@ -71,11 +71,11 @@ class Pooling(Operator):
 
     abstract = True
     _spatial: ClassVar[int] = 2
-    X = operand(FLOATING, doc="[batch, channels, height, width], or with the channels last where data_format says so")
+    X = operand(FLOATING, doc="[batch, channels, height, width], or the channels last by data_format")
     Out = result(doc="as X, with other image sizes")
-    ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result where adaptive; unused where global_pooling")
+    ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result if adaptive; unused with global_pooling")
     global_pooling = attribute(AttrType.BOOLEAN, False, doc="one window, the whole image")
-    adaptive = attribute(AttrType.BOOLEAN, False, doc="as many windows as ksize says, of about equal size")
+    adaptive = attribute(AttrType.BOOLEAN, False, doc="ksize windows of about equal size")
     strides = attribute(AttrType.INTS, [1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")
 
@@ -132,8 +132,8 @@ class Pool2d(Pooling):
     """
 
     type = "pool2d"
-    KernelSizes = operand((INT32, INT64), many=True, optional=True, attribute="ksize", doc="ksize where adaptive, as tensors of one number each")
-    ksize = attribute(AttrType.INTS, [], doc="height and width of a window; of the result where adaptive; unused where global_pooling")
+    KernelSizes = operand((INT32, INT64), many=True, optional=True, attribute="ksize", doc="ksize if adaptive, as tensors of one number each")
+    ksize = attribute(AttrType.INTS, [], doc="height and width of a window; of the result if adaptive; unused with global_pooling")
     pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))
     exclusive = attribute(AttrType.BOOLEAN, True, doc="a mean does not count the padding")
     ceil_mode = attribute(AttrType.BOOLEAN, False)

@@ -82,7 +82,7 @@ class GumbelSoftmax(OverAxis):
     random = True
     temperature = attribute(AttrType.FLOAT, 1.0)
     hard = attribute(AttrType.BOOLEAN, False)
-    axis = attribute(AttrType.INT, -1, doc="the axis of the sum of one")
+    axis = attribute(AttrType.INT, -1, doc="the axis along which Out sums to one")
 
     def infer_shape(self, X: Spec) -> Spec:
         require(self.temperature > 0.0, f"temperature must be more than 0, not {self.temperature}")

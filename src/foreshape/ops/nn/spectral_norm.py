@@ -40,11 +40,11 @@ class SpectralNorm(Operator):
 
     type = "spectral_norm"
     Weight = operand(FLOATING, doc="2 to 5 dims")
-    U = operand(FLOATING, same_type_as="Weight", doc="[rows]: as many as dim has")
+    U = operand(FLOATING, same_type_as="Weight", doc="[rows]: the size of dim")
     V = operand(FLOATING, same_type_as="Weight", doc="[columns]: the product of the other dims")
     Out = result(doc="as Weight", layout="row")
     dim = attribute(AttrType.INT, 0, doc="0 or 1")
-    power_iters = attribute(AttrType.INT, 1, low=0, high=1000, doc="steps of the power iteration; it has settled long before the most")
+    power_iters = attribute(AttrType.INT, 1, low=0, high=1000, doc="steps of the power iteration; it converges long before the maximum")
     eps = attribute(AttrType.FLOAT, 1e-12, low=0.0)
 
     def infer_shape(self, Weight: Spec, U: Spec, V: Spec) -> Spec:

@@ -41,7 +41,7 @@ class Unpooling(Operator):
     abstract = True
     _spatial: ClassVar[int] = 2
     X = operand(FLOATING, doc="[batch, channels, *image]")
-    Indices = operand(INDEX, doc="as X: where in its image of output_size each number goes, counted along rows")
+    Indices = operand(INDEX, doc="as X: the place of each number in its image of output_size, counted along rows")
     OutputSizes = operand(INDEX, many=True, optional=True, attribute="output_size", doc="output_size, as tensors of one number each")
     Out = result(doc="[batch, channels, *output_size]", layout="row")
     output_size = attribute(AttrType.INTS, [], low=1, doc="the sizes of the result")

@@ -34,8 +34,8 @@ class VolumePooling(Pooling):
 
     abstract = True
     _spatial: ClassVar[int] = 3
-    X = operand(FLOATING, doc="[batch, channels, depth, height, width], or with the channels last where data_format says so")
-    ksize = attribute(AttrType.INTS, doc="depth, height and width of a window; of the result where adaptive; unused where global_pooling")
+    X = operand(FLOATING, doc="[batch, channels, depth, height, width], or the channels last by data_format")
+    ksize = attribute(AttrType.INTS, doc="depth, height and width of a window; of the result if adaptive; unused with global_pooling")
     strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
 

@@ -83,8 +83,8 @@ class QuantizeLinear(Linear):
     InAccum = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     InState = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     Y = result(doc="as X")
-    OutState = result(updates="InState", doc="made where InState is")
-    OutAccum = result(updates="InAccum", doc="made where InAccum is")
+    OutState = result(updates="InState", doc="made if InState is given")
+    OutAccum = result(updates="InAccum", doc="made if InAccum is given")
     OutScale = result(updates="Scale", doc="as Scale")
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:

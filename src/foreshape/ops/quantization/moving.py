@@ -42,8 +42,8 @@ class FakeQuantizeMovingAverageAbsMax(Fake):
     InAccum = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     InState = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     OutScale = result(updates="InScale", doc="one number")
-    OutState = result(updates="InState", doc="made where InState is")
-    OutAccum = result(updates="InAccum", doc="made where InAccum is")
+    OutState = result(updates="InState", doc="made if InState is given")
+    OutAccum = result(updates="InAccum", doc="made if InAccum is given")
     moving_rate = attribute(AttrType.FLOAT, 0.9)
     is_test = attribute(AttrType.BOOLEAN, False)
 
@@ -131,8 +131,8 @@ class MovingAverageAbsMaxScale(Passing):
     InState = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
     Out = result(doc="as X")
     OutScale = result(optional=True, doc="[1]")
-    OutState = result(updates="InState", doc="made where InState is")
-    OutAccum = result(updates="InAccum", doc="made where InAccum is")
+    OutState = result(updates="InState", doc="made if InState is given")
+    OutAccum = result(updates="InAccum", doc="made if InAccum is given")
     moving_rate = attribute(AttrType.FLOAT, 0.9)
     is_test = attribute(AttrType.BOOLEAN, False)
 

@@ -165,7 +165,7 @@ class FusionLstm(FusedLstm):
     WeightH = operand(FLOATS, same_type_as="X", doc="[hidden, 4 hidden]")
     Bias = operand(FLOATS, same_type_as="X", doc=BIAS_DOC)
     H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
-    C0 = operand(FLOATS, optional=True, same_type_as="X", doc="the cell before it, likewise; where H0 is")
+    C0 = operand(FLOATS, optional=True, same_type_as="X", doc="the cell before the first step, likewise; given with H0")
     CheckedCell = result(optional=True, doc=NOT_MADE)
     mkldnn_data_type = _data_type()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOATS = (FP32, FP64)
-WEIGHT_DOC = "[hidden, 3 hidden] of numbers: first those of a matrix [hidden, 2 hidden] for u and r, then those of one [hidden, hidden] for c"
+WEIGHT_DOC = "the numbers, as [hidden, 3 hidden], of a matrix [hidden, 2 hidden] for u and r, then of one [hidden, hidden] for c"
 
 
 class ResetBeforeGru(Operator):

@@ -90,7 +90,7 @@ class PackedLstm(LstmSteps):
     abstract = True
     Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
     H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
-    C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before it: [sequences, hidden]; where H0 is")
+    C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before the first step: [sequences, hidden]; given with H0")
 
 
 class Lstm(PackedLstm):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FLOATS = (FP32, FP64)
 WEIGHTS_DOC = "for each unit (layer by layer, forward before backward) [gates hidden, features] and [gates hidden, hidden]; then two biases each"
 STATE_DOC = "[units, batch, hidden]"
-RESERVE_DOC = "what the gradient needs; a value of the kernel's own, one byte to others"
+RESERVE_DOC = "the values for the gradient, in a form of the kernel's own; one byte to others"
 
 
 class Recurrent(Operator):
@@ -33,10 +33,10 @@ class Recurrent(Operator):
 
     abstract = True
     multiplies_steps = True
-    mode = attribute(AttrType.STRING, "RNN_TANH", choices=tuple(GATES), doc="the gates stand as i, f, g, o of LSTM, and r, z, n of GRU")
+    mode = attribute(AttrType.STRING, "RNN_TANH", choices=tuple(GATES), doc="the gates are in the order i, f, g, o for LSTM, and r, z, n for GRU")
     hidden_size = attribute(AttrType.INT, 100, low=1)
     num_layers = attribute(AttrType.INT, 1, low=1, high=4096)
-    is_bidirec = attribute(AttrType.BOOLEAN, False, doc="in both directions, whose results stand side by side")
+    is_bidirec = attribute(AttrType.BOOLEAN, False, doc="in both directions, with the results side by side")
     dropout_prob = attribute(AttrType.FLOAT, 0.0, low=0.0, high=1.0, doc="in training, on the results between layers")
     seed = attribute(AttrType.INT, 0)
     is_test = attribute(AttrType.BOOLEAN, False)
@@ -104,7 +104,7 @@ class Rnn(Recurrent):
     type = "rnn"
     random = True
     Input = operand(FLOATS, doc="[time, batch, features]")
-    PreState = operand(FLOATS, many=True, same_type_as="Input", doc=f"the hidden state before the first step, of LSTM also the cell: {STATE_DOC}")
+    PreState = operand(FLOATS, many=True, same_type_as="Input", doc=f"the hidden state before the first step, for LSTM also the cell: {STATE_DOC}")
     WeightList = operand(FLOATS, many=True, same_type_as="Input", doc=WEIGHTS_DOC)
     SequenceLength = operand(INDEX, optional=True, doc="[batch], from 0 to time")
     Out = result(doc="[time, batch, directions hidden], of the last layer")

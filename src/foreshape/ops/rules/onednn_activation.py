@@ -10,8 +10,8 @@ ONEDNN_ACTIVATIONS = (
     "", "abs", "clip", "gelu", "gelu_erf", "gelu_tanh", "hard_sigmoid", "hard_swish", "leaky_relu", "mish", "relu", "relu6", "sigmoid", "sqrt",
     "swish", "tanh",
 )  # fmt: skip
-ALPHA = "of relu and leaky_relu: the slope below 0; of clip and relu6: the least; of swish, hard_swish and hard_sigmoid: the factor inside"
-BETA = "of clip and relu6: the most; of hard_swish and hard_sigmoid: the summand inside"
+ALPHA = "for relu and leaky_relu the slope below 0; for clip and relu6 the least; for swish, hard_swish and hard_sigmoid the factor inside"
+BETA = "for clip and relu6 the most; for hard_swish and hard_sigmoid the summand inside"
 
 
 def by_onednn(of: Composition, x: Any, name: str, alpha: float, beta: float) -> Any:

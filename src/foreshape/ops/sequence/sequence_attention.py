@@ -157,7 +157,7 @@ class SequenceAttention(Operator):
     K = operand(FLOATING, same_type_as="Q", doc="ragged, [key rows, width], as many sequences as Q")
     V = operand(FLOATING, same_type_as="Q", doc="as K")
     Out = result(doc="as Q")
-    LogSumExp = result(doc="[rows, heads], fp64 of fp64, otherwise fp32")
+    LogSumExp = result(doc="[rows, heads], fp64 for fp64, otherwise fp32")
     heads = attribute(AttrType.INT, 1, low=1, doc="divides width")
     causal = attribute(AttrType.BOOLEAN, False)
     scale = attribute(AttrType.FLOAT, 0.0, doc="0: one over the root of width / heads")

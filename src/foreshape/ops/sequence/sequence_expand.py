@@ -55,7 +55,7 @@ class SequenceExpand(Operator):
     type = "sequence_expand"
     X = operand(ANY, doc="dense rows, one for each sequence, or rows with one level of as many sequences")
     Y = operand(ANY, doc="ragged; its numbers are not read")
-    Out = result(new_offsets=True, doc="dense where X is, otherwise with one level of the repeated sequences")
+    Out = result(new_offsets=True, doc="dense if X is, otherwise with one level of the repeated sequences")
     ref_level = attribute(AttrType.INT, -1, doc="the level of Y, 0 the outermost, -1 the last")
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:

@@ -182,7 +182,7 @@ class SequenceMask(Operator):
     X = operand((*INDEX, FP32, FP64), doc="lengths, any shape")
     MaxLenTensor = operand(INDEX, optional=True, doc="maxlen, as a tensor of one number")
     Y = result(doc="[*dims of X, maxlen]")
-    maxlen = attribute(AttrType.INT, -1, doc="less than 0: the largest of X")
+    maxlen = attribute(AttrType.INT, -1, doc="below 0: the largest of X")
     out_dtype = attribute(AttrType.INT, doc="the element type of Y, by its number in the file format")
     gradient = ZERO_GRADIENT
 

@@ -51,7 +51,7 @@ def _pooltype() -> Any:
 
 
 def _is_test() -> Any:
-    return attribute(AttrType.BOOLEAN, False, doc="changes nothing here; PaddlePaddle leaves MaxIndex out, and its gradient operator wants it said")
+    return attribute(AttrType.BOOLEAN, False, doc="ignored here; PaddlePaddle leaves MaxIndex out, and its gradient operator requires it")
 
 
 def _pad_value() -> Any:

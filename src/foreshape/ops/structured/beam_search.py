@@ -56,7 +56,7 @@ class BeamSearch(Operator):
     selected_ids = result(new_offsets=True, doc="int64 [kept, 1], ragged: sources, prefixes")
     selected_scores = result(new_offsets=True, doc="[kept, 1], ragged as selected_ids")
     parent_idx = result(optional=True, doc="int32 [kept]")
-    level = attribute(AttrType.INT, 0, low=0, doc="the level of the offsets whose sequences are the sources")
+    level = attribute(AttrType.INT, 0, low=0, doc="the level of the sources in the offsets")
     beam_size = attribute(AttrType.INT, low=1)
     end_id = attribute(AttrType.INT, doc="the word at the end of a sentence")
     is_accumulated = attribute(AttrType.BOOLEAN, True, doc="scores are of whole prefixes; otherwise they are the probabilities of words")

@@ -61,11 +61,11 @@ class GraphSendRecv(Operator):
     X = operand(FLOATING, doc="[nodes, *row]")
     Src_index = operand(INDEX, doc="[edges]")
     Dst_index = operand(INDEX, same_type_as="Src_index", doc="[edges]")
-    Out_size = operand(INDEX, optional=True, doc="one number: how many rows Out has: not supported")
+    Out_size = operand(INDEX, optional=True, doc="one number: the rows of Out: not supported")
     Out = result(doc="[nodes or out_size, *row]")
     Dst_count = result(optional=True, doc="int32 [rows of Out]")
     reduce_op = attribute(AttrType.STRING, "SUM", choices=tuple(_HOW))
-    out_size = attribute(AttrType.LONGS, [0], doc="one number: how many rows Out has; 0: as many as X")
+    out_size = attribute(AttrType.LONGS, [0], doc="one number: the rows of Out; 0: as many as X")
 
     def infer_shape(self, X: Spec, Src_index: Spec, Dst_index: Spec, Out_size: Spec | None) -> Any:
         require(Out_size is None, "a number of rows that is a tensor is not supported", Out_size=None)
@@ -120,7 +120,7 @@ class SegmentPool(Operator):
     type = "segment_pool"
     X = operand(FLOATING, doc="[n, *row]")
     SegmentIds = operand(INDEX, doc="[n], rising")
-    Out = result(doc="[segments, *row], as many as the last id says")
+    Out = result(doc="[segments, *row]; segments is the last id plus 1")
     SummedIds = result(doc="[segments, 1]")
     pooltype = attribute(AttrType.STRING, "SUM", choices=tuple(_HOW))
 

@@ -44,8 +44,8 @@ class WarpRNNT(Operator):
     type = "warprnnt"
     input = operand((FP32, FP64), doc="[sequences, steps, labels + 1, classes]")
     label = operand(INDEX, doc="[sequences, labels]")
-    input_lengths = operand(INDEX, doc="[sequences]: how many of the steps count, at least 1")
-    label_lengths = operand(INDEX, doc="[sequences]: how many of the labels count")
+    input_lengths = operand(INDEX, doc="[sequences]: the number of valid steps, at least 1")
+    label_lengths = operand(INDEX, doc="[sequences]: the number of valid labels")
     loss = result(doc="[sequences]")
     warprnntgrad = result(doc="as input")
     blank = attribute(AttrType.INT, 0, doc="the class of a step without a label", low=0)

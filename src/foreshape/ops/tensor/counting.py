@@ -45,7 +45,7 @@ class Bincount(Operator):
     type = "bincount"
     X = operand(INDEX, doc="[n], none below 0")
     Weights = operand(_NUMBERS, optional=True, doc="[n]")
-    Out = result(doc="[numbers]; int64, or with Weights fp32 where these are, else fp64")
+    Out = result(doc="[numbers]; int64, or with Weights fp32 if they are, else fp64")
     minlength = attribute(AttrType.INT, 0, low=0)
     gradient = NOT_DIFFERENTIABLE
 

@@ -99,7 +99,7 @@ class FillConstant(Operator):
     ShapeTensorList = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
     ValueTensor = operand(ANY, optional=True, doc="the value, as a tensor of one number")
     Out = result(doc="[*shape]")
-    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 where a tensor tells it")
+    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 for sizes given by a tensor")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
     value = attribute(AttrType.FLOAT, 0.0)
     str_value = attribute(AttrType.STRING, "")
@@ -163,7 +163,7 @@ class FillAnyLike(Operator):
     X = operand(doc="any shape")
     Out = result(doc="as X", may_share="X")
     value = attribute(AttrType.FLOAT, 0.0)
-    dtype = attribute(AttrType.INT, -1, doc=f"{DTYPE_DOC}; -1: that of X")
+    dtype = attribute(AttrType.INT, -1, doc=f"{DTYPE_DOC}; -1: as X")
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, X: Spec) -> Spec:
@@ -195,7 +195,7 @@ class FillConstantBatchSizeLike(Operator):
     """
 
     type = "fill_constant_batch_size_like"
-    Input = operand(doc="the tensor whose dim is taken")
+    Input = operand(doc="the tensor of the copied dim")
     Out = result(doc="[*shape], one dim replaced")
     shape = attribute(AttrType.INTS, [])
     input_dim_idx = attribute(AttrType.INT, 0)
@@ -248,7 +248,7 @@ class Range(Operator):
     Start = operand((*INDEX, FP32, FP64), doc="one number")
     End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first after the end of Out")
     Step = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, not 0")
-    Out = result(doc="[n]; n is known where the numbers are known")
+    Out = result(doc="[n]; n is known if the numbers are")
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, Start: Spec, End: Spec, Step: Spec) -> Spec:

@@ -125,7 +125,7 @@ class Crop(Operator):
 
     type = "crop"
     X = operand(doc="any shape")
-    Y = operand(ANY, optional=True, doc="whose dims are wanted")
+    Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
     Offsets = operand(INDEX, optional=True, doc="offsets, as a tensor")
     Out = result(view_of="X", layout="strided", doc="the dims of Y, or [*shape]")
     offsets = attribute(AttrType.INTS, [])
@@ -273,7 +273,7 @@ class PadConstantLike(Operator):
     """Out = Y with ``pad_value`` after it along each axis until it has the dims of X."""
 
     type = "pad_constant_like"
-    X = operand(ANY, doc="whose dims are wanted")
+    X = operand(ANY, doc="the tensor of the wanted dims")
     Y = operand(NUMERIC, doc="the padded tensor, no larger than X")
     Out = result(doc="the dims of X")
     pad_value = attribute(AttrType.FLOAT, 0.0)

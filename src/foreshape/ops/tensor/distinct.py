@@ -46,7 +46,7 @@ class Distinct(Operator):
 
     abstract = True
     X = operand(VALUES, doc="any shape")
-    dtype = attribute(AttrType.INT, INT64, choices=tuple(t.code for t in INDEX), doc=f"of the results but Out: {DTYPE_DOC}")
+    dtype = attribute(AttrType.INT, INT64, choices=tuple(t.code for t in INDEX), doc=f"for the results but Out {DTYPE_DOC}")
     gradient = NOT_DIFFERENTIABLE
 
     def _kept(self, X: Spec, axes: Sequence[int]) -> tuple[Spec, Size]:
@@ -90,9 +90,9 @@ class Unique(Distinct):
 
     type = "unique"
     Out = result(doc="[n], or X with n at axis")
-    Indices = result(optional=True, doc="[n], where return_index")
-    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], where return_inverse")
-    Counts = result(optional=True, doc="[n], where return_counts")
+    Indices = result(optional=True, doc="[n], with return_index")
+    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], with return_inverse")
+    Counts = result(optional=True, doc="[n], with return_counts")
     return_index = attribute(AttrType.BOOLEAN, False)
     return_inverse = attribute(AttrType.BOOLEAN, False)
     return_counts = attribute(AttrType.BOOLEAN, False)
@@ -191,8 +191,8 @@ class UniqueConsecutive(Distinct):
 
     type = "unique_consecutive"
     Out = result(doc="[n], or X with n at axis")
-    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], where return_inverse")
-    Counts = result(optional=True, doc="[n], where return_counts")
+    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], with return_inverse")
+    Counts = result(optional=True, doc="[n], with return_counts")
     return_inverse = attribute(AttrType.BOOLEAN, False)
     return_counts = attribute(AttrType.BOOLEAN, False)
     axis = attribute(AttrType.INTS, [])

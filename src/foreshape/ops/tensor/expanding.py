@@ -111,7 +111,7 @@ class ExpandAsV2(Operator):
 
     type = "expand_as_v2"
     X = operand(doc="any shape")
-    Y = operand(ANY, optional=True, doc="whose dims are wanted")
+    Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
     Out = result(view_of="X", layout="strided", doc="the dims of Y")
     target_shape = attribute(AttrType.INTS, [])
 

@@ -47,7 +47,7 @@ class Empty(Operator):
     ShapeTensor = operand(INDEX, optional=True, doc=SHAPE_OPERANDS_DOC)
     ShapeTensorList = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
     Out = result(doc="[*shape]")
-    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 where a tensor tells it")
+    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 for sizes given by a tensor")
     dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
     gradient = ZERO_GRADIENT
 
@@ -137,7 +137,7 @@ class OneHot(Operator):
     depth_tensor = operand(INDEX, optional=True, doc="depth, as a tensor of one number")
     Out = result(doc="[..., depth]")
     depth = attribute(AttrType.INT, -1)
-    dtype = attribute(AttrType.INT, FP32, doc=f"of Out: {DTYPE_DOC}")
+    dtype = attribute(AttrType.INT, FP32, doc=f"for Out {DTYPE_DOC}")
     allow_out_of_range = attribute(AttrType.BOOLEAN, False)
     gradient = ZERO_GRADIENT
 

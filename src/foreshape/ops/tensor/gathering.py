@@ -82,7 +82,7 @@ class Gather(Operator):
     X = operand(doc="at least one dim")
     Index = operand(INDEX, doc="[n], or [n, 1], or one number")
     Axis = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
-    Out = result(layout="row", doc="X with n at axis; without axis where Index is one number")
+    Out = result(layout="row", doc="X with n at axis; without axis if Index is one number")
     axis = attribute(AttrType.INT, 0)
 
     def infer_shape(self, X: Spec, Index: Spec, Axis: Spec | None) -> Spec:

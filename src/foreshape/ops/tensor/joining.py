@@ -69,7 +69,7 @@ class Concat(Operator):
 
     type = "concat"
     linear = ("X",)
-    X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, whose dims are the same but at axis")
+    X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, with the same dims except at axis")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
     Out = result(doc="as X, with the sum of the dims at axis")
     axis = attribute(AttrType.INT, 0)
@@ -214,7 +214,7 @@ class Stack(Operator):
     type = "stack"
     linear = ("X",)
     X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type and shape")
-    Y = result(doc="as X, with how many they are put in at axis")
+    Y = result(doc="as X, with their number put in at axis")
     axis = attribute(AttrType.INT, 0)
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:

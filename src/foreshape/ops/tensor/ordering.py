@@ -46,7 +46,7 @@ class ArgExtreme(Operator):
 
     abstract = True
     X = operand(NUMERIC, doc="any shape")
-    Out = result(doc="X without axis (with 1 there where keepdims), int64 or int32")
+    Out = result(doc="X without axis (with 1 there if keepdims), int64 or int32")
     axis = attribute(AttrType.LONG, -1)
     keepdims = attribute(AttrType.BOOLEAN, False)
     flatten = attribute(AttrType.BOOLEAN, False, doc="look for one element of the whole tensor; axis does not matter then")
@@ -234,7 +234,7 @@ class Cumsum(Operator):
 
     type = "cumsum"
     X = operand(NUMERIC, doc="any shape")
-    Out = result(doc="as X; one dim where flatten")
+    Out = result(doc="as X; one dim with flatten")
     axis = attribute(AttrType.INT, -1)
     flatten = attribute(AttrType.BOOLEAN, False, doc="along all elements in row-major order")
     exclusive = attribute(AttrType.BOOLEAN, False)

@@ -43,7 +43,7 @@ class Assign(Operator):
     type = "assign"
     per_element = True
     linear = ("X",)
-    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="any shape; of an array the elements stay where they are")
+    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="any shape; the elements of an array keep their memory")
     Out = result(doc="as X", may_share="X")
 
     def infer_var_type(self, X: Spec) -> Kind:
@@ -151,7 +151,7 @@ class FillZerosLike(Operator):
     type = "fill_zeros_like"
     per_element = True
     X = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), may_lack=True, doc="any shape")
-    Out = result(doc="as X; of an array one without elements, as the gradient of an array begins")
+    Out = result(doc="as X; for an array one without elements, the beginning of its gradient")
     gradient = ZERO_GRADIENT
 
     def infer_var_type(self, X: Spec) -> Kind:

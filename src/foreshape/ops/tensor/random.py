@@ -77,7 +77,7 @@ class Random(Drawn):
     abstract = True
     ShapeTensor = operand(INDEX, optional=True, doc="the shape, as a tensor")
     ShapeTensorList = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
-    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 where a tensor tells it")
+    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 for sizes given by a tensor")
 
     def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...]) -> Spec:
         return tensor(self._type(), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))

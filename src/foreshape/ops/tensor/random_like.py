@@ -21,7 +21,7 @@ class UniformRandomBatchSizeLike(Drawn):
     """
 
     type = "uniform_random_batch_size_like"
-    Input = operand(doc="the tensor whose dim is taken")
+    Input = operand(doc="the tensor of the copied dim")
     shape = attribute(AttrType.INTS, [])
     input_dim_idx = attribute(AttrType.INT, 0)
     output_dim_idx = attribute(AttrType.INT, 0)

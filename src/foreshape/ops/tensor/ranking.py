@@ -46,7 +46,7 @@ class Picked(Operator):
 
     abstract = True
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
-    Out = result(doc="X without axis (with 1 there where keepdim)")
+    Out = result(doc="X without axis (with 1 there if keepdim)")
     Indices = result(doc="as Out, int64")
     axis = attribute(AttrType.INT, -1)
     keepdim = attribute(AttrType.BOOLEAN, False)
@@ -147,7 +147,7 @@ class Nanmedian(Operator):
 
     type = "nanmedian"
     X = operand(_NUMBERS, doc="any shape")
-    Out = result(doc="X without the axes (with 1 there where keepdim)")
+    Out = result(doc="X without the axes (with 1 there if keepdim)")
     MedianIndex = result(doc="[2 * medians], int64")
     axis = attribute(AttrType.INTS, [])
     keepdim = attribute(AttrType.BOOLEAN, True)

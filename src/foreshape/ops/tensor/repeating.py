@@ -83,7 +83,7 @@ class ExpandAs(Operator):
 
     type = "expand_as"
     X = operand(doc="any shape")
-    target_tensor = operand(ANY, doc="whose dims are wanted")
+    target_tensor = operand(ANY, doc="the tensor of the wanted dims")
     Out = result(doc="the dims of target_tensor")
 
     def infer_shape(self, X: Spec, target_tensor: Spec) -> Spec:
@@ -200,7 +200,7 @@ class RepeatInterleave(Operator):
 
     type = "repeat_interleave"
     X = operand(doc="at least one dim")
-    RepeatsTensor = operand(INDEX, optional=True, doc="[entries]: how often each is there")
+    RepeatsTensor = operand(INDEX, optional=True, doc="[entries]: the times of each")
     Out = result(layout="row", doc="X with the sum of the numbers at dim")
     Repeats = attribute(AttrType.INT, 0, low=0, doc="the times, without a tensor")
     dim = attribute(AttrType.INT, 0)

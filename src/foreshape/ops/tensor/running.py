@@ -87,7 +87,7 @@ class LogCumSumExp(Operator):
 
     type = "logcumsumexp"
     X = operand(FLOATING, doc="any shape")
-    Out = result(doc="as X; one dim where flatten")
+    Out = result(doc="as X; one dim with flatten")
     axis = attribute(AttrType.INT, -1)
     flatten = attribute(AttrType.BOOLEAN, False, doc="along all elements in row-major order")
     exclusive = attribute(AttrType.BOOLEAN, False)

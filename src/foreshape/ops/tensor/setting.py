@@ -87,7 +87,7 @@ class SetValue(Operator):
 
     type = "set_value"
     Input = operand(doc="at least the named axes")
-    ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; without it the attributes have it")
+    ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; by default in the attributes")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
     EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
     StepsTensorList = operand(INDEX, many=True, optional=True, doc="steps, as tensors of one number each")
@@ -96,7 +96,7 @@ class SetValue(Operator):
     axes = attribute(AttrType.LONGS, [], doc="the cut axes; the others are taken whole")
     starts = attribute(AttrType.LONGS, [], doc="the first entry of each axis")
     ends = attribute(AttrType.LONGS, [], doc="the end of each axis, not included")
-    steps = attribute(AttrType.LONGS, [], doc="the distance of the entries of each axis; 1 where none is given")
+    steps = attribute(AttrType.LONGS, [], doc="the distance of the entries of each axis; 1 by default")
     decrease_axes = attribute(AttrType.LONGS, [], doc="axes with one entry taken, missing from the value")
     none_axes = attribute(AttrType.LONGS, [], doc="further axes of 1 in the value")
     values = attribute(AttrType.SCALARS, [], doc="the numbers of the value, of any type")

@@ -50,7 +50,7 @@ class ShuffleBatch(Operator):
     Out = result(layout="row", doc="as X")
     ShuffleIdx = result(doc="int64 [rows]")
     SeedOut = result(doc="int64 [1]: the seed of the next step, by Park and Miller")
-    startup_seed = attribute(AttrType.INT, 0, doc="ignored if Seed is set, as it has to be here")
+    startup_seed = attribute(AttrType.INT, 0, doc="ignored: Seed must be set here")
 
     def infer_shape(self, X: Spec, Seed: Spec) -> tuple[Spec, Spec, Spec]:
         require(X.rank >= 1, "X must have at least 1 dim, not 0", X=None)

@@ -96,7 +96,7 @@ class Slicing(Operator):
     axes = attribute(AttrType.INTS, doc="the cut axes")
     starts = attribute(AttrType.INTS, [], doc="the first entry of each axis")
     ends = attribute(AttrType.INTS, [], doc="the end of each axis, not included")
-    infer_flags = attribute(AttrType.INTS, [], doc="-1 where a start or an end is only known at run")
+    infer_flags = attribute(AttrType.INTS, [], doc="-1 if a start or an end is known at run time only")
     decrease_axis = attribute(AttrType.INTS, [], doc="axes with one entry left, and dropped")
 
     def _cut(self, Input: Spec, starts: Sequence[Size | None], ends: Sequence[Size | None], strides: Sequence[Size | None]) -> Spec:

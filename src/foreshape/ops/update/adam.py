@@ -54,7 +54,7 @@ class Adam(Update):
     Moment2Out = result(updates="Moment2", doc="as Param")
     Beta1PowOut = result(updates="Beta1Pow", doc="one number")
     Beta2PowOut = result(updates="Beta2Pow", doc="one number")
-    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    MasterParamOut = result(updates="MasterParam", doc="made if MasterParam is given")
     beta1 = attribute(AttrType.FLOAT, 0.9, low=0.0, high=_BELOW_ONE)
     beta2 = attribute(AttrType.FLOAT, 0.999, low=0.0, high=_BELOW_ONE)
     epsilon = attribute(AttrType.FLOAT, 1e-8)

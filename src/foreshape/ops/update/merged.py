@@ -28,7 +28,7 @@ class Merged(Operator):
     LearningRate = operand(FLOATING, many=True, doc="one number for each")
     MasterParam = operand(FLOATING, many=True, optional=True, doc="the parameters in full precision")
     ParamOut = result(many=True, updates="Param", doc="the parameters, changed")
-    MasterParamOut = result(many=True, updates="MasterParam", doc="made where MasterParam is")
+    MasterParamOut = result(many=True, updates="MasterParam", doc="made if MasterParam is given")
     multi_precision = attribute(AttrType.BOOLEAN, False)
 
 

@@ -109,7 +109,7 @@ class Sgd(Update):
     merges_rows = False
     elementwise_state = ()
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
-    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    MasterParamOut = result(updates="MasterParam", doc="made if MasterParam is given")
     multi_precision = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None) -> Any:
@@ -163,7 +163,7 @@ class Momentum(Update):
     Velocity = operand(FLOATING, doc="as Param")
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     VelocityOut = result(updates="Velocity", doc="as Param")
-    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    MasterParamOut = result(updates="MasterParam", doc="made if MasterParam is given")
     mu = attribute(AttrType.FLOAT, doc="the factor of the old velocity")
     use_nesterov = attribute(AttrType.BOOLEAN, False)
     regularization_method = attribute(AttrType.STRING, "", choices=["", "l2_decay"])
