@@ -52,7 +52,7 @@ class _AlongAxis(Collective):
 
 
 class CConcat(_AlongAxis):
-    """Out = the X of all ranks one after the other, along ``axis``. Its gradient is each rank's own part of the gradient."""
+    """Out = the X of all ranks one after the other, along ``axis``. Its gradient is the rank's own part of the gradient."""
 
     type = "c_concat"
     way = ALL_GATHER
@@ -76,7 +76,7 @@ class CConcat(_AlongAxis):
 
 
 class CSplit(_AlongAxis):
-    """Out = this rank's part of X along ``axis``, where X is alike on every rank. Its gradient is put together from the ranks."""
+    """Out = this rank's part along ``axis`` of an X equal on every rank. Its gradient is gathered from the ranks."""
 
     type = "c_split"
     way = NOTHING

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class SyncBatchNorm(Collective, BatchNorm):
-    """`batch_norm` whose mean and variance in training are over the examples of all ranks.
+    """`batch_norm` with mean and variance in training over the examples of all ranks.
 
-    Two sums of two numbers per channel pass between the ranks, one forward and one backward. A rank whose part of a batch is empty is fed one example with the
+    Two sums of two numbers per channel pass between the ranks, one forward and one backward. A rank with an empty part of a batch is fed one example with the
     weight 0: ``Counts`` is 0 there.
     """
 
@@ -71,7 +71,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         of = torch.float32 if X.element_size() == 2 else X.dtype
         reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
         count, mean, variance = self._statistics(x, Mean, Counts, team)
-        if not count:  # of nothing there is no mean: the moving ones stay
+        if not count:  # without elements there is no mean: the moving statistics stay
             return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Scale.dtype), variance.to(Scale.dtype), False, 0.0, self.epsilon)

@@ -121,4 +121,4 @@ class CSoftmaxWithCrossEntropy(Collective):
 
 
 _EACH = 3 * 8 + 4
-"""Bytes for each label: its class here, and whether it is any."""
+"""Bytes for each label: its class here, and its place in the mask."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 _APART = 0x9E3779B97F4A7C15
-"""An odd number, by whose multiples the seeds of ranks are apart."""
+"""The distance of the seeds of neighbouring ranks, an odd number."""
 
 
 class CDropout(Dropout):

@@ -11,7 +11,7 @@ from foreshape.spec import Spec
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier"
 REDUCE, SCATTER = "reduce", "scatter"
-"""To one rank, and from one rank to each its part."""
+"""The ways of reductions to one rank, and of parts from one rank."""
 NOTHING: Final = ""
 """The way of a collective that sends nothing: it waits, or takes a part of a tensor of its own rank."""
 Messages: TypeAlias = "list[tuple[str, Size]]"

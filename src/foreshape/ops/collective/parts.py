@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 RANKS = "ranks"
-"""The symbol for how many ranks there are, where a program is described for any number."""
+"""The symbol for the number of ranks in a program for any number."""
 COUNT_DOC = "the number of ranks; 0: any number, the symbol `ranks`"
 
 

@@ -39,8 +39,8 @@ _SIGNED = 3
 class CountExamples(Collective):
     """Own = the number of elements of X, or the sum of its ``values``. Total is its sum over the ranks, once `weigh_by_examples` has waited for it.
 
-    Each rank's signature of its step is summed with it, so ranks in different steps are found before any of their data is mixed. A rank whose part of a batch
-    is empty is fed one example with the weight 0: ``Counts`` is 0 there.
+    Each rank's signature of its step is summed with it, so ranks in different steps are found before any of their data is mixed. A rank with an empty part of a
+    batch is fed one example with the weight 0: ``Counts`` is 0 there.
     """
 
     type = "count_examples"

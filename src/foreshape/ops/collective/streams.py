@@ -21,7 +21,7 @@ class CWaitComm(CSyncCommStream):
 
 
 class CSyncCalcStream(Collective):
-    """Out = X, when it is computed: here it is."""
+    """Out = X, once it is computed: here it always is."""
 
     type = "c_sync_calc_stream"
     way = NOTHING

@@ -227,7 +227,7 @@ class CAllreduceProd(_Extreme):
 
 
 class CIdentity(Reduction):
-    """Out = X; its gradient is the sum of the gradients over the ranks: where something alike on every rank goes into parts."""
+    """Out = X; its gradient is the sum of the gradients over the ranks, for an X equal on every rank before sharded parts."""
 
     type = "c_identity"
     way = NOTHING
@@ -269,7 +269,7 @@ class CSyncCommStream(Collective):
 
 
 class Barrier(Collective):
-    """Out = X, when all ranks are here."""
+    """Out = X, once all ranks are here."""
 
     type = "barrier"
 

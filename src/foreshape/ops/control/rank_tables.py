@@ -117,7 +117,7 @@ class LodRankTable(Operator):
 
 
 class MaxSequenceLength(Operator):
-    """Out = the length of the longest sequence of the table; 0 where there is none."""
+    """Out = the length of the longest sequence of the table; 0 without sequences."""
 
     type = "max_sequence_len"
     RankTable = operand(kinds=TABLE)
@@ -139,7 +139,7 @@ class MaxSequenceLength(Operator):
 
 
 class ShrinkRnnMemory(Operator):
-    """Out = the first rows of X (of a ragged X its first outermost sequences): as many as sequences of the table are longer than I."""
+    """Out = the first rows of X (for a ragged X its first outermost sequences), one for each sequence of the table longer than I."""
 
     type = "shrink_rnn_memory"
     X = operand(doc="a row for each sequence alive before, in the order of the table")
@@ -157,7 +157,7 @@ class ShrinkRnnMemory(Operator):
         inner = [unknown_size(f"level{k}") for k in range(1, len(X.lod.counts))]
         return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (alive, *inner)))
 
-    workspace = no_workspace  # how many sequences there are at a step, the table was asked where they were taken apart
+    workspace = no_workspace  # the split into steps has asked the table for the sequences at each step
 
     def kernel(self, X: Tensor, RankTable: Offsets, I: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         at, alive = int(I), RankTable.alive
@@ -206,7 +206,7 @@ class ShrinkRnnMemory(Operator):
 
 
 class ReorderByRank(Operator):
-    """Out = the rows of X (of a ragged X its outermost sequences) in the order of the table."""
+    """Out = the rows of X (for a ragged X its outermost sequences) in the order of the table."""
 
     type = "reorder_lod_tensor_by_rank"
     X = operand(doc="as many rows, or outermost sequences, as the table ranks")

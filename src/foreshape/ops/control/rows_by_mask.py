@@ -53,7 +53,7 @@ def _taken(x: Tensor, levels: tuple[Tensor, ...], which: Tensor) -> tuple[Tensor
 
 
 class SplitLodTensor(Operator):
-    """OutTrue = the rows of X (of a ragged X its sequences at ``level``) where Mask is true, OutFalse = the others.
+    """OutTrue = the rows of X (for a ragged X its sequences at ``level``) where Mask is true, OutFalse = the others.
 
     The levels above ``level`` are not in the results.
     """

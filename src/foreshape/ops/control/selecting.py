@@ -1,4 +1,4 @@
-"""select_input and select_output: one of several values by a number, as branches need it; values are tensors, or arrays of them."""
+"""select_input and select_output: one of several values by a number, for branches; values are tensors, or arrays of them."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
 
 
 class LodTensorToArrayGrad(Operator):
-    """X@GRAD = the elements of Out@GRAD put together again, zeros where there is none; Rest@GRAD is Out@GRAD, emptied in place."""
+    """X@GRAD = the elements of Out@GRAD put together again, zeros for missing ones; Rest@GRAD is Out@GRAD, emptied in place."""
 
     type = "lod_tensor_to_array_grad"
     X = operand(doc="as in lod_tensor_to_array")
@@ -198,7 +198,7 @@ class LodTensorToArrayGrad(Operator):
 
 
 class ArrayToLodTensor(Operator):
-    """Out = the sequences whose parts, time step by time step, are the elements of X: the inverse of lod_tensor_to_array."""
+    """Out = the sequences with the elements of X as their parts, time step by time step: the inverse of lod_tensor_to_array."""
 
     type = "array_to_lod_tensor"
     X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged if parts are sequences")

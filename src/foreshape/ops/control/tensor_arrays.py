@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class WriteToArray(Operator):
-    """Element I of Out = X. Out is changed in place: it keeps its other elements, and is lengthened to I where it is shorter."""
+    """Element I of Out = X. Out is changed in place: it keeps its other elements, and is lengthened to I if it is shorter."""
 
     type = "write_to_array"
     X = operand(doc="any shape, dense or ragged")
@@ -67,7 +67,7 @@ class WriteToArray(Operator):
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         x, (out,) = slots.input("X"), slots.output("Out")
-        if out in slots.available:  # where X needs none the element goes all the same
+        if out in slots.available:  # the element goes, too, if X needs no gradient
             gives = ({"X@GRAD": x} if slots.needs(x[0]) else {}) | {"Rest@GRAD": [out]}
             slots.add("write_to_array_grad", {"X": x, "I": slots.input("I"), "Out@GRAD": slots.grad_of_output("Out")}, gives)
 
@@ -104,7 +104,7 @@ class WriteToArrayGrad(Operator):
         return X.like(), d_out.like()
 
     def workspace(self, *specs: Spec) -> Size:
-        return specs[0].nbytes  # the zeros: a plan has X@GRAD to be an element of Out@GRAD
+        return specs[0].nbytes  # the zeros: a plan takes X@GRAD as an element of Out@GRAD
 
     def kernel(self, *given: Any, before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
         X, position, d_out = given
@@ -141,7 +141,7 @@ class ReadFromArray(Operator):
         return X_W.like()
 
     def workspace(self, X: Spec, I: Spec, X_W: Spec | None) -> Size:
-        return X_W.nbytes if X_W is not None and X_W.kind is LOD_TENSOR else 0  # the zeros: a plan has Out to be an element of X
+        return X_W.nbytes if X_W is not None and X_W.kind is LOD_TENSOR else 0  # the zeros: a plan takes Out as an element of X
 
     def kernel(self, X: TensorArray | None, I: Tensor, X_W: Any) -> tuple[Tensor, Offsets | None]:
         array = X if X is not None else TensorArray()
@@ -317,7 +317,7 @@ class TensorArrayToTensorGrad(ArrayGradient):
     def workspace(self, *specs: Spec | None) -> Size:
         d_out = specs[2]
         assert d_out is not None
-        return d_out.nbytes  # the sums, where something was added to the elements before
+        return d_out.nbytes  # the sums, if the elements have values already
 
     def kernel(self, *given: Any, before: list[TensorArray | None]) -> TensorArray:
         X, sizes, d_out = given
@@ -343,7 +343,7 @@ class TensorArrayToTensorGrad(ArrayGradient):
 
 
 class AssignArrayGrad(ArrayGradient):
-    """The gradient of `assign` where it copies an array: each element of Out@GRAD is added to X@GRAD and taken out, in place."""
+    """The gradient of `assign` of an array: each element of Out@GRAD is added to X@GRAD and taken out, in place."""
 
     type = "assign_array_grad"
     Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")

@@ -127,7 +127,7 @@ class BoxCoder(Operator):
 
 
 class IouSimilarity(Operator):
-    """Out = of each box of X and each of Y intersection over union, with 1e-10 added to the union."""
+    """Out = intersection over union of each box of X and each of Y, with 1e-10 added to the union."""
 
     type = "iou_similarity"
     X = operand((FP32, FP64), doc="[boxes, 4]")

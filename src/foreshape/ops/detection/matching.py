@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NONE = 1e-6
 """The least similarity of a match."""
 _MANY = 130
-"""From so many rows on, PaddlePaddle matches whatever is alike at all."""
+"""PaddlePaddle matches anything of a similarity above 0 from this number of rows on."""
 
 
 class BipartiteMatch(Operator):
@@ -187,7 +187,7 @@ class TargetAssign(Operator):
     """Out = for each prior an entry of its matched truth; ``mismatch_value`` if it is unmatched. It is the entry prior % entries in row MatchIndices of its
     image in X.
 
-    OutWeight = 1 for matched priors, and for the priors in NegIndices, whose Out is ``mismatch_value``; 0 elsewhere.
+    OutWeight = 1 for matched priors, and for the priors in NegIndices, with ``mismatch_value`` in Out; 0 elsewhere.
     """
 
     type = "target_assign"

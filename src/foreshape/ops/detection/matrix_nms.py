@@ -95,7 +95,7 @@ class MatrixNms(Operator):
 
     def _decayed(self, score: Tensor, of: Tensor) -> Tensor:
         """Return the scores of one class of one image, the best first, after their decay by better boxes."""
-        overlap = overlaps(of.unsqueeze(1), of, 0.0 if self.normalized else 1.0).tril_(-1)  # of no number too, as the first of equal ones
+        overlap = overlaps(of.unsqueeze(1), of, 0.0 if self.normalized else 1.0).tril_(-1)  # without numbers too, as the first of equal ones
         most = overlap.nan_to_num(nan=0.0).amax(1)
         if self.use_gaussian:
             left = ((most * most - overlap * overlap) * self.gaussian_sigma).exp_()

@@ -205,7 +205,7 @@ class MulticlassNms2(_Suppression):
 
 
 class MulticlassNms3(_Suppression):
-    """Out and Index as `multiclass_nms2` gives them, but not ragged: NmsRoisNum = how many of Out are of each image.
+    """Out and Index as in `multiclass_nms2`, but not ragged: NmsRoisNum = the number of boxes in Out of each image.
 
     Boxes of their own for each class are grouped into images by RoisNum, or by the offsets of BBoxes.
     """

@@ -118,10 +118,10 @@ class DistributeFpnProposals(Operator):
 
 
 class CollectFpnProposals(Operator):
-    """FpnRois = of the regions of all levels and images together the ``post_nms_topN`` best, image by image, in each the best first.
+    """FpnRois = the ``post_nms_topN`` best regions of all levels and images together, image by image, in each the best first.
 
-    Of equal scores the last counts first, as in PaddlePaddle. An image may have none: it is counted all the same (where PaddlePaddle leaves
-    it out of the offsets). With MultiLevelRoIsNum, the numbers of regions of each image, FpnRois is not ragged and RoisNum tells its numbers.
+    Of equal scores the last counts first, as in PaddlePaddle. An image may have none: it is counted all the same (PaddlePaddle leaves it out of the offsets).
+    With MultiLevelRoIsNum, the numbers of regions of each image, FpnRois is not ragged and RoisNum tells its numbers.
     """
 
     type = "collect_fpn_proposals"

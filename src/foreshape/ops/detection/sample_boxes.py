@@ -10,7 +10,7 @@ from foreshape.operator import f32
 from foreshape.spec import FP64
 
 _GOLDEN = 0.6180339887498949
-"""Steps of this, taken modulo 1, spread evenly without repeating."""
+"""A step with multiples modulo 1 that spread evenly without repeating."""
 
 
 def boxes(*dims: int, size: float = 8.0, within: float = 20.0, double: bool = False, start: int = 0) -> Any:

@@ -53,7 +53,7 @@ def mode() -> Any:
 
 
 class FusedDropoutAdd(Operator):
-    """out = dropout(x) + y, in a test: x + y, or x * (1 - p) + y where ``mode`` is downgrade_in_infer (or downscale_in_infer)."""
+    """out = dropout(x) + y, in a test: x + y, or x * (1 - p) + y if ``mode`` is downgrade_in_infer (or downscale_in_infer)."""
 
     type = "fused_dropout_add"
     gradient = NOT_WRITTEN
@@ -266,8 +266,8 @@ class FusedAttention(Operator):
 class FusedFeedforward(Operator):
     """Two products with an activation between them, a residual sum and a layer norm, in a test.
 
-    X is normalised first where ``pre_layer_norm``, with Ln1Scale, Ln1Bias and ``ln1_epsilon``; otherwise the sum is, with Ln2Scale, Ln2Bias and
-    ``ln2_epsilon``. X is added where ``add_residual``.
+    With ``pre_layer_norm`` X is normalised first, with Ln1Scale, Ln1Bias and ``ln1_epsilon``. Otherwise the sum is, with Ln2Scale, Ln2Bias and ``ln2_epsilon``.
+    X is added with ``add_residual``.
     """
 
     type = "fused_feedforward"

@@ -42,7 +42,7 @@ def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str
 class Fc(Operator):
     """Out = activation(Input W + Bias), where the dims of Input from ``in_num_col_dims`` on are one.
 
-    With ``padding_weights`` W has 4 rows and 4 columns more than are meant.
+    With ``padding_weights`` W has 4 unused rows and columns more.
     """
 
     type = "fc"
@@ -99,7 +99,7 @@ class Fc(Operator):
 class FusedGemmEpilogue(Operator):
     """Out = activation(X Y + Bias), where the dims of X but the last are its rows; ``trans_x`` and ``trans_y`` mark transposed operands.
 
-    gelu is the one by tanh.
+    gelu is its tanh approximation.
     """
 
     type = "fused_gemm_epilogue"

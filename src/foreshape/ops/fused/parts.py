@@ -1,4 +1,4 @@
-"""Parts of which fused operators are made, as they append them in `Operator.expand`."""
+"""The parts of fused operators, as they append them in `Operator.expand`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from foreshape.operator.composition import Composition
 
 
 def activated(of: Composition, x: Any, name: str) -> Any:
-    """Return an activation by its name in an attribute; "" and "none" are none, and gelu is the one by tanh."""
+    """Return an activation by its name in an attribute; "" and "none" are none, and gelu is its tanh approximation."""
     if name == "gelu":
         return of("gelu", {"approximate": True}, X=x)
     return of("relu", X=x) if name == "relu" else x
 
 
 def flat(of: Composition, x: Any) -> Any:
-    """Return the numbers of a parameter in one dim; None where it is absent."""
+    """Return the numbers of a parameter in one dim; None if it is absent."""
     return x if x is None or x.spec.rank == 1 else of("reshape2", {"shape": [-1]}, X=x)[0]
 
 
 def with_bias(of: Composition, x: Any, bias: Any) -> Any:
-    """Return the sum of ``x`` and a bias with one number for each column, where there is one."""
+    """Return the sum of ``x`` and a bias with one number for each column, if there is a bias."""
     return x if bias is None else of("elementwise_add", {"axis": -1}, X=x, Y=flat(of, bias))
 
 

@@ -71,9 +71,9 @@ class FusionSeqconvEltaddRelu(Operator):
 
 
 class FusionSeqpoolCvmConcat(Operator):
-    """Out = the sums, averages, or sums over the roots of the lengths of each X's sequences, side by side; zeros of an empty sequence.
+    """Out = the sums, averages, or sums over the roots of the lengths of each X's sequences, side by side; zeros for an empty sequence.
 
-    The first two columns of each are those of `cvm`. The numbers of CVM are of no meaning.
+    The first two columns of each are as in `cvm`. The numbers of CVM are ignored.
     """
 
     type = "fusion_seqpool_cvm_concat"

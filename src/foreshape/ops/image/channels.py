@@ -140,7 +140,7 @@ class Maxout(Operator):
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         x, axis = self._groups(X)
         out = torch.zeros(X.shape, dtype=X.dtype, device=X.device)
-        if X.numel():  # of equal ones the first has it
+        if X.numel():  # the first of equal ones has it
             self._groups(out)[0].scatter_(axis, x.max(axis, keepdim=True)[1], d_out.unsqueeze(axis))
         return out
 
@@ -161,7 +161,7 @@ class Maxout(Operator):
 class LocalResponseNorm(Operator):
     """Out = X / MidOut^beta with MidOut = k + alpha * the sum of the squares of the ``n`` channels around each (Krizhevsky et al., 2012).
 
-    ``alpha`` is not divided by ``n``, as it is elsewhere.
+    ``alpha`` is not divided by ``n``, unlike elsewhere.
     """
 
     type = "lrn"

@@ -1,4 +1,4 @@
-"""Convolutions whose windows are deformed: each pixel of a window is read where an offset moves it."""
+"""Convolutions with deformed windows: each pixel of a window is read at an offset."""
 
 from __future__ import annotations
 

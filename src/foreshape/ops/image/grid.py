@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PADDING_MODES = ("zeros", "border", "reflection")
 _FAR = 1e6
-"""In the gradient nothing in Grid is farther outside of the image."""
+"""The farthest distance of Grid from the image in the gradient."""
 
 
 class GridSampler(Operator):
@@ -83,7 +83,7 @@ class GridSampler(Operator):
         return self._workspace(X, Grid, copies(strided, X=X, Grid=Grid))
 
     def _workspace(self, X: Spec, Grid: Spec, copied: Size) -> Size:
-        if self.mode != "nearest":  # where an operand does not lie in a row, the result need not do so
+        if self.mode != "nearest":  # if an operand is not contiguous, the result need not be
             return copied + (product((*X.known_dims[:2], *Grid.known_dims[1:-1])) * X.known_dtype.itemsize if copied != 0 else 0)
         points = product(Grid.known_dims[:-1])
         return copied + points * (4 * 8 + 6 * X.known_dtype.itemsize)
@@ -132,7 +132,7 @@ class GridSampler(Operator):
 
 
 class AffineGrid(Operator):
-    """Output = for each pixel of an image (or volume) of a size where an affine map takes it: ``Theta (x, y, 1)``, in [-1, 1] across the image."""
+    """Output = for each pixel of an image (or volume) of a size its place under an affine map: ``Theta (x, y, 1)``, in [-1, 1] across the image."""
 
     type = "affine_grid"
     Theta = operand(FLOATING, doc="[batch, 2, 3], or [batch, 3, 4] of volumes")

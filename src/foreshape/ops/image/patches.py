@@ -140,7 +140,7 @@ class Unfold(Patches):
 
 
 class Fold(Patches):
-    """Y = images made of patches: each is added where `unfold` with these attributes takes it from."""
+    """Y = images summed from patches: each is added at its place in `unfold` with these attributes."""
 
     type = "fold"
     X = operand(FLOATING, doc="[batch, channels * kh * kw, patches]")

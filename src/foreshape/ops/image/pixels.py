@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST = 2**15
-"""Squares of factors stay below 32 bits."""
+"""The largest factor: its square stays below 32 bits."""
 
 
 class Shuffled(Operator):
@@ -83,7 +83,7 @@ class Shuffled(Operator):
         return [dims[0], *(area[k] if k == channels else side[k] for k in (1, 2, 3))]
 
     def _moved(self, x: Tensor, grow: bool) -> Tensor:
-        if not x.numel():  # torch leaves the dims of nothing as they are
+        if not x.numel():  # torch keeps the dims of an empty tensor
             return x.new_empty(self._dims(x.shape, grow))
         shuffle = torch.pixel_shuffle if grow else torch.pixel_unshuffle
         if self._first():
@@ -92,7 +92,7 @@ class Shuffled(Operator):
 
 
 class PixelShuffle(Shuffled):
-    """Out = an image ``upscale_factor`` times as high and wide, whose new pixels were channels: r*r channels become an r by r square."""
+    """Out = an image ``upscale_factor`` times as high and wide, with channels as new pixels: r*r channels become an r by r square."""
 
     type = "pixel_shuffle"
     X = operand(FLOATING, doc="[batch, channels * r * r, height, width], or channels last")

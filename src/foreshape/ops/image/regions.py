@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class RegionPooling(Operator):
-    """The base of the poolings of regions: whose images they are, and their sizes."""
+    """The base of the poolings of regions: their images and sizes."""
 
     abstract = True
     X = operand(FLOATING, doc="[batch, channels, height, width]")

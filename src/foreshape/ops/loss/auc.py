@@ -1,4 +1,4 @@
-"""The area under the curve of a classifier, from counts of its answers."""
+"""The area under the ROC curve of a classifier, from counts of its scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The negative log likelihood of class numbers, and distributions of classes made smoother."""
+"""The negative log likelihood of class numbers, and label smoothing."""
 
 from __future__ import annotations
 

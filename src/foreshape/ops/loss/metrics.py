@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Accuracy(Operator):
-    """Accuracy = the part of the rows whose Label is among Indices; Correct is their number, and Total the number of rows.
+    """Accuracy = the part of the rows with their Label among Indices; Correct is their number, and Total the number of rows.
 
     All three have the element type of Out, as PaddlePaddle describes them. Without rows the accuracy is 0.
     """

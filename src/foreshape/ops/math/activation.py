@@ -116,7 +116,7 @@ class LeakyRelu(Unary):
     @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         of = torch.finfo(X.dtype)
-        moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so torch's kernel takes 0 for positive
+        moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so torch's kernel takes 0 as positive
         return aten_into.leaky_relu_backward(d_out, moved, self.alpha, False, into=moved)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3)]
@@ -189,7 +189,7 @@ class Selu(Unary):
 
 
 class HardTanh(Unary):
-    """Out = X cut off at ``t_min`` and ``t_max``."""
+    """Out = X clipped at ``t_min`` and ``t_max``."""
 
     type = "brelu"
     t_min = attribute(AttrType.FLOAT, 0.0)
@@ -209,7 +209,7 @@ class HardTanh(Unary):
 
 
 class HardSigmoid(Unary):
-    """Out = slope * X + offset, cut off at 0 and 1."""
+    """Out = slope * X + offset, clipped at 0 and 1."""
 
     type = "hard_sigmoid"
     slope = attribute(AttrType.FLOAT, 0.2)

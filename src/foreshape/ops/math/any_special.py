@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AnySpecial(Operator):
-    """The base: one answer about all numbers."""
+    """The base: one truth value for all numbers."""
 
     abstract = True
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
@@ -29,7 +29,7 @@ class AnySpecial(Operator):
 
 
 class AnyInfinite(AnySpecial):
-    """Out = whether a number of X is infinite. (`isinf_v2` tells it of each.)"""
+    """Out = true if any number of X is infinite. (`isinf_v2` is elementwise.)"""
 
     type = "isinf"
 
@@ -41,7 +41,7 @@ class AnyInfinite(AnySpecial):
 
 
 class AnyNan(AnySpecial):
-    """Out = whether a number of X is none. (`isnan_v2` tells it of each.)"""
+    """Out = true if any number of X is NaN. (`isnan_v2` is elementwise.)"""
 
     type = "isnan"
 

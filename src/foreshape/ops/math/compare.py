@@ -160,7 +160,7 @@ class LogicalOr(Logical):
 
 
 class LogicalXor(Logical):
-    """Out = whether exactly one of X and Y is true."""
+    """Out = true where exactly one of X and Y is."""
 
     type = "logical_xor"
 
@@ -247,7 +247,7 @@ class BitwiseNot(Operator):
 
 
 class IsClose(Operator):
-    """Out = whether |Input - Other| <= atol + rtol * |Other|."""
+    """Out = |Input - Other| <= atol + rtol * |Other|."""
 
     type = "isclose"
     Input = operand(FLOATING, doc="any shape")
@@ -283,7 +283,7 @@ class IsClose(Operator):
         return 4 * Input.known_dtype.itemsize * broadcast(Input, Other, -1, ("Input", "Other")).elements
 
     def kernel(self, Input: Tensor, Other: Tensor, Rtol: Tensor | None, Atol: Tensor | None) -> Tensor:
-        x, y = aten.broadcast_tensors([Input, Other])  # older torch writes equal_nan's answer into the dims of Input
+        x, y = aten.broadcast_tensors([Input, Other])  # older torch resizes the result of equal_nan to the dims of Input
         return torch.isclose(x, y, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan)
 
     samples = [
@@ -295,7 +295,7 @@ class IsClose(Operator):
 
 
 class AllClose(IsClose):
-    """Out = whether all |Input - Other| <= atol + rtol * |Other|. Nothing is broadcast."""
+    """Out = true if all |Input - Other| <= atol + rtol * |Other|. Nothing is broadcast."""
 
     type = "allclose"
     Other = operand(FLOATING, same_type_as="Input", doc="as Input")

@@ -1,4 +1,4 @@
-"""Matrices in the last two dims, taken apart: singular values, orthogonal factors, triangular ones."""
+"""Decompositions of matrices in the last two dims: singular values, orthogonal factors, triangular ones."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Eigh(Symmetric):
         return matmul(matmul(Eigenvectors, inner), Eigenvectors.mT)
 
     samples = [
-        sample(X=_SYMMETRIC, differentiate=False),  # one half of a symmetric matrix does not move alone
+        sample(X=_SYMMETRIC, differentiate=False),  # one half of a symmetric matrix does not change alone
         sample(X=_THREE, UPLO="U", differentiate=False),
         sample(X=f32(1, 1, low=0.5)),
         sample(X=f32(0, 3, 3), differentiate=False),

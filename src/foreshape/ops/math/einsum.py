@@ -1,4 +1,4 @@
-"""Products of tensors whose axes are told by letters."""
+"""Products of tensors with axes named by letters."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _batches(equation: str) -> tuple[list[str], list[set[str]]] | None:
 
 
 def _batch_outside(x: Tensor, term: str, batch: set[str]) -> Tensor:
-    """Return ``x``, or a copy with the axes of the batch outermost in memory, where none of the others lies innermost, or one is broadcast."""
+    """Return ``x``, or a copy with the axes of the batch outermost in memory, if none of the others lies innermost, or one is broadcast."""
     letters = term.replace("...", "." * (x.dim() - len(term) + 3))
     steps = [step for c, n, step in zip(letters, x.shape, x.stride(), strict=True) if n > 1 and c not in batch]
     if not steps or (1 in steps and 0 not in steps):

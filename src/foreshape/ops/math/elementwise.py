@@ -179,7 +179,7 @@ class ElementwiseSub(Arithmetic):
 
 
 class ElementwiseMul(Arithmetic):
-    """Out = X * Y. X may be sparse rows where Y is one number."""
+    """Out = X * Y. X may be sparse rows if Y is one number."""
 
     type = "elementwise_mul"
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, doc="any shape")
@@ -217,7 +217,7 @@ class ElementwiseMul(Arithmetic):
 
 
 class ElementwiseDiv(Arithmetic):
-    """Out = X / Y; of integers the quotient without its fraction."""
+    """Out = X / Y; for integers the quotient without its fraction."""
 
     type = "elementwise_div"
     linear = ("X",)
@@ -262,7 +262,7 @@ class ElementwiseDiv(Arithmetic):
 
 
 class Extreme(Elementwise):
-    """The base of the larger and the smaller of two: where they are equal the gradient is Y's."""
+    """The base of the larger and the smaller of two: the gradient of equal ones is Y's."""
 
     abstract = True
     samples = [
@@ -273,7 +273,7 @@ class Extreme(Elementwise):
     ]
 
     _takes_first: ClassVar[Callable[..., Tensor]]
-    """Two tensors -> where the result is the first."""
+    """The mask of results equal to the first of two tensors."""
 
     @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
@@ -283,7 +283,7 @@ class Extreme(Elementwise):
 
 
 class ElementwiseMax(Extreme):
-    """Out = the larger of X and Y; where they are equal the gradient is Y's."""
+    """Out = the larger of X and Y; the gradient of equal ones is Y's."""
 
     type = "elementwise_max"
     _number = staticmethod(sizes.maximum)
@@ -297,7 +297,7 @@ class ElementwiseMax(Extreme):
 
 
 class ElementwiseMin(Extreme):
-    """Out = the smaller of X and Y; where they are equal the gradient is Y's."""
+    """Out = the smaller of X and Y; the gradient of equal ones is Y's."""
 
     type = "elementwise_min"
     _number = staticmethod(sizes.minimum)

@@ -52,7 +52,7 @@ class NumberFirst(OfTwo):
 
     abstract = True
     _is_first: ClassVar[Callable[..., Tensor]]
-    """Two tensors -> where the result is the first; not where one is NaN."""
+    """The mask of results equal to the first of two tensors; false where one is NaN."""
 
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
         return before_sum(requested[0], X, d_out) + before_sum(requested[1], Y, d_out) + 3 * d_out.elements

@@ -237,7 +237,7 @@ class FftC2r(Fourier):
     def backward(self, d_out: Tensor) -> Tensor:
         axes: list[int] = [a % d_out.dim() for a in self.axes]
         d = from_real(d_out, axes, self._divides(), True)
-        twice = d_out.shape[axes[-1]] - d.shape[axes[-1]]  # of these the conjugates are there too
+        twice = d_out.shape[axes[-1]] - d.shape[axes[-1]]  # their conjugates are there too
         d.narrow(axes[-1], 1, twice).mul_(2.0)
         return d.conj_physical_() if self.forward else d
 

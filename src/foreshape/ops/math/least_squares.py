@@ -84,7 +84,7 @@ class Lstsq(Operator):
 
     def kernel(self, X: Tensor, Y: Tensor, *, requested: tuple[bool, ...]) -> Any:
         rcond = None if self.driver == "gels" else self.rcond
-        columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's crashes the process where there is none
+        columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's kernel crashes the process without any
         try:
             found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
         except RuntimeError as error:  # LAPACK's, of numbers

@@ -182,7 +182,7 @@ class Slogdeterminant(Operator):
 
 
 class MatrixPower(Operator):
-    """Out = each square matrix to the power ``n``: the product of n of it, the identity for 0, of its inverse for a negative n."""
+    """Out = each square matrix to the power ``n``: the product of n copies, the identity for 0, and of the inverse for a negative n."""
 
     type = "matrix_power"
     X = operand(REAL, doc="[..., rows, rows]")
@@ -268,7 +268,7 @@ class Cholesky(Operator):
         return torch.add(whole, whole.mT).mul_(0.5).contiguous()
 
     samples = [
-        sample(X=_POSITIVE, differentiate=False),  # one half of a symmetric matrix does not move alone
+        sample(X=_POSITIVE, differentiate=False),  # one half of a symmetric matrix does not change alone
         sample(X=_POSITIVE, upper=True, differentiate=False),
         sample(X=f32(1, 1, low=0.5)),
         sample(X=f32(0, 3, 3)),

@@ -46,10 +46,9 @@ _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
 
 
 class Mul(Operator):
-    """Out = X Y, where X and Y are seen as matrices.
+    """Out = X Y, with X and Y as matrices.
 
-    The first ``x_num_col_dims`` dims of X are its rows and the others its columns; likewise Y. The result has the row dims of X
-    and the column dims of Y.
+    The first ``x_num_col_dims`` dims of X are its rows and the others its columns; likewise Y. The result has the row dims of X and the column dims of Y.
     """
 
     type = "mul"

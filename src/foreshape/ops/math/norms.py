@@ -75,10 +75,8 @@ class LogSumExp(Operator):
 
 
 class PNorm(Operator):
-    """Out = (sum |X|^porder)^(1/porder) along ``axis``; of order infinity the largest |X|, of order 0 how many are not 0.
-
-    With ``asvector`` the norm of all elements.
-    """
+    """Out = (sum |X|^porder)^(1/porder) along ``axis``; of order infinity the largest |X|, of order 0 the count of nonzero ones. With ``asvector`` the norm of
+    all elements."""
 
     type = "p_norm"
     X = operand(FLOATING, doc="any shape")
@@ -138,7 +136,7 @@ class PNorm(Operator):
 
 
 class FrobeniusNorm(Reduction):
-    """Out = sqrt(sum(X^2)) over the axes. The gradient where it is 0 is 0."""
+    """Out = sqrt(sum(X^2)) over the axes. The gradient is 0 where Out is 0."""
 
     type = "frobenius_norm"
     X = operand(FLOATING, doc="any shape")
@@ -182,7 +180,7 @@ class L1Norm(Operator):
 
 
 class Norm(Operator):
-    """Norm = sqrt(sum(X^2) + epsilon) along ``axis``; Out = X / Norm, whose entries along axis have length one."""
+    """Norm = sqrt(sum(X^2) + epsilon) along ``axis``; Out = X / Norm, with entries of length one along axis."""
 
     type = "norm"
     family = "norm"
@@ -215,7 +213,7 @@ class Norm(Operator):
 
 
 class SquaredL2Norm(Operator):
-    """Out = the sum of the squares of all elements; of sparse rows, of the rows with repeated ids summed."""
+    """Out = the sum of the squares of all elements; for sparse rows, of the rows with repeated ids summed."""
 
     type = "squared_l2_norm"
     X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")
@@ -247,7 +245,7 @@ class SquaredL2Norm(Operator):
 
 
 class ClipByNorm(Operator):
-    """Out = X, scaled down to the norm ``max_norm`` where its norm is more. Sparse rows come out with repeated ids summed."""
+    """Out = X, scaled down to the norm ``max_norm`` if its norm is larger. Sparse rows come out with repeated ids summed."""
 
     type = "clip_by_norm"
     X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")

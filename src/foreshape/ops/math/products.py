@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _ROWS: dict[str, Any] = {"X@GRAD": "row", "Y@GRAD": "row"}
 _MOST = 64
-"""Matrices in a chain."""
+"""The most matrices in a chain."""
 
 
 class Matmul(BatchedProduct):

@@ -89,7 +89,7 @@ def spread(d: Tensor, X: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 class Reduction(Operator):
-    """The base of the reductions: over the axes ``dim``, or over all where ``dim`` is empty or ``reduce_all``."""
+    """The base of the reductions: over the axes ``dim``, or over all if ``dim`` is empty or with ``reduce_all``."""
 
     abstract = True
     family = "shape"
@@ -153,7 +153,7 @@ class Reduction(Operator):
 
 
 class ReduceSum(Reduction):
-    """Out = the sums over the axes; of bools and int32, int64 numbers where no out_dtype is given."""
+    """Out = the sums over the axes; for bools and int32, int64 numbers unless out_dtype is given."""
 
     type = "reduce_sum"
     linear = ("X",)
@@ -326,7 +326,7 @@ class Logic(Reduction):
 
 
 class ReduceAll(Logic):
-    """Out = whether all are true over the axes."""
+    """Out = true if all are true over the axes."""
 
     type = "reduce_all"
 
@@ -335,7 +335,7 @@ class ReduceAll(Logic):
 
 
 class ReduceAny(Logic):
-    """Out = whether any is true over the axes."""
+    """Out = true if any is true over the axes."""
 
     type = "reduce_any"
 

@@ -1,4 +1,4 @@
-"""Parts of a tensor whose norms are bounded."""
+"""Parts of a tensor with bounded norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BESIDE = 1e-7
 
 
 class Renorm(Operator):
-    """Out = X, where each part along ``axis`` whose p-norm is more than ``max_norm`` is multiplied by max_norm / (norm + 1e-7)."""
+    """Out = X, with each part along ``axis`` of a p-norm above ``max_norm`` multiplied by max_norm / (norm + 1e-7)."""
 
     type = "renorm"
     X = operand((FP32, FP64), doc="at least 2 dims")

@@ -55,10 +55,7 @@ def _has_fractions(x: Tensor | Rows) -> bool:
 
 
 class Scale(Operator):
-    """Out = scale * X + bias, or scale * (X + bias) where ``bias_after_scale`` is False.
-
-    Of integers the whole parts of ``scale`` and ``bias`` count.
-    """
+    """Out = scale * X + bias, or scale * (X + bias) if ``bias_after_scale`` is False. For integers the whole parts of ``scale`` and ``bias`` count."""
 
     type = "scale"
     family = "shape"

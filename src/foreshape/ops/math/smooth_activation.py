@@ -209,7 +209,7 @@ class Softplus(Unary):
 
 
 class Mish(Unary):
-    """Out = X * tanh(softplus(X)), where softplus is X itself above ``threshold`` (Misra, 2019)."""
+    """Out = X * tanh(softplus(X)), where softplus is X above ``threshold`` (Misra, 2019)."""
 
     type = "mish"
     threshold = attribute(AttrType.FLOAT, 20.0)
@@ -236,10 +236,7 @@ class Mish(Unary):
 
 
 class SoftRelu(Unary):
-    """Out = log(1 + exp(X)), where X is cut off at ``threshold`` and its negative.
-
-    The gradient is 0 where Out, and not X, is beyond them, as in PaddlePaddle.
-    """
+    """Out = log(1 + exp(X)), with X clipped at ``threshold`` and its negative. The gradient is 0 where Out, and not X, is beyond them, as in PaddlePaddle."""
 
     type = "soft_relu"
     threshold = attribute(AttrType.FLOAT, 40.0, low=0.0)

@@ -1,4 +1,4 @@
-"""Systems of linear equations, whose matrices are in the last two dims; the dims before are batches, and broadcast."""
+"""Systems of linear equations, with matrices in the last two dims; the dims before are batches, and broadcast."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TriangularSolve(Operator):
 
 
 class Solve(Operator):
-    """Out = the solutions of X Out = Y. Y holds vectors where it has one dim, or the dims of X but the last; otherwise matrices.
+    """Out = the solutions of X Out = Y. Y holds vectors if it has one dim, or the dims of X but the last; otherwise matrices.
 
     A matrix without an inverse is an error of the run.
     """

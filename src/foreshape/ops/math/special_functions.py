@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Expm1(Unary):
-    """Out = e^X - 1, exact where X is tiny."""
+    """Out = e^X - 1, exact for tiny X."""
 
     type = "expm1"
 
@@ -92,7 +92,7 @@ class Digamma(ByItsSlope):
 
 
 class Erfinv(Unary):
-    """Out = the number whose erf is X; infinite at 1 and -1, NaN beyond."""
+    """Out = the number with the erf X; infinite at 1 and -1, NaN beyond."""
 
     type = "erfinv"
 
@@ -112,7 +112,7 @@ _NO_INTEGERS_LOWER = [reject(x=i64(2, 3), says="floating", error=TypeMismatchErr
 
 
 class OfLowerSlots(Operator):
-    """The base of functions of one tensor whose slots are written ``x`` and ``out``."""
+    """The base of functions of one tensor with the slots ``x`` and ``out``."""
 
     abstract = True
     x = operand(FLOATING, doc="any shape")

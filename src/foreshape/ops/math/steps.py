@@ -137,7 +137,7 @@ class Sign(Unary):
 
 
 class Tested(Operator):
-    """The base of the questions about each element."""
+    """The base of the tests of each element."""
 
     abstract = True
     per_element = True
@@ -152,7 +152,7 @@ class Tested(Operator):
 
 
 class IsFinite(Tested):
-    """Out = whether X is neither NaN nor infinite."""
+    """Out = true where X is neither NaN nor infinite."""
 
     type = "isfinite_v2"
 
@@ -164,7 +164,7 @@ class IsFinite(Tested):
 
 
 class IsNan(Tested):
-    """Out = whether X is NaN."""
+    """Out = true where X is NaN."""
 
     type = "isnan_v2"
 
@@ -173,7 +173,7 @@ class IsNan(Tested):
 
 
 class IsInf(Tested):
-    """Out = whether X is infinite."""
+    """Out = true where X is infinite."""
 
     type = "isinf_v2"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ByItsSlope(Unary):
-    """The base of functions whose derivative is made of X alone: ``_slope`` gives it, in a tensor of its own."""
+    """The base of functions with a derivative of X alone: ``_slope`` returns it, in a tensor of its own."""
 
     abstract = True
     rejects = NOT_INTEGERS
@@ -47,7 +47,7 @@ class Tan(ByItsSlope):
 
 
 class Asin(ByItsSlope):
-    """Out = the angle in [-pi/2, pi/2] whose sine is X; NaN where |X| > 1."""
+    """Out = the angle in [-pi/2, pi/2] with the sine X; NaN if |X| > 1."""
 
     type = "asin"
 
@@ -61,7 +61,7 @@ class Asin(ByItsSlope):
 
 
 class Acos(ByItsSlope):
-    """Out = the angle in [0, pi] whose cosine is X; NaN where |X| > 1."""
+    """Out = the angle in [0, pi] with the cosine X; NaN if |X| > 1."""
 
     type = "acos"
 
@@ -75,7 +75,7 @@ class Acos(ByItsSlope):
 
 
 class Atan(ByItsSlope):
-    """Out = the angle in [-pi/2, pi/2] whose tangent is X."""
+    """Out = the angle in [-pi/2, pi/2] with the tangent X."""
 
     type = "atan"
 
@@ -117,7 +117,7 @@ class Cosh(ByItsSlope):
 
 
 class Asinh(ByItsSlope):
-    """Out = the number whose sinh is X."""
+    """Out = the number with the sinh X."""
 
     type = "asinh"
 
@@ -131,7 +131,7 @@ class Asinh(ByItsSlope):
 
 
 class Acosh(ByItsSlope):
-    """Out = the number of at least 0 whose cosh is X; NaN where X < 1."""
+    """Out = the number of at least 0 with the cosh X; NaN if X < 1."""
 
     type = "acosh"
 
@@ -145,7 +145,7 @@ class Acosh(ByItsSlope):
 
 
 class Atanh(ByItsSlope):
-    """Out = the number whose tanh is X; NaN where |X| > 1."""
+    """Out = the number with the tanh X; NaN if |X| > 1."""
 
     type = "atanh"
 
@@ -159,7 +159,7 @@ class Atanh(ByItsSlope):
 
 
 class Atan2(Operator):
-    """Out = the angle in [-pi, pi] of the point whose height is X1 and whose place from left to right is X2. Nothing is broadcast."""
+    """Out = the angle in [-pi, pi] of the point with the height X1 and the place X2 from left to right. Nothing is broadcast."""
 
     type = "atan2"
     X1 = operand((*FLOATING, INT32, INT64), doc="any shape")

@@ -90,7 +90,7 @@ class Log10(Logarithm):
 
 
 class Log1p(Unary):
-    """Out = the natural logarithm of 1 + X, exact where X is tiny."""
+    """Out = the natural logarithm of 1 + X, exact for tiny X."""
 
     type = "log1p"
 

@@ -118,7 +118,7 @@ class BatchNorm(Operator):
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, self.epsilon)
             Mean.lerp_(mean, 1.0 - momentum)
             Variance.mul_(momentum)
-        else:  # of nothing there is no mean: the moving ones stay
+        else:  # without elements there is no mean: the moving statistics stay
             y, mean, inverse = x.clone(), torch.zeros_like(Mean), torch.zeros_like(Variance)
         return own_order(y, X, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
 
@@ -188,7 +188,7 @@ def normal_order(x: Tensor, last: bool, like: Tensor | None = None) -> Tensor:
 
     They are contiguous or channels-last, as ``like`` is, and are copied if they are neither. Otherwise torch indexes element by element, up to 7 times slower.
     """
-    if last and x.dim() == 3:  # torch knows channels innermost of images of 2 and 3 axes only
+    if last and x.dim() == 3:  # torch has channels-last formats for images of 2 and 3 axes only
         x = x.unsqueeze(1)
     x = channels_first(x, last)
     innermost = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)

@@ -203,7 +203,7 @@ class Convolution(Windowed):
 
 
 class Conv2d(Convolution):
-    """Output = the images in Input convolved with Filter (cross-correlated, as usual), plus Bias where there is one.
+    """Output = the images in Input convolved with Filter (cross-correlated, as usual), plus Bias if given.
 
     An axis of size n becomes ``(n + pads - dilation * (window - 1) - 1) // stride + 1`` long, and ``ceil(n / stride)`` with SAME.
     """

@@ -137,7 +137,7 @@ class LookupTableV2(Lookup):
 
 
 class LookupTable(Lookup):
-    """Out[..., :] = W[Ids[..., 0]], zeros where Ids is ``padding_idx``: lookup_table_v2 over Ids whose last dim is 1."""
+    """Out[..., :] = W[Ids[..., 0]], zeros where Ids is ``padding_idx``: lookup_table_v2 over Ids with a last dim of 1."""
 
     type = "lookup_table"
 

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST_BITS, _MOST_PARTS = 12, 256
-"""A scale of so few bits, or a fraction of so few parts, is exact in single precision for sizes of images."""
+"""The most bits of a scale, and parts of a fraction, exact in single precision for sizes of images."""
 
 
 _COUNTS = ("", "one number, the width", "two numbers, height and width", "three numbers, depth, height and width")
 
 Scales: TypeAlias = "Sequence[float | None]"
-"""For each image axis by how much it grows; None where the sizes say."""
+"""The scale of each image axis; None if the sizes define it."""
 
 
 @lru_cache(maxsize=1024)

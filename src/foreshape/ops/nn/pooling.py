@@ -67,7 +67,7 @@ class _Sizes:
 
 
 class Pooling(Operator):
-    """The base of the poolings of images and volumes: their attributes, and where their windows are. ``_spatial`` is the number of image axes."""
+    """The base of the poolings of images and volumes: their attributes, and the places of their windows. ``_spatial`` is the number of image axes."""
 
     abstract = True
     _spatial: ClassVar[int] = 2
@@ -168,7 +168,7 @@ class Pool2d(Pooling):
         pads = [0, 0] if self.padding_algorithm == "VALID" else self.paddings
         before, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
         if how == "mean with padding" and (self.ceil_mode or any(b > a for a, b in zip(before, behind, strict=True))):
-            return None  # behind the images no more zeros count than before them
+            return None  # the zeros counted after the images are no more than before them
         return computations.ImagePooling(how, self.ksize, self.strides, tuple(before), tuple(behind), self.ceil_mode)
 
     def kernel(self, X: Tensor, KernelSizes: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RRelu(Operator):
     """Out = X where X >= 0, else Noise * X, with Noise drawn uniformly from [lower, upper] for each element (Xu et al., 2015).
 
-    In a test Noise is the mean of both. It is 1 where X is not below 0.
+    In a test Noise is the mean of both. It is 1 for X from 0 on.
     """
 
     type = "rrelu"

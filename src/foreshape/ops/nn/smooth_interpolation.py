@@ -21,7 +21,7 @@ class Smooth(Interpolation):
 
     abstract = True
     _names: ClassVar[dict[int, str]] = {1: "upsample_linear1d", 2: "upsample_bilinear2d", 3: "upsample_trilinear3d"}
-    """By the number of axes, torch's kernel, whose gradient's name ends in _backward."""
+    """torch's kernel by the number of axes; the name of its gradient ends in _backward."""
 
     def _areas(self) -> bool:
         """Tell whether pixels are areas, aligned at their centers."""
@@ -79,8 +79,8 @@ class BilinearInterpV2(Smooth):
 
 
 class BicubicInterpV2(Smooth):
-    """Out = for each place the sixteen pixels of X around it by cubic convolution, with the parameter -0.75. ``align_mode`` says nothing here:
-    without ``align_corners`` pixels are areas."""
+    """Out = for each place the sixteen pixels of X around it by cubic convolution, with the parameter -0.75. ``align_mode`` is ignored: without
+    ``align_corners`` pixels are areas."""
 
     type = "bicubic_interp_v2"
     interp_method = attribute(AttrType.STRING, "bicubic")
@@ -156,7 +156,7 @@ class TrilinearInterpV2(Smooth):
 
 
 class _OneScale(Smooth):
-    """The base of the older operators: one scale for all axes, and pixels lie on each other as the sizes say, whatever the scale is."""
+    """The base of the older operators: one scale for all axes, and pixels placed by the sizes, for any scale."""
 
     abstract = True
     _by_scale: ClassVar[bool] = False

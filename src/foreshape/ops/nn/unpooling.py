@@ -1,4 +1,4 @@
-"""Unpooling: maxima put back where they were in larger images."""
+"""Unpooling: maxima put back at their places in larger images."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Unpooling(Operator):
 
 
 class Unpool(Unpooling):
-    """Out = images of output_size with the numbers of X where Indices says, and zeros elsewhere. Of numbers for one place one is taken."""
+    """Out = images of output_size with the numbers of X at the places Indices, and zeros elsewhere. Of several numbers for one place one is taken."""
 
     type = "unpool"
     unpooling_type = attribute(AttrType.STRING, "max", choices=("max",))
@@ -127,7 +127,7 @@ class Unpool(Unpooling):
 
 
 class Unpool3d(Unpooling):
-    """Out = volumes of output_size with the numbers of X where Indices says, and zeros elsewhere. Of numbers for one place one is taken."""
+    """Out = volumes of output_size with the numbers of X at the places Indices, and zeros elsewhere. Of several numbers for one place one is taken."""
 
     type = "unpool3d"
     _spatial: ClassVar[int] = 3

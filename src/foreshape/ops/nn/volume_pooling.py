@@ -64,7 +64,7 @@ class VolumePooling(Pooling):
 
 
 class Pool3d(VolumePooling):
-    """Out = the maximum or the mean of each window of the volumes in X, as pool2d has it of images."""
+    """Out = the maximum or the mean of each window of the volumes in X, as pool2d for images."""
 
     type = "pool3d"
     pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))

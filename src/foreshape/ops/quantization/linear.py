@@ -1,4 +1,4 @@
-"""Between numbers and whole numbers on a grid: quantize_linear and dequantize_linear, and the older forms of the latter."""
+"""Quantization to whole numbers on a grid: quantize_linear and dequantize_linear, and the older forms of the latter."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_scale(axis: int, x: Spec, scale: Spec, slot: str) -> None:
 
 
 class Linear(Operator):
-    """The base: a scale for all or for each channel, and how whole numbers are found."""
+    """The base: a scale for all or for each channel, and the rounding."""
 
     abstract = True
     gradient = NOT_DIFFERENTIABLE
@@ -142,7 +142,7 @@ class QuantizeLinear(Linear):
 
 
 class DequantizeLinear(Linear):
-    """Y = X * Scale / (2^(bit_length - 1) - 1), in the element type of Scale. ZeroPoint is of no meaning, as in PaddlePaddle."""
+    """Y = X * Scale / (2^(bit_length - 1) - 1), in the element type of Scale. ZeroPoint is ignored, as in PaddlePaddle."""
 
     type = "dequantize_linear"
     X = operand((*FLOATING, INT8, INT32), doc="whole numbers, any shape")

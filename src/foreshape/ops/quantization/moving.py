@@ -33,8 +33,8 @@ def check_average(x: Spec, is_test: bool, accumulated: Spec | None, count: Spec 
 
 
 class FakeQuantizeMovingAverageAbsMax(Fake):
-    """Out = round(X / s * (2^(bit_length - 1) - 1)), with X cut off at the scale s: InScale in a test. In training s is OutScale =
-    OutAccum / OutState, where OutAccum = moving_rate * InAccum + max(|X|) and OutState = moving_rate * InState + 1."""
+    """Out = round(X / s * (2^(bit_length - 1) - 1)), with X clipped at the scale s: InScale in a test. In training s is OutScale = OutAccum / OutState, where
+    OutAccum = moving_rate * InAccum + max(|X|) and OutState = moving_rate * InState + 1."""
 
     type = "fake_quantize_moving_average_abs_max"
     gradient = NOT_DIFFERENTIABLE

@@ -26,7 +26,7 @@ def _rounded(x: Tensor, signed: bool) -> Tensor:
 
 
 class Quantize(Operator):
-    """Output = round(Scale * Input + Shift) as bytes: int8 where ``is_negative_input`` and Shift is 0, else uint8."""
+    """Output = round(Scale * Input + Shift) as bytes: int8 if ``is_negative_input`` and Shift is 0, else uint8."""
 
     type = "quantize"
     gradient = NOT_DIFFERENTIABLE
@@ -94,7 +94,7 @@ class Dequantize(Operator):
 
 
 class Requantize(Operator):
-    """Output = round(r Input + s) as bytes, with r = Scale_out / Scale_in and s = Shift_out - r Shift_in: int8 where Input is and no shift is given.
+    """Output = round(r Input + s) as bytes, with r = Scale_out / Scale_in and s = Shift_out - r Shift_in: int8 if Input is and no shift is given.
 
     s must be a whole number; below 0 it is taken for 0, and above 255 for 255, as in PaddlePaddle.
     """

@@ -63,7 +63,7 @@ class DequantizeAbsMax(Operator):
 
 
 class DequantizeLog(Operator):
-    """Out = Dict[X], and where X is negative -Dict[X + 128]: a sign, and the number of one of 128 magnitudes."""
+    """Out = Dict[X], and -Dict[X + 128] for negative X: a sign, and the number of one of 128 magnitudes."""
 
     type = "dequantize_log"
     gradient = NOT_DIFFERENTIABLE

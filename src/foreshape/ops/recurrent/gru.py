@@ -25,7 +25,7 @@ WEIGHT_DOC = "the numbers, as [hidden, 3 hidden], of a matrix [hidden, 2 hidden]
 
 
 class ResetBeforeGru(Operator):
-    """The base of both: the rule and how weights and gradients lie."""
+    """The base of both: the rule, and the layout of weights and gradients."""
 
     abstract = True
     multiplies_steps = True

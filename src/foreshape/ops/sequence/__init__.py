@@ -1,1 +1,1 @@
-"""Operators of ragged values, whose rows are sequences of different lengths: pooled, padded, sliced, joined, attended to."""
+"""Operators on ragged values, with sequences of different lengths as rows: pooling, padding, slicing, joining, attention."""

@@ -53,7 +53,7 @@ class _Rows(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some sequences of one length of Q and one of K, and how many of the heads are taken at once."""
+    """Some sequences of one length of Q and one of K, and the number of heads taken at once."""
 
     sequences: int
     q: _Rows
@@ -145,11 +145,10 @@ def _rows_at_once(Q: Spec) -> Size:
 
 
 class SequenceAttention(Operator):
-    """Out = softmax(Q K^T * scale) V within each innermost sequence, for each of ``heads`` equal parts of the columns
-    (Vaswani et al., 2017). Sequence i of Q looks at sequence i of K and V; a row of Q whose sequence of K has no rows gives zeros.
+    """Out = softmax(Q K^T * scale) V within each innermost sequence, for each of ``heads`` equal parts of the columns (Vaswani et al., 2017). Sequence i of Q
+    attends to sequence i of K and V; a row of Q with an empty sequence of K gives zeros.
 
-    With ``causal``, row j of a sequence of Q sees rows 0..j of the sequence of K. LogSumExp = log(sum(exp(Q K^T * scale))), for the
-    gradient.
+    With ``causal``, row j of a sequence of Q sees rows 0..j of the sequence of K. LogSumExp = log(sum(exp(Q K^T * scale))), for the gradient.
     """
 
     type = "sequence_attention"
@@ -229,7 +228,7 @@ class SequenceAttention(Operator):
         item = Q.known_dtype.itemsize
         buffer = onednn.thread_count() * _rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
         copied = copies(strided, Q=Q, K=K, V=V, Out=Out, LogSumExp=LogSumExp, Out_GRAD=d_out)
-        copy = 1 if self.heads > 1 else 0  # torch's kernel brings the gradient of some heads in a row
+        copy = 1 if self.heads > 1 else 0  # torch's kernel makes the gradient of some heads contiguous
         return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
 
     @gradient(

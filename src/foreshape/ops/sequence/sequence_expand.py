@@ -47,7 +47,7 @@ def _copied(self: Any, d_out: Spec, X: Spec, Y: Spec, *, strided: frozenset[str]
 
 
 class SequenceExpand(Operator):
-    """Out = sequence (or, of a dense X, row) ``i`` of X as often as sequence ``i`` of Y at ``ref_level`` has parts.
+    """Out = sequence (or, for a dense X, row) ``i`` of X, once for each part of sequence ``i`` of Y at ``ref_level``.
 
     The parts of a sequence are sequences of the next level; of the last level, rows. Repetitions stand one after the other.
     """
@@ -100,7 +100,7 @@ class SequenceExpand(Operator):
         out = SequenceExpand.infer_shape(self, X, Y)
         if X.lod is None:
             check_made(Out_GRAD=(d_out, out))
-        else:  # how many rows there are only the run tells
+        else:  # the number of rows is known at run time only
             require(d_out.rank == out.rank, "Out@GRAD must have as many dims as X", **{"Out@GRAD": None, "X": None})
             check_made(Out_GRAD=(d_out, out.dense((d_out.known_dims[0], *out.known_dims[1:]))))
         return X.like()

@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 
 
 class SequencePad(Operator):
-    """Out = the sequences of X, each filled up with PadValue to one length; Length = how long each was.
-
-    Of rows of two levels, the innermost sequences are filled up, and stay grouped by the outer level.
-    """
+    """Out = the sequences of X, each filled up with PadValue to one length; Length = the old length of each. With two levels, the innermost sequences are
+    filled up, and stay grouped by the outer level."""
 
     type = "sequence_pad"
     X = operand(doc="ragged, [rows, *row], with at least 2 dims")
@@ -196,7 +194,7 @@ class SequenceMask(Operator):
         return rows(element_type(self.out_dtype), (*X.known_dims, size), X.lod if X.rank else None)
 
     def workspace(self, X: Spec, MaxLenTensor: Spec | None) -> Size:
-        of_run = MaxLenTensor is not None or self.maxlen < 0  # only the run tells how long it is
+        of_run = MaxLenTensor is not None or self.maxlen < 0  # its length is known at run time only
         return 8 * X.elements + (0 if of_run else (X.elements + 8) * self.maxlen)  # bools
 
     def kernel(self, X: Tensor, MaxLenTensor: Tensor | None) -> Tensor:

@@ -41,9 +41,9 @@ _SUMS = ("AVERAGE", "SUM", "SQRT")
 _EXTREMES = {"MAX": "amax", "MIN": "amin"}
 _TYPES = (*_SUMS, "LAST", "FIRST", *_EXTREMES)
 _FAR = 1e30
-"""More than any row number, and less than the largest fp32 number."""
+"""A number above any row number, and below the largest fp32 number."""
 _EXACT = 1 << 24
-"""Up to here fp32 has every whole number."""
+"""The largest number up to which fp32 has every whole number."""
 
 
 def _pooltype() -> Any:

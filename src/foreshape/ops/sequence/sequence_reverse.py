@@ -1,4 +1,4 @@
-"""sequence_reverse: every sequence turned round."""
+"""sequence_reverse: every sequence reversed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SequenceSlice(Operator):
-    """Out = of each innermost sequence i of X the Length[i] rows from its row Offset[i] on."""
+    """Out = for each innermost sequence i of X the Length[i] rows from its row Offset[i] on."""
 
     type = "sequence_slice"
     X = operand(doc="ragged rows")

@@ -1,4 +1,4 @@
-"""chunk_eval: how many chunks of a tagging are right."""
+"""chunk_eval: the counts of right chunks of a tagging."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ChunkEval(Operator):
         first = of.positions == 0
         types, tags = numbers // scheme.tags, numbers % scheme.tags
         before_types, before = types.roll(1).masked_fill_(first, outside), tags.roll(1).masked_fill_(first, -1)
-        # within one type: where a chunk ends after the row before, one begins here
+        # within one type: a chunk begins here if one ends after the row before
         parted = (before_types != types) | _one_of(before, scheme.end, scheme.single) | _one_of(tags, scheme.begin, scheme.single)
         begins = parted & (types != outside)
         # a chunk ends before the next row with a cut, outside of chunks, or at the begin of another sequence

@@ -1,4 +1,4 @@
-"""edit_distance: how many insertions, deletions and substitutions make one sequence another."""
+"""edit_distance: the number of insertions, deletions and substitutions from one sequence to another."""
 
 from __future__ import annotations
 

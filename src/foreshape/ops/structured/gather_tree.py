@@ -1,4 +1,4 @@
-"""gather_tree: the sentences of a beam search whose beams are dense."""
+"""gather_tree: the sentences of a beam search with dense beams."""
 
 from __future__ import annotations
 

@@ -52,10 +52,8 @@ def _undone(rows: Tensor, to: Tensor, out: Tensor, d_out: Tensor, how: str) -> T
 
 
 class GraphSendRecv(Operator):
-    """Out[n] = the rows X[Src_index[e]] of all edges e with Dst_index[e] = n, pooled by ``reduce_op``; 0 where there is no edge.
-
-    Dst_count = how many edges end there, of MEAN; ones else.
-    """
+    """Out[n] = the rows X[Src_index[e]] of all edges e with Dst_index[e] = n, pooled by ``reduce_op``; 0 without edges. Dst_count = the number of edges to
+    each, for MEAN; ones else."""
 
     type = "graph_send_recv"
     X = operand(FLOATING, doc="[nodes, *row]")
@@ -115,7 +113,7 @@ class GraphSendRecv(Operator):
 
 
 class SegmentPool(Operator):
-    """Out[s] = the rows of X whose segment is s, pooled; 0 where there is none. SummedIds = how many there are."""
+    """Out[s] = the rows of X of segment s, pooled; 0 without rows. SummedIds = the number of rows."""
 
     type = "segment_pool"
     X = operand(FLOATING, doc="[n, *row]")

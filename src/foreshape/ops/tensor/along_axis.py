@@ -101,9 +101,9 @@ class AlongAxis(Operator):
 
 
 class TakeAlongAxis(AlongAxis):
-    """Result[i, j, k] = Input[i, Index[i, j, k], k], where Axis is the second: for each place a place along the axis.
+    """Result[i, j, k] = Input[i, Index[i, j, k], k], for Axis 1 of three: for each place a place along the axis.
 
-    PaddlePaddle 2.6 looks at neither a negative Axis nor a negative Index, and reads beside Input then.
+    PaddlePaddle 2.6 supports neither a negative Axis nor a negative Index, and then reads out of bounds.
     """
 
     type = "take_along_axis"

@@ -1,4 +1,4 @@
-"""A tensor whose numbers are written in the program."""
+"""A tensor with its numbers in the program."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def filled(out: Spec, number: float | int | bool) -> Spec:
 
 
 class FillConstant(Operator):
-    """Out = a tensor of ``shape`` whose every element is ``value`` (``str_value``, where given, is its exact text)."""
+    """Out = a tensor of ``shape`` filled with ``value`` (``str_value``, if given, is its exact text)."""
 
     type = "fill_constant"
     ShapeTensor = operand(INDEX, optional=True, doc=SHAPE_OPERANDS_DOC)
@@ -156,7 +156,7 @@ def _text(given: str | bytes) -> str:
 
 
 class FillAnyLike(Operator):
-    """Out = a tensor of the shape of X whose every element is ``value``."""
+    """Out = a tensor of the shape of X filled with ``value``."""
 
     type = "fill_any_like"
     per_element = True
@@ -189,7 +189,7 @@ class FillAnyLike(Operator):
 
 
 class FillConstantBatchSizeLike(Operator):
-    """Out = a tensor of ``shape``, with the size of one dim of Input at ``output_dim_idx``, whose every element is ``value``.
+    """Out = a tensor of ``shape``, with the size of one dim of Input at ``output_dim_idx``, filled with ``value``.
 
     Dim 0 of a ragged Input counts as the number of its innermost sequences.
     """
@@ -279,7 +279,7 @@ class Range(Operator):
             return out if len(out) == count else torch.arange(count, dtype=torch.float64).mul_(step).add_(start).to(Start.dtype)
         count = int(max(0, -((start - end) // step)))
         require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
-        if max(abs(end - start), abs(step)) >= 2**53:  # torch counts in floats, and its sums begin again
+        if max(abs(end - start), abs(step)) >= 2**53:  # torch counts in floats, and its sums wrap
             return torch.arange(count, dtype=torch.int64).mul_(step).add_(start).to(Start.dtype)
         return torch.arange(start, end if count else start, step, dtype=Start.dtype)
 

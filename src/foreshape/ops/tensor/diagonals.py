@@ -1,4 +1,4 @@
-"""Diagonals taken, made and replaced, and the places of triangles."""
+"""Diagonals extracted, created and replaced, and the places of triangles."""
 
 from __future__ import annotations
 
@@ -207,10 +207,8 @@ class Diagonal(Operator):
 
 
 class FillDiagonal(Operator):
-    """Out = X with ``value`` on the diagonal ``offset``; with ``wrap`` the diagonal of a tall matrix begins again where it has ended.
-
-    Of a tensor of more dims, all alike, only the first element of the diagonal is set, as PaddlePaddle 2.6 has it.
-    """
+    """Out = X with ``value`` on the diagonal ``offset``; with ``wrap`` the diagonal of a tall matrix begins again at its end. In a tensor of more dims, all
+    equal, only the first element of the diagonal is set, as in PaddlePaddle 2.6."""
 
     type = "fill_diagonal"
     X = operand(ANY, doc="[rows, columns], or more dims, all alike")

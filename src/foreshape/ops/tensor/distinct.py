@@ -65,7 +65,7 @@ class Distinct(Operator):
         return (X if rows else X.dense()).with_dims((size,)).with_dtype(element_type(self.dtype))
 
     def _as_index(self, given: Tensor) -> Tensor:
-        return given.to(torch_dtype(self.dtype), copy=True)  # torch may have taken more memory than it shows
+        return given.to(torch_dtype(self.dtype), copy=True)  # torch may have allocated more memory than the tensor shows
 
 
 def _entries(X: Tensor, axes: Sequence[int]) -> Tensor:

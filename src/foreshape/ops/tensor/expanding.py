@@ -1,4 +1,4 @@
-"""A tensor repeated or its elements moved about: expand, tile, flip, roll, triangles."""
+"""Repetitions of a tensor, and rearrangements of its elements: expand, tile, flip, roll, triangles."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _repeated(X: Spec, dims: Sequence[Size]) -> Spec:
 
 
 class ExpandV2(Operator):
-    """Out = X repeated along its dims of 1 to the dims ``shape``, last dims lined up; -1 keeps a dim of X."""
+    """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
     type = "expand_v2"
     X = operand(ANY_OR_COMPLEX, doc="any shape")
@@ -107,7 +107,7 @@ class ExpandV2(Operator):
 
 
 class ExpandAsV2(Operator):
-    """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` where there is no Y."""
+    """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` without Y."""
 
     type = "expand_as_v2"
     X = operand(doc="any shape")
@@ -164,7 +164,7 @@ def not_tiled(X: Tensor, times: Sequence[int], d_out: Tensor) -> Tensor:
 
 
 class Tile(Operator):
-    """Out = X repeated ``repeat_times`` along each axis, last dims lined up."""
+    """Out = X repeated ``repeat_times`` along each axis, last dims aligned."""
 
     type = "tile"
     X = operand(doc="any shape")

@@ -1,4 +1,4 @@
-"""Tensors of given numbers in other words, and small questions: empty, is_empty, shard_index, one_hot, multiplex."""
+"""Tensors filled with numbers, and small tests: empty, is_empty, shard_index, one_hot, multiplex."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Empty(Operator):
 
 
 class IsEmpty(Operator):
-    """Out = whether X has no elements."""
+    """Out = true if X has no elements."""
 
     type = "is_empty"
     X = operand(doc="any shape")

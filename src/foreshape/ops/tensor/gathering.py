@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def check_index(index: Tensor, size: int, what: str, low: int = 0) -> None:
-    """Refuse indices outside of low..size-1, on the CPU, where looking is cheap; elsewhere the device's kernel refuses them."""
+    """Refuse indices outside of low..size-1, on the CPU, where the check is cheap; elsewhere the device's kernel refuses them."""
     if index.numel() and index.device.type == "cpu":
         least, most = index.aminmax()
         if least.item() < low or most.item() >= size:
@@ -184,7 +184,7 @@ class GatherNd(Operator):
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         out = X[self._places(X, Index)]
-        return out if Index.dim() > 1 else out.clone()  # of one place torch gives a view
+        return out if Index.dim() > 1 else out.clone()  # for one place torch returns a view
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Index.elements + copies(strided, X=X)
@@ -304,7 +304,7 @@ class OneHotV2(Operator):
 
 
 class MaskedSelect(Operator):
-    """Y = the elements of X where Mask is true, in row-major order; how many there are only the run tells."""
+    """Y = the elements of X where Mask is true, in row-major order; their number is known at run time only."""
 
     type = "masked_select"
     X = operand(doc="any shape")

@@ -1,4 +1,4 @@
-"""Numbers whose logarithms are evenly spaced."""
+"""Numbers with evenly spaced logarithms."""
 
 from __future__ import annotations
 

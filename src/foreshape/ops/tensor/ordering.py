@@ -93,7 +93,7 @@ class ArgExtreme(Operator):
 
 
 class ArgMax(ArgExtreme):
-    """Out = where along ``axis`` X is largest."""
+    """Out = the place along ``axis`` of the largest element."""
 
     type = "arg_max"
 
@@ -102,7 +102,7 @@ class ArgMax(ArgExtreme):
 
 
 class ArgMin(ArgExtreme):
-    """Out = where along ``axis`` X is smallest."""
+    """Out = the place along ``axis`` of the smallest element."""
 
     type = "arg_min"
 
@@ -118,7 +118,7 @@ def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
 
 
 class Argsort(Operator):
-    """Out = X sorted along ``axis``; Indices = where each element was. Equal elements keep their order."""
+    """Out = X sorted along ``axis``; Indices = the old place of each element. Equal elements keep their order."""
 
     type = "argsort"
     X = operand(NUMERIC, doc="any shape")
@@ -177,7 +177,7 @@ class TopKBase(Operator):
 
 
 class TopKV2(TopKBase):
-    """Out = the ``k`` largest (or smallest) elements along ``axis``, in falling (rising) order; Indices = where they were."""
+    """Out = the ``k`` largest (or smallest) elements along ``axis``, in falling (rising) order; Indices = their places."""
 
     type = "top_k_v2"
     axis = attribute(AttrType.INT, -1)
@@ -211,7 +211,7 @@ class TopKV2(TopKBase):
 
 
 class TopK(TopKBase):
-    """Out = the ``k`` largest elements along the last axis, in falling order; Indices = where they were."""
+    """Out = the ``k`` largest elements along the last axis, in falling order; Indices = their places."""
 
     type = "top_k"
 
@@ -230,7 +230,7 @@ class TopK(TopKBase):
 
 
 class Cumsum(Operator):
-    """Out = the running sums of X along ``axis``: of the elements up to each (before it where ``exclusive``), from the end where ``reverse``."""
+    """Out = the running sums of X along ``axis``: of the elements up to each (before it if ``exclusive``), from the end if ``reverse``."""
 
     type = "cumsum"
     X = operand(NUMERIC, doc="any shape")

@@ -86,7 +86,7 @@ class Pad3d(Operator):
     def workspace(self, X: Spec, Paddings: Spec | None) -> Size:
         if self.mode == "constant":
             return 0
-        out = self.infer_shape(X, Paddings).nbytes  # of whole numbers, and of a circle, each axis for itself
+        out = self.infer_shape(X, Paddings).nbytes  # whole numbers, and circular borders, one axis at a time
         return out if X.known_dtype.is_floating else 2 * out
 
     def kernel(self, X: Tensor, Paddings: Tensor | None) -> Tensor:

@@ -123,7 +123,7 @@ class IndexPut(Operator):
                 axis += 1
             dims = None
         require(0 < axis <= x.rank, f"indices must be for 1 to {x.rank} axes of x, not {axis}", x=None)
-        if dims is None:  # how many bools are true is only known at run
+        if dims is None:  # the number of true bools is known at run time only
             return x.like()
         wanted = (*dims, *x.known_dims[axis:])
         extra = value.rank - len(wanted)

@@ -38,7 +38,7 @@ HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
 
 
 class Assign(Operator):
-    """Out = X, in memory of its own where X is still needed."""
+    """Out = X, in memory of its own if X is still needed."""
 
     type = "assign"
     per_element = True

@@ -1,4 +1,4 @@
-"""Random numbers whose distributions the numbers of another tensor tell."""
+"""Random numbers with distributions from the numbers of another tensor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Poisson(DrawnEach):
 
 
 class Exponential(DrawnEach):
-    """Out = numbers of the exponential distribution with the rate ``lambda``, as many as X has; X's own are of no meaning."""
+    """Out = numbers of the exponential distribution with the rate ``lambda``, as many as X has; its values are ignored."""
 
     type = "exponential"
     rate = replace(attribute(AttrType.FLOAT, 1.0), name="lambda")

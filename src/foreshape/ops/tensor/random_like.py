@@ -1,4 +1,4 @@
-"""Random numbers as many as another tensor has rows, and seeds."""
+"""Random tensors with as many rows as another tensor, and seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class UniformRandomBatchSizeLike(Drawn):
     """Out = numbers drawn uniformly from [min, max), of ``shape`` with the size of one dim of Input at ``output_dim_idx``.
 
-    Dim 0 of a ragged Input is its rows (where `fill_constant_batch_size_like` takes the number of its sequences), as PaddlePaddle has it.
+    Dim 0 of a ragged Input is its rows, as in PaddlePaddle; `fill_constant_batch_size_like` takes the number of its sequences.
     """
 
     type = "uniform_random_batch_size_like"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 STATE_BYTES = 5056
-"""As many as the generator of the CPU has; the shorter states of other devices are followed by zeros."""
+"""The bytes of the CPU generator's state; the shorter states of other devices are followed by zeros."""
 _WORDS = 624
 
 
@@ -46,7 +46,7 @@ def _state() -> Tensor:
 
 
 class RandomState(Operator):
-    """State = where the executor's generator is now."""
+    """State = the state of the executor's generator."""
 
     type = "random_state"
     State = result(doc=f"uint8 [{STATE_BYTES}]")
@@ -88,7 +88,7 @@ class SwapRandomState(Operator):
         try:
             if generator.device.type == "cpu":
                 check_state(State.cpu())
-            generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from where the storage begins
+            generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from the beginning of the storage
         except (RuntimeError, ValueError) as error:
             raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
         return before

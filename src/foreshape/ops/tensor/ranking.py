@@ -1,4 +1,4 @@
-"""Elements by their rank: the k-th smallest, the most frequent, the median, where in a sorted row a number belongs."""
+"""Elements by their rank: the k-th smallest, the most frequent, the median, the place of a number in a sorted row."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Picked(Operator):
 
 
 class Kthvalue(Picked):
-    """Out = the ``k``-th smallest element along ``axis``, NaN last; Indices = where it was, of equal ones any."""
+    """Out = the ``k``-th smallest element along ``axis``, NaN last; Indices = its place, of equal ones any."""
 
     type = "kthvalue"
     k = attribute(AttrType.INT, 1, low=1)
@@ -102,7 +102,7 @@ class Kthvalue(Picked):
 
 
 class Mode(Picked):
-    """Out = the most frequent element along ``axis``, of several the smallest; Indices = where it was last. NaN equals nothing."""
+    """Out = the most frequent element along ``axis``, of several the smallest; Indices = its last place. NaN equals nothing."""
 
     type = "mode"
 
@@ -120,7 +120,7 @@ class Mode(Picked):
         at = torch.arange(values.shape[-1], device=X.device)
         again = torch.zeros_like(values, dtype=torch.bool)
         torch.eq(values[..., 1:], values[..., :-1], out=again[..., 1:])
-        before = at - torch.cummax(torch.where(again, 0, at), -1).values  # how many equal ones stand before each
+        before = at - torch.cummax(torch.where(again, 0, at), -1).values  # the number of equal ones before each
         best = before.argmax(-1, keepdim=True)
         out, indices = values.gather(-1, best), places.gather(-1, best)
         if self.keepdim:
@@ -227,7 +227,7 @@ class Nanmedian(Operator):
 
 
 class Searchsorted(Operator):
-    """Out = how many numbers of the rising row SortedSequence are less than each of Values; at most it where ``right``.
+    """Out = the count of numbers in the rising row SortedSequence below each of Values; with ``right`` below or equal.
 
     A SortedSequence of more dims has a row for each row of Values. Both are compared in the wider of their element types.
     """

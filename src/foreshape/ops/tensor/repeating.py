@@ -1,4 +1,4 @@
-"""A tensor repeated, in the first versions' words too: expand, expand_as, grids, entries one after the other several times."""
+"""Repetitions of a tensor, first versions too: expand, expand_as, grids, repeated entries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Expand(Operator):
-    """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis. expand_v2 is another thing."""
+    """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis, unlike expand_v2."""
 
     type = "expand"
     X = operand(doc="any shape")
@@ -116,7 +116,7 @@ class ExpandAs(Operator):
 
 
 class BroadcastTensors(Operator):
-    """Out = the tensors X, each repeated along its dims of 1 until all have the same dims; last dims lined up."""
+    """Out = the tensors X, each repeated along its dims of 1 until all have the same dims; last dims aligned."""
 
     type = "broadcast_tensors"
     X = operand(many=True, doc="tensors of one type, any shapes fit to broadcast")
@@ -196,7 +196,7 @@ class Meshgrid(Operator):
 
 
 class RepeatInterleave(Operator):
-    """Out = X with each entry of the axis ``dim`` there Repeats times, one after the other; RepeatsTensor has a number for each entry."""
+    """Out = X with each entry of the axis ``dim`` repeated Repeats times, one after the other; RepeatsTensor has a number for each entry."""
 
     type = "repeat_interleave"
     X = operand(doc="at least one dim")
@@ -241,7 +241,7 @@ class RepeatInterleave(Operator):
             raise ExecutionError(f"repeat_interleave: RepeatsTensor must have {size} numbers of at least 0, one for each entry of axis {self.dim}")
         counts = RepeatsTensor.to(torch.int64)
         most = int(counts.max()) if size else 0
-        total = int(counts.sum()) if most * size < 2**63 else sum(int(n) for n in counts)  # torch's begins again where it passes 64 bits
+        total = int(counts.sum()) if most * size < 2**63 else sum(int(n) for n in counts)  # torch's sum wraps past 64 bits
         entry = X.numel() // size * X.element_size() if size else 0
         require_room(self.type, total * (entry + 8), f"a result of {total:,} entries")
         if total >= 2**63:

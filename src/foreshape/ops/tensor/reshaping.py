@@ -1,7 +1,6 @@
 """The same elements in other dims: reshape, transpose, flatten, squeeze, unsqueeze.
 
-Each has a second result ``XShape``, a tensor without elements of the dims ``[0, *dims of X]``. The gradient reads the dims of X from it, so X itself need not
-be kept.
+Each has a second result ``XShape``, a tensor without elements of the dims ``[0, *dims of X]``. The gradient reads the dims of X from it, so X need not be kept.
 """
 
 from __future__ import annotations
@@ -251,7 +250,7 @@ def as_matrix(x: Tensor, axis: int) -> Tensor:
 
 
 class Squeeze2(Ones):
-    """Out = X without the dims of 1 at ``axes``; without all dims of 1 where ``axes`` is empty. Other dims at ``axes`` stay."""
+    """Out = X without the dims of 1 at ``axes``; without all dims of 1 if ``axes`` is empty. Other dims at ``axes`` stay."""
 
     type = "squeeze2"
     computes = Reshape2.computes

@@ -100,7 +100,7 @@ class FirstOnes(FirstReshaping):
 
 
 class Squeeze(FirstOnes):
-    """Out = X without the dims of 1 at ``axes``; without all dims of 1 where ``axes`` is empty. squeeze2 without XShape."""
+    """Out = X without the dims of 1 at ``axes``; without all dims of 1 if ``axes`` is empty. squeeze2 without XShape."""
 
     type = "squeeze"
     axes = attribute(AttrType.INTS, [])

@@ -182,7 +182,7 @@ class RunningExtreme(Operator):
 
 
 class Cummax(RunningExtreme):
-    """out = the largest of x along ``axis`` up to each element; indices = where it was."""
+    """out = the largest of x along ``axis`` up to each element; indices = its place."""
 
     type = "cummax"
 
@@ -191,7 +191,7 @@ class Cummax(RunningExtreme):
 
 
 class Cummin(RunningExtreme):
-    """out = the smallest of x along ``axis`` up to each element; indices = where it was."""
+    """out = the smallest of x along ``axis`` up to each element; indices = its place."""
 
     type = "cummin"
 

@@ -1,4 +1,4 @@
-"""set_value: a tensor with a part of it replaced, as an assignment to an index writes it."""
+"""set_value: a tensor with a part replaced, as by an assignment to an index."""
 
 from __future__ import annotations
 

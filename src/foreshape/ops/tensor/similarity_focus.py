@@ -1,4 +1,4 @@
-"""similarity_focus: the places where a slice is largest, in no row and no column twice."""
+"""similarity_focus: the places of a slice's largest numbers, one in each row and column."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Parts of a tensor along its axes: slice and strided_slice.
 
-Starts and ends count from the back where they are negative, and are cut to the dim where they go past it.
+Negative starts and ends count from the back; starts and ends past the dim are cut to it.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Slice(Slicing):
 
     def computes(self) -> computations.Slicing:
         count = len(self.axes)
-        starts, ends = (told if len(told) == count else (0,) * count for told in (self.starts, self.ends))  # where tensors tell them, nobody asks
+        starts, ends = (told if len(told) == count else (0,) * count for told in (self.starts, self.ends))  # if tensors have them, they are not read
         return computations.Slicing(tuple(zip(self.axes, starts, ends, strict=True)), self.decrease_axis)
 
     def kernel(self, Input: Any, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:

@@ -102,7 +102,7 @@ class Adam(Update):
                 put_updated(Param, MasterParam, ids, param)
                 put_rows(Moment1, ids, moment1)
                 put_rows(Moment2, ids, moment2)
-                del param, moment1, moment2  # before the next ones are taken
+                del param, moment1, moment2  # before the next rows are read
             return out
         if isinstance(Grad, Rows):
             for grad, *parts in in_blocks(Grad.merged(), (target, Moment1, Moment2), Moment1.dtype):

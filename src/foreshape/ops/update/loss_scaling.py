@@ -1,4 +1,4 @@
-"""The scale of a loss in half precision: gradients are freed of it and looked at, and it goes up or down."""
+"""The scale of a loss in half precision: gradients are unscaled and checked, and the scale goes up or down."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class CheckFiniteAndUnscale(Operator):
 
 
 class UpdateLossScaling(Operator):
-    """Out = 0 (of sparse rows: no rows) where FoundInfinite, otherwise X. The scale is multiplied by ``incr_ratio`` after
-    ``incr_every_n_steps`` good steps, and by ``decr_ratio``, down to 1, after ``decr_every_n_nan_or_inf`` steps with infinite numbers.
+    """Out = 0 (for sparse rows: no rows) if FoundInfinite, otherwise X. The scale is multiplied by ``incr_ratio`` after ``incr_every_n_steps`` good steps, and
+    by ``decr_ratio``, down to 1, after ``decr_every_n_nan_or_inf`` steps with infinite numbers.
 
-    It stays where it would become infinite. ``stop_update``, or StopUpdate, leaves it and the counts of steps as they are.
+    It stays if it would become infinite. ``stop_update``, or StopUpdate, leaves it and the counts of steps as they are.
     """
 
     type = "update_loss_scaling"

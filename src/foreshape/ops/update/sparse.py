@@ -152,7 +152,7 @@ class AccumulateSelectedRows(Operator):
 
 
 class EmptySelectedRows(Operator):
-    """Out = no rows of a table of ``shape``: X emptied, where there is one; a dense X is zeroed. An operator of this project."""
+    """Out = no rows of a table of ``shape``: X emptied, if given; a dense X is zeroed. An operator of this project."""
 
     type = "empty_selected_rows"
     X = operand(FLOATING, optional=True, kinds=DENSE_OR_ROWS, doc="the sum to empty in place")

@@ -1,6 +1,6 @@
 """Parameter updates: the base of them all, plain gradient descent and momentum.
 
-Each update changes its parameter and state in place. Sparse gradients make nothing of the table's size.
+Each update changes its parameter and state in place. Sparse gradients make no tensor of the table's size.
 """
 
 from __future__ import annotations
