@@ -62,7 +62,7 @@ EXTREMES = {"graph_send_recv": "reduce_op"}
 """Operators of which each of equal extremes has the whole gradient, as in PaddlePaddle, and the attribute that asks for them: edges may be there twice."""
 MOST_SUMMED = 1e6
 """A sum of results that is larger has roundings that hide a slope."""
-OPERATORS = [c for c in operators() if c.samples and not c.type.endswith("_grad")]
+OPERATORS = [c for c in operators() if c.samples and not c.type.endswith("_grad") and c.expand is Operator.expand]
 
 
 class Fault(Exception):

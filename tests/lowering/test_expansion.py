@@ -101,7 +101,7 @@ class TwiceAndSum(Operator):
 
     def expand(self, of: Composition, X: Any) -> Any:
         twice = [of("scale", {"scale": self.by}, X=x) for x in X]
-        return twice, of("sum", X=twice), X[-1]
+        return twice, of("sum", X=twice), of("assign", X=X[-1])
 
 
 def test_lists_and_operands_that_are_results() -> None:
