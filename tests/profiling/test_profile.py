@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.kernels.onednn_library import library
 from foreshape.passes import for_test
+from foreshape.profiling import profiler
 
 
 def images(*dims: int) -> Any:
@@ -139,3 +141,27 @@ def test_what_a_profile_cannot_be_of_is_refused() -> None:
         fs.profile(program, feed, [out.name], scope, runs=0)
     with pytest.raises(fs.ExecutionError, match="does not check what it runs"):
         fs.profile(program, feed, [out.name], scope, executor=fs.Executor(check=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_live_step_is_not_touched(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, out, scope = network()
+    executor, feed = fs.Executor(frozen=True), {"x": images(2, 3, 16, 16)}
+    executor.run(program, feed, [out.name], scope)
+    step = executor.step(program, [out.name])
+    bound = step.over(scope)
+    function, code, names = bound.function, bound.function.__code__, dict(bound.function.__globals__)
+    clock = profiler._Clock
+    during: list[Any] = []
+
+    def begin(self: Any, usual: Any = clock.begin) -> None:
+        during.append((step.over(scope).function, function.__code__, dict(function.__globals__)))
+        if fails:
+            raise KeyboardInterrupt
+        usual(self)
+
+    monkeypatch.setattr(clock, "begin", begin)
+    with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        fs.profile(program, feed, [out.name], scope, executor=executor, runs=2)
+    assert during and all(other is not function and of is code and there == names for other, of, there in during)
+    assert step.over(scope) is bound

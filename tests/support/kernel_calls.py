@@ -14,8 +14,8 @@ from foreshape.errors import ForeshapeError, SchemaError, ShapeError
 from foreshape.operator.fields import Gradient, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
+from foreshape.operator.room import this_run
 from foreshape.ops import Offsets
-from foreshape.ops.tensor.random import current
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
@@ -45,12 +45,12 @@ class Call:
             named["before"] = [None] * len(self.cls.accumulates)
         if into is not None:
             named["into"] = into
-        before, current.generator = current.generator, torch.Generator().manual_seed(5)
+        before, this_run.generator = this_run.generator, torch.Generator().manual_seed(5)
         try:
             with torch.inference_mode():
                 made: Any = self.cls.kernel(self.operator, *self.arguments, **named)
         finally:
-            current.generator = before
+            this_run.generator = before
         out: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
         assert len(out) == len(self.cls.schema.results) + sum(r.new_offsets for r in self.cls.schema.results)
         return out

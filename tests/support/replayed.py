@@ -20,7 +20,7 @@ from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import Liveness
-from foreshape.ops.tensor.random import current
+from foreshape.operator.room import this_run
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from support.corpus import LARGE, REPLAYED, SAVED, case
@@ -119,7 +119,7 @@ def run(
     live = find_liveness(lowered, reuse=reuse and fused)
     emitted = emit(lowered)
     feeder = Feeder(program, lowered.feeds, program.guards, None)
-    current.generator = torch.Generator().manual_seed(7)
+    this_run.generator = torch.Generator().manual_seed(7)
     fetched: list[list[torch.Tensor]] = []
     symbols: dict[str, int] = {}
     for _ in range(steps):

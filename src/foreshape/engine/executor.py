@@ -31,7 +31,6 @@ from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import unknown_words
 from foreshape.operator.room import this_run
-from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.process import torch_modes as modes
 from foreshape.process.devices import device_of
@@ -149,6 +148,12 @@ class Step:
             raise MemoryPlanError(f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
         return peak
+
+    def exchange(self, scope: Scope, other: Bound) -> Bound:
+        """Run another function over a scope from now on, as long as its tensors stay; return the one until now."""
+        usual, version = self.over(scope), self._last[1]
+        self.bound[scope], self._last = (version, other), (ref(scope), version, other)
+        return usual
 
     def over(self, scope: Scope) -> Bound:
         """Return the step over a scope, bound again where the scope's tensors have changed."""
@@ -282,7 +287,7 @@ class Executor(ConstructorRepr):
         if planned is None:
             with _compiling, _taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
-        current.generator, this_run.memory_limit = self._generator, self.memory_limit
+        this_run.generator, this_run.memory_limit = self._generator, self.memory_limit
         before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != before:

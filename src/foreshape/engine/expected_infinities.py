@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.lowering.kernel_calls import KernelCall, region_of
-from foreshape.ops.tensor.random import current
+from foreshape.operator.room import this_run
 from foreshape.program import Op
 from foreshape.values.torch_proxy import torch
 
@@ -44,12 +44,12 @@ def is_meant(i: KernelCall, name: str, result: Tensor, before: Mapping[str, Any]
         return writes_infinity(i.op)
     at = result == -math.inf
     made: list[Tensor] = []
-    state = current.generator.get_state() if current.generator is not None else None
+    state = this_run.generator.get_state() if this_run.generator is not None else None
     for number in _PUT:
         values = {n: _filled(t, number) for n, t in before.items()}
         values["store"] = _keep  # the scope stays as it is
-        if state is not None and current.generator is not None:
-            current.generator.set_state(state)
+        if state is not None and this_run.generator is not None:
+            this_run.generator.set_state(state)
         run(values)
         made.append(values[name])
     difference = (made[0] - made[1])[at].double()

@@ -8,6 +8,7 @@ import pkgutil
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
@@ -20,11 +21,18 @@ _promised: dict[str, Callable[[], Any]] = {}
 """Gradient operators not asked for yet: the type, and the function that makes and registers the class."""
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
-_walked = False
-_registered = 0
 _PACKAGE = "foreshape.ops"
 _DEFINED = re.compile(rb'\n    type = "(\w+)"')
 _GRADIENT = "_grad"
+
+
+class _Progress:
+    """The state of the registry beside its tables."""
+
+    walked = False
+    """All modules of operators are imported."""
+    registered = 0
+    """The number of registrations."""
 
 
 def find(type: str) -> type[Operator] | None:
@@ -33,7 +41,7 @@ def find(type: str) -> type[Operator] | None:
     The first request imports the module whose text defines the type; without one, all others. So a small program does not wait for unused operators.
     """
     found = _registry.get(type) or _kept_promise(type)
-    if found is None and not _walked:
+    if found is None and not _Progress.walked:
         with _walk_lock:
             _import_modules_with(type)
             if type not in _registry and type not in _promised:
@@ -44,9 +52,8 @@ def find(type: str) -> type[Operator] | None:
 
 def promise(type: str, make: Callable[[], Any]) -> None:
     """Let there be an operator of this type, whose class is made and registered when somebody asks for it."""
-    global _registered
     _promised[type] = make
-    _registered += 1
+    _Progress.registered += 1
 
 
 def _kept_promise(type: str) -> Any:
@@ -84,20 +91,16 @@ def refusal(type: str) -> str | None:
 
 def registrations() -> int:
     """Return the number of registrations so far: bindings to operators are out of date after a change of it."""
-    return _registered
+    return _Progress.registered
 
 
 def all_operators() -> dict[str, type[Operator]]:
     """Return every registered operator by type, including gradient operators."""
-    if not _walked:
+    if not _Progress.walked:
         _walk()
     for type in list(_promised):
         _kept_promise(type)
     return dict(_registry)
-
-
-_modules: dict[str, list[str]] | None = None
-"""The modules whose text defines a type, by the type."""
 
 
 def _import_modules_with(type: str) -> None:
@@ -107,18 +110,22 @@ def _import_modules_with(type: str) -> None:
 
 def modules_with(type: str) -> list[str]:
     """Return the modules that define a type with ``type = "..."``, or a gradient's forward type."""
-    global _modules
-    if _modules is None:
-        found: dict[str, list[str]] = {}
-        for folder in importlib.import_module(_PACKAGE).__path__:
-            for name, path in _files(folder, _PACKAGE):
-                with open(path, "rb") as file:
-                    for defined in set(_DEFINED.findall(file.read())):
-                        found.setdefault(defined.decode(), []).append(name)
-        _modules = found
-    while type not in _modules and type.endswith(_GRADIENT):
+    found = _modules()
+    while type not in found and type.endswith(_GRADIENT):
         type = type.removesuffix(_GRADIENT)
-    return _modules.get(type, [])
+    return found.get(type, [])
+
+
+@cache
+def _modules() -> dict[str, list[str]]:
+    """Return the modules whose text defines a type, by the type."""
+    found: dict[str, list[str]] = {}
+    for folder in importlib.import_module(_PACKAGE).__path__:
+        for name, path in _files(folder, _PACKAGE):
+            with open(path, "rb") as file:
+                for defined in set(_DEFINED.findall(file.read())):
+                    found.setdefault(defined.decode(), []).append(name)
+    return found
 
 
 def _files(folder: str, package: str) -> Iterator[tuple[str, str]]:
@@ -134,13 +141,12 @@ def _files(folder: str, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _walk() -> None:
-    global _walked
     with _walk_lock:
-        if not _walked:
+        if not _Progress.walked:
             package = importlib.import_module(_PACKAGE)
             for module in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):
                 importlib.import_module(module.name)
-            _walked = True
+            _Progress.walked = True
 
 
 def in_package(cls: type[Operator]) -> bool:
@@ -150,7 +156,6 @@ def in_package(cls: type[Operator]) -> bool:
 
 def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
-    global _registered
     if not in_package(cls):
         _import_modules_with(cls.type)  # a type of this package is taken, also if not asked for yet
     taken = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)
@@ -159,4 +164,4 @@ def register(cls: type[Operator]) -> None:
     cls._instances = {}  # pyright: ignore[reportPrivateUsage]
     cls._described = {}  # pyright: ignore[reportPrivateUsage]
     _registry[cls.type] = cls
-    _registered += 1
+    _Progress.registered += 1

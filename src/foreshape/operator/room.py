@@ -1,14 +1,20 @@
-"""The memory limit of a run, for kernels whose needs are unknown to the description."""
+"""The run of a step as its kernels may ask: the memory that it may take, and its generator."""
 
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from foreshape.errors import Line, MemoryPlanError
+
+if TYPE_CHECKING:
+    from torch import Generator
 
 
 class _Run(threading.local):
     memory_limit: int | None = None
+    generator: Generator | None = None
+    """The source of random numbers with seed 0; None: torch's default one."""
 
 
 this_run = _Run()

@@ -24,19 +24,17 @@ LEAST = 32 << 20
 """The least arena with a watched growth: the heap's own blocks are some MiB in any process."""
 _HIGHEST = (1 << 30, 32 << 20)
 """Thresholds, the first accepted one holds; older versions of glibc take no more than half a heap."""
-_done = False
 _lock = Lock()
 
 
 def keep_pages() -> bool:
     """Raise glibc's thresholds, on Linux; returns whether they are. ``FORESHAPE_KEEP_PAGES=0`` turns it off."""
-    global _done
-    if _done:
+    if Growth.kept:
         return True
     if os.environ.get("FORESHAPE_KEEP_PAGES", "1") == "0" or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
-    _done = _keep() and bool(ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
-    return _done
+    Growth.kept = _keep() and bool(ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+    return Growth.kept
 
 
 def _keep() -> bool:
@@ -62,7 +60,7 @@ class Outgrows:
         self._most = -1
 
     def __call__(self, elements: int) -> bool:
-        if not _done or 4 * elements <= 5 * self._most:
+        if not Growth.kept or 4 * elements <= 5 * self._most:
             return False
         self._most = elements
         return True
@@ -78,6 +76,8 @@ class Growth:
 
     __slots__ = ("_left", "_mapping")
     _largest = LEAST
+    kept = False
+    """Pages are kept in this process."""
     runs = 0
     """The runs with large blocks outside the heap now."""
 
@@ -88,7 +88,7 @@ class Growth:
     def of(cls, size: int) -> Growth | None:
         """Return the growth for a run with this arena. None if pages are not kept, or an earlier arena was as large, but for a quarter."""
         with _lock:
-            if not _done or 4 * size <= 5 * cls._largest:
+            if not Growth.kept or 4 * size <= 5 * cls._largest:
                 return None
             cls._largest = size
         return cls()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -103,13 +104,14 @@ class IdleTeam:
 
 def _delay() -> float | None:
     """Return `without_processor`; None too if the waiting of threads is not ours to set: the user has, or OpenMP is not libgomp alone."""
-    global _ours
-    if _ours is None:
-        _ours = not says_how_to_wait() and _is_libgomp()
-    return without_processor() if _ours else None
+    return without_processor() if _is_ours() else None
 
 
-_ours: bool | None = None
+@cache
+def _is_ours() -> bool:
+    return not says_how_to_wait() and _is_libgomp()
+
+
 waiting = Waiting(_delay, IdleTeam)
 """The watch of this process."""
 

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Protocol, TypeAlias
 
 from foreshape.dims import Size, substitute
-from foreshape.engine.emit import emit
+from foreshape.engine.emit import Bound, emit
 from foreshape.engine.executor import Executor
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
@@ -65,12 +65,18 @@ def profile(
     count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
     plain = [_timed(run) for _ in range(count)]
     clock = _Clock()
-    with clock.within(step.emitted.lowered, step.over(scope).function):
-        run()
-        for _ in range(count):
-            clock.begin()
+    clocked = clock.over(step.emitted.lowered, step.over(scope))
+    usual = step.exchange(scope, clocked)
+    try:
+        with clock.in_blocks():
             run()
-            clock.end()
+            for _ in range(count):
+                clock.begin()
+                run()
+                clock.end()
+    finally:
+        if step.over(scope) is clocked:
+            step.exchange(scope, usual)
     planned = next(reversed(step.plan_cache.values()))  # for the last feed, for the first time
     threads = 1 if planned.threads == 1 else torch.get_num_threads()
     return Profile(clock.calls(dict(planned.values)), median(plain), count, dict(planned.values), threads, _rate(threads))
@@ -127,28 +133,25 @@ class _Clock:
         self._inside = 0.0
         """The seconds, since the call under way began, that count for calls within it."""
 
-    @contextmanager
-    def within(self, lowered: Lowered, function: Any) -> Generator[None]:
-        """Exchange the function of a bound step for one with clocks meanwhile."""
-        code, defaults, before = function.__code__, function.__defaults__ or (), running.checked
-        emitted, times = self._emitted(lowered)
-        held = len(defaults) - len(lowered.derived)
+    def over(self, lowered: Lowered, bound: Bound) -> Bound:
+        """Return a bound step with clocks, compiled beside the usual one."""
+        function: Any = bound.function
+        names, times = self._emitted(lowered)
+        values = function.__defaults__ or ()
+        held = len(values) - len(lowered.derived)
         series = {i.kernel.packed: at for at, i in enumerate(lowered.calls) if isinstance(i, FusedCall) and i.parts}
-        made = zip(lowered.derived, defaults[held:], strict=True)
+        made = zip(lowered.derived, values[held:], strict=True)
         clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
-        names = function.__globals__
-        there = {name: names[name] for name in emitted if name in names}
-        names.update(emitted)
-        function.__code__, function.__defaults__ = emitted["code"], (*defaults[:held], *clocked)
-        running.checked = self._block
+        return Bound(FunctionType(names["code"], {**function.__globals__, **names}, "step", (*values[:held], *clocked)), bound.held)
+
+    @contextmanager
+    def in_blocks(self) -> Generator[None]:
+        """Let the blocks of this thread's step be run with the clock."""
+        before, running.checked = running.checked, self._block
         try:
             yield
         finally:
             running.checked = before
-            function.__code__, function.__defaults__ = code, defaults
-            for name in emitted:
-                del names[name]
-            names.update(there)
 
     def _emitted(self, lowered: Lowered) -> tuple[dict[str, Any], _Times]:
         """Return the names in the text of a step or a block with clocks, its code among them, and its times."""

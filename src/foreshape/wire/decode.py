@@ -34,7 +34,6 @@ from foreshape.wire.versions import honour_versions
 
 _forms: Kept[VariableForm] = Kept(16 * 2**20)
 _tails: Kept[Tail] = Kept(32 * 2**20)
-_bound = 0
 _slot_names: dict[bytes, str] = {}
 
 
@@ -49,10 +48,7 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     Raises:
         FormatError: the bytes are no program; the message has the offset or the path.
     """
-    global _bound
-    if _bound != registrations():  # a type may be known since
-        _tails.clear()
-        _bound = registrations()
+    _tails.read_by(registrations())  # an unknown type may be known now
     data = bytes(data)
     budget = Budget(limits or DEFAULT_LIMITS, len(data))
     program = Program()

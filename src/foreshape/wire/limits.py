@@ -74,21 +74,24 @@ class Budget:
 class Kept(Generic[_Kept]):
     """The results of equal bytes read before, up to a total cost in bytes; all are dropped at the limit."""
 
-    __slots__ = ("_cost", "_found", "_most")
+    __slots__ = ("_cost", "_found", "_mark", "_most")
 
     def __init__(self, most: int) -> None:
         self._found: dict[bytes, _Kept] = {}
         self._cost = 0
         self._most = most
+        self._mark = 0
 
     @property
     def get(self) -> Callable[[bytes], _Kept | None]:
         """Return the lookup of results by bytes; it returns None for new bytes."""
         return self._found.get
 
-    def clear(self) -> None:
-        self._found.clear()
-        self._cost = 0
+    def read_by(self, mark: int) -> None:
+        """Drop all where it was read under another mark."""
+        if self._mark != mark:
+            self._found.clear()
+            self._cost, self._mark = 0, mark
 
     def put(self, data: bytes, value: _Kept, cost: int) -> None:
         cost += 2 * len(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.room import this_run
 from foreshape.ops.rules.known_values import fits
 from foreshape.ops.tensor.creation import DTYPE_DOC, shape_at_run, shape_from
 from foreshape.spec import BF16, FP16, FP32, FP64, INT32, INT64, DType, Spec, tensor
@@ -37,17 +37,9 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
-class _Current(threading.local):
-    generator: Generator | None = None
-
-
-current = _Current()
-"""The generator for seed 0 in this thread: an executor sets its own here before it runs a step."""
-
-
 def generator_for(seed: int) -> Generator | None:
     """Return for a seed a new generator; for 0 the running executor's (None, torch's default one, outside of a run)."""
-    running = current.generator
+    running = this_run.generator
     if not seed:
         return running
     out = torch.Generator(running.device if running is not None else "cpu")

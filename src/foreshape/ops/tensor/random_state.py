@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, Operator, f32, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.fields import Value
-from foreshape.ops.tensor.random import current
+from foreshape.operator.room import this_run
 from foreshape.spec import UINT8, Spec, tensor
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check_state(state: Tensor) -> None:
 
 
 def _generator() -> Generator:
-    return current.generator if current.generator is not None else torch.default_generator
+    return this_run.generator if this_run.generator is not None else torch.default_generator
 
 
 def _state() -> Tensor:
