@@ -56,6 +56,8 @@ class _Ops:
 
     def name(self, given: Variable, name: str) -> None:
         """Let a part be the variable written by the op."""
+        if given.name == name:  # an operand that is changed in place, and stays as it is
+            return
         made = self.makers.pop(given, None)
         if made is None:
             raise SchemaError(f"{self.op.type}: {given.name} is an operand, or another result already; say that it is copied, by an op that assigns it")

@@ -20,13 +20,13 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.ops.math.steps import rounded_away
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 
 def bits(default: int = 8) -> Any:
@@ -81,6 +81,20 @@ def inverse(scale: Tensor) -> Tensor:
 def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
     """Return ``x`` within the scale, as whole numbers from -most to most; of two, the one away from 0. Takes as much memory as ``x``."""
     return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
+
+
+def in_type(of: Composition, x: Any, other: Any) -> Any:
+    """Return ``x`` in the element type of another tensor."""
+    here, there = x.spec.known_dtype, other.spec.known_dtype
+    return x if here is there else of("cast", {"in_dtype": here.code, "out_dtype": there.code}, X=x)
+
+
+def dequantized(of: Composition, x: Any, scale: Any, axis: int, most: float) -> Any:
+    """Return ``x * scale / most`` in the element type of the scale, which is one number (where ``axis`` is below 0) or one for each channel."""
+    dims = [] if axis < 0 else [-1]
+    if scale.spec.rank != len(dims):
+        scale = of("reshape2", {"shape": dims}, X=scale)[0]
+    return of("elementwise_mul", {"axis": max(axis, -1)}, X=in_type(of, x, scale), Y=of("scale", {"scale": 1.0 / most}, X=scale))
 
 
 class StraightThrough(Operator):

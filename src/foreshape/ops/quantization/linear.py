@@ -22,10 +22,9 @@ from foreshape.operator import (
     require_equal,
     result,
     sample,
-    torch,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail
-from foreshape.operator.temporaries import turned
 from foreshape.ops.quantization.grid import (
     absolute_maximum,
     along,
@@ -34,6 +33,8 @@ from foreshape.ops.quantization.grid import (
     check_axis,
     check_not_empty,
     check_one,
+    dequantized,
+    in_type,
     inverse,
     largest_level,
     levels,
@@ -161,16 +162,10 @@ class DequantizeLinear(Linear):
         check_scale(self.quant_axis, X, Scale, "Scale")
         return X.with_dims(X.known_dims).with_dtype(Scale.known_dtype), InState, InAccum, Scale
 
-    def workspace(
-        self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None, *, strided: frozenset[str]
-    ) -> Size:
-        return Scale.nbytes + turned(strided, X=X)
-
-    def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
-        out = torch.empty(X.shape, dtype=Scale.dtype, device=X.device).copy_(X)
-        if not self.only_observer:
-            out.mul_(along(Scale, X, self.quant_axis)).div_(largest_level(self.bit_length))
-        return out, InState, InAccum, Scale
+    def expand(self, of: Composition, X: Any, Scale: Any, ZeroPoint: Any, InAccum: Any, InState: Any) -> Any:
+        if self.only_observer:
+            return in_type(of, X, Scale), InState, InAccum, Scale
+        return dequantized(of, X, Scale, self.quant_axis, largest_level(self.bit_length)), InState, InAccum, Scale
 
     samples = [
         sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
@@ -202,12 +197,8 @@ class FakeDequantizeMaxAbs(Operator):
         require(self.max_range > 0.0, f"max_range must be more than 0, not {self.max_range}")
         return X.like().with_dtype(Scale.known_dtype)
 
-    def workspace(self, X: Spec, Scale: Spec, *, strided: frozenset[str]) -> Size:
-        return turned(strided, X=X)
-
-    def kernel(self, X: Tensor, Scale: Tensor) -> Tensor:
-        out = torch.empty(X.shape, dtype=Scale.dtype, device=X.device).copy_(X)
-        return out.mul_(Scale.reshape(())).div_(self.max_range)
+    def expand(self, of: Composition, X: Any, Scale: Any) -> Any:
+        return dequantized(of, X, Scale, -1, self.max_range)
 
     samples = [
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), max_range=127.0),
@@ -253,13 +244,9 @@ class FakeChannelWiseDequantizeMaxAbs(Operator):
                 fail("Scales must be of one element type", TypeMismatchError, Scales=None)
         return X.like().with_dtype(Scales[0].known_dtype)
 
-    def workspace(self, X: Spec, Scales: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
-        return Scales[0].nbytes + turned(strided, X=X)
-
-    def kernel(self, X: Tensor, Scales: list[Tensor]) -> Tensor:
-        out = torch.empty(X.shape, dtype=Scales[0].dtype, device=X.device).copy_(X)
-        out.mul_(along(Scales[0], X, self._axis(len(Scales)))).div_(largest_level(self.quant_bits[0]))
-        return out if len(Scales) == 1 else out.mul_(Scales[1].reshape(())).div_(largest_level(self.quant_bits[1]))
+    def expand(self, of: Composition, X: Any, Scales: Any) -> Any:
+        out = dequantized(of, X, Scales[0], self._axis(len(Scales)), largest_level(self.quant_bits[0]))
+        return out if len(Scales) == 1 else dequantized(of, out, Scales[1], -1, largest_level(self.quant_bits[1]))
 
     samples = [
         sample(X=f32(4, 3, 5), Scales=[f32(4, low=0.5)]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
@@ -23,7 +23,8 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.ops.quantization.grid import check_one
+from foreshape.operator.composition import Composition
+from foreshape.ops.quantization.grid import check_one, dequantized
 from foreshape.spec import FP32, INT8, INT16, Spec
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class DequantizeAbsMax(Operator):
         require(self.max_range != 0.0, "max_range must not be 0")
         return X.like().with_dtype(FP32)
 
-    def kernel(self, X: Tensor, Scale: Tensor) -> Tensor:
-        return X.float().mul_(Scale.reshape(())).div_(self.max_range)
+    def expand(self, of: Composition, X: Any, Scale: Any) -> Any:
+        return dequantized(of, X, Scale, -1, self.max_range)
 
     samples = [
         sample(X=_BYTES, Scale=f32(1, data=[1.5]), max_range=127.0),
