@@ -51,7 +51,7 @@ class ForeshapeError(Exception):
     def told(
         self, *, op: str | None = None, slot: str | None = None, required: object = None, seen: object = None, site: Line | None = None
     ) -> Self:  # fmt: skip
-        """Set the fields that are known, and return the error."""
+        """Set those of the fields `op`, `slot`, `required`, `seen` and `site` that are given, and return the error."""
         given = {"op": op, "slot": slot, "required": required, "seen": seen, "site": site}
         for name, value in given.items():
             if value is not None:
@@ -60,7 +60,7 @@ class ForeshapeError(Exception):
 
     @classmethod
     def must(cls, slot: str, required: str, seen: object, verb: str = "seen") -> Self:
-        """Return the error that ``slot`` must be ``required``, and what is ``seen`` instead."""
+        """Return the error that ``slot`` must be ``required``; ``verb`` stands before the ``seen`` value."""
         return cls(f"{slot} must be {required}; {verb} {seen}").told(slot=slot, required=required, seen=seen)
 
     def reworded(self, text: str) -> Self:
