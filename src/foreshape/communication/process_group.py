@@ -108,7 +108,7 @@ class Team:
     sent: dict[str, int] = field(default_factory=dict[str, int])
     """Collective -> the bytes given to it by this rank."""
     passages: list[Passage] | None = None
-    """Every message from now on, where somebody wants to know when they pass."""
+    """Every message from now on, if their passing is observed."""
     ring: int = 0
     begun: int = 0
     """The number of messages begun by this rank."""

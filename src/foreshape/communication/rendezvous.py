@@ -36,7 +36,7 @@ class Address:
 
     @staticmethod
     def of(text: str) -> Address:
-        """Return an address from ``host:port`` or ``[IPv6]:port``. Raises `ExecutionError` for anything else."""
+        """Return an address from ``host:port`` or ``[IPv6]:port``. Raise `ExecutionError` for anything else."""
         found = _ADDRESS.fullmatch(text)
         if found is None or int(found[3]) > 65535:
             raise ExecutionError(f"an address is HOST:PORT, as 127.0.0.1:29600 or [::1]:29600; seen {text[:300]!r}")
@@ -151,7 +151,7 @@ class SignsOfLife:
 
 
 class Watch:
-    """Looks whether another process gives signs of life."""
+    """A watch over another process' signs of life."""
 
     def __init__(self, meeting: Meeting, key: str) -> None:
         self._meeting, self._key = meeting, key

@@ -117,7 +117,7 @@ class Feeds(Mapping[str, FeedSizes]):
 
     @property
     def smallest(self) -> dict[str, list[int]] | None:
-        """Return the smallest sizes of every input (see `FeedSizes`); None where none were found."""
+        """Return the smallest sizes of every input (see `FeedSizes`); None if none were found."""
         out = {name: one.smallest for name, one in self._inputs.items() if one.dims is not None}
         return {name: sizes for name, sizes in out.items() if sizes is not None} if None not in out.values() else None
 

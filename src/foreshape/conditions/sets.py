@@ -96,7 +96,7 @@ class Sizes:
 
     @property
     def high(self) -> int | None:
-        """Return the last of these sizes; None where there is none, or no last one."""
+        """Return the last of these sizes; None if there is none, or no last one."""
         return None if self.tail is not None else self.to(MAX_SIZE)
 
     @property

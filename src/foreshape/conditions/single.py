@@ -125,6 +125,6 @@ def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, 
 
 
 def smallest(sizes: Sizes) -> int | None:
-    """Return the smallest of a set, but 0 only where it has no other."""
+    """Return the smallest of a set, but 0 only if it has no other."""
     found = sizes.from_(1)
     return found if found is not None and found <= MAX_SIZE else sizes.low

@@ -255,7 +255,7 @@ def text_of(condition: Condition, names: Mapping[str, str]) -> str:
 
 
 def _on_two_sides(size: Size) -> tuple[Size, Size]:
-    """Return two sizes whose difference it is, without a minus where it has terms of both signs; a number stands right."""
+    """Return two sizes whose difference it is, without a minus if it has terms of both signs; a number is on the right."""
     if isinstance(size, int):
         return size, 0
     plus = of_terms({m: c for m, c in size.terms if c > 0 and m})

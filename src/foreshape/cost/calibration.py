@@ -41,7 +41,7 @@ class Kernels:
     _moving: Curve | None = field(default=None, compare=False, repr=False)
 
     def curve(self, kind: str) -> Curve | None:
-        """Return the times of a kind; None where it was not measured."""
+        """Return the times of a kind; None if it was not measured."""
         found = self._curves.get(kind)
         if found is None and kind in self.kinds:
             found = self._curves[kind] = Curve(self.kinds[kind])
@@ -82,7 +82,7 @@ class Calibration:
     # --- files
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write it to a file, in the user's cache directory where none is named. Returns the path."""
+        """Write it to a file, in the user's cache directory where none is named. Return the path."""
         target = Path(path) if path is not None else default_path()
         target.parent.mkdir(parents=True, exist_ok=True)
         kernels = {str(n): {"step": k.step, "among": k.among, "kinds": k.kinds, "memory": k.memory} for n, k in sorted(self.threads.items())}

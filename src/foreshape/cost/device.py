@@ -110,7 +110,7 @@ def device_of(given: Device | Calibration | str | os.PathLike[str] | None, threa
 
 
 def roofline_of(text: str) -> Roofline:
-    """Return a device from ``"150TFLOPS:2TB/s"``. Raises `SchemaError` for anything else."""
+    """Return a device from ``"150TFLOPS:2TB/s"``. Raise `SchemaError` for anything else."""
     from foreshape.cost.network import bandwidth_of
 
     rate, _, bandwidth = text.partition(":")

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds of kernels in a row."""
+    """Seconds of successive kernels."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A message is started; the rank goes on."""
+    """The start of a message; the rank goes on."""
 
     message: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The rank goes on when a message has come."""
+    """The wait for a message."""
 
     message: int
 

@@ -75,14 +75,14 @@ class Measured:
         return max(r.seconds for r in self.ranks)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file. Raises `FormatError` where it cannot be written."""
+        """Write it to a file. Raise `FormatError` if it cannot be written."""
         facts = {"format": FORMAT, "step": self.step, "steps": self.steps, "ranks": [asdict(r) for r in self.ranks]}
         with replacing(path) as file:
             file.write(json.dumps(facts, allow_nan=False).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Measured:
-        """Read a file. Raises `FormatError` where there is none, or it is no measured step."""
+        """Read a file. Raise `FormatError` if there is none, or it is no measured step."""
         data = read_file(path, _MOST_BYTES)
         try:
             return measured_of(bounded_json.parse(data))
@@ -110,7 +110,7 @@ def measured_of(found: Any) -> Measured:
 
 
 def step_of(found: Any) -> MeasuredStep:
-    """Return the step of one rank, from JSON. Raises `FormatError` for anything else."""
+    """Return the step of one rank, from JSON. Raise `FormatError` for anything else."""
     return _STEP("the step of a rank", found)
 
 

@@ -147,7 +147,7 @@ def hops(way: str, ranks: int) -> int:
 
 
 def bandwidth_of(given: str | float) -> float:
-    """Return bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raises `SchemaError` for anything else."""
+    """Return bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raise `SchemaError` for anything else."""
     if isinstance(given, str):
         found = _BANDWIDTH.match(given)
         if found is not None:
@@ -159,7 +159,7 @@ def bandwidth_of(given: str | float) -> float:
 
 
 def seconds_of(given: str | float) -> float:
-    """Return seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raises `SchemaError` for anything else."""
+    """Return seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raise `SchemaError` for anything else."""
     if isinstance(given, str):
         found = _SECONDS.match(given)
         if found is not None:

@@ -176,7 +176,7 @@ class RanksPlan:
     # --- time
 
     def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
-        """Return the predicted step. Raises `FormatError` where the device is not known."""
+        """Return the predicted step. Raise `FormatError` if the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
 

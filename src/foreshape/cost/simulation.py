@@ -117,7 +117,7 @@ def _point(
 
 
 def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:
-    """Return seconds of a step on average, how many of them are due to stragglers, and the events of all."""
+    """Return the mean seconds of a step, the part due to stragglers, and the number of all events."""
     items = coarse(found.items, max(_EVENTS // ranks, 8))
     count = max(1, min(steps, _EVENTS // max(ranks * len(items), 1)))
     runs = [run(items, found.durations, ranks, stragglers.slowdown(f"{seed} {ranks} {n}", ranks)) for n in range(count)]

@@ -9,7 +9,7 @@ from foreshape.dims.questions import bounds
 
 
 def ceildiv(a: Size, b: Size) -> Size:
-    """Return ``a / b``, rounded up. Raises `ShapeError` where ``b`` is zero."""
+    """Return ``a / b``, rounded up. Raise `ShapeError` if ``b`` is zero."""
     if isinstance(a, int) and isinstance(b, int):
         out = floordiv(-a, b)
         return checked(-out) if isinstance(out, int) else -out
@@ -18,7 +18,7 @@ def ceildiv(a: Size, b: Size) -> Size:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Return the product of sizes (1 for none). Raises `ShapeError` where it passes a 64-bit integer."""
+    """Return the product of sizes (1 for none). Raise `ShapeError` if it passes a 64-bit integer."""
     out: Size = 1
     for size in sizes:
         out = out * size

@@ -180,7 +180,7 @@ def only_atom(size: Size) -> Atom | None:
 
 
 def floordiv(a: Size, b: Size) -> Size:
-    """Return ``a // b``, rounded down. Raises `ShapeError` where ``b`` is zero."""
+    """Return ``a // b``, rounded down. Raise `ShapeError` if ``b`` is zero."""
     if isinstance(b, int):
         if b == 0:
             raise ShapeError(f"division by zero: {a} // 0")
@@ -230,7 +230,7 @@ def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
 
 
 def mod(a: Size, b: Size) -> Size:
-    """Return ``a - b * (a // b)``. Raises `ShapeError` where ``b`` is zero."""
+    """Return ``a - b * (a // b)``. Raise `ShapeError` if ``b`` is zero."""
     if isinstance(b, int):
         if b == 0:
             raise ShapeError(f"division by zero: {a} % 0")
@@ -254,7 +254,7 @@ def mod(a: Size, b: Size) -> Size:
 
 
 def checked(value: int) -> int:
-    """Return ``value``. Raises `ShapeError` where it does not fit a 64-bit integer."""
+    """Return ``value``. Raise `ShapeError` if it does not fit a 64-bit integer."""
     if not INT64_MIN <= value <= INT64_MAX:
         shown = value if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
         raise ShapeError(f"{shown} does not fit a 64-bit integer")

@@ -79,7 +79,7 @@ def evaluate(a: Size, values: Mapping[str, int]) -> int:
 
 
 def _number(a: Dim, values: Mapping[str, int]) -> int:
-    """Return the same without making sizes on the way. Raises `KeyError` for a symbol without a value."""
+    """Return the same without making sizes on the way. Raise `KeyError` for a symbol without a value."""
     out = 0
     for m, term in a.terms:
         for atom in m:

@@ -51,7 +51,7 @@ _PLAN_CACHE_LIMIT = 4096
 _taking = border("the fed values cannot be taken", FeedError)
 _giving = border("the results cannot be given", ExecutionError)
 _compiling = RLock()
-"""Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
+"""The lock for making a step or checking new shapes, since two threads may bring one program."""
 if hasattr(os, "register_at_fork"):  # a child must not wait for a thread of its parent
     os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 

@@ -58,7 +58,7 @@ class Scope:
                 self.store(name, new.get(name, value))
 
     def get(self, name: str) -> Any:
-        """Return a copy of the value ``name`` as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
+        """Return a copy of the value ``name`` as a numpy array, of sparse rows as a `SelectedRows`. Raise `ExecutionError` if there is none."""
         value: Any = self.tensor(name)
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)

@@ -95,7 +95,7 @@ class Feeder:
         """Append the missing dim of 1 to tensors, as labels ``[n]`` for an input ``[n, 1]``.
 
         Returns:
-            The shapes of all inputs, as `tensors` gives them; nothing where none was changed.
+            The shapes of all inputs, as `tensors` gives them; nothing if none was changed.
         """
         changed = False
         for at, value in enumerate(self.inputs):

@@ -146,7 +146,7 @@ class _Lists:
         return rows, lengths
 
     def _of_numbers(self, parts: Sequence[Any]) -> Any:
-        """Return the rows where all sequences are lists of plain numbers, made in one piece; None where they are not."""
+        """Return the rows if all sequences are lists of plain numbers, made in one piece; None if they are not."""
         import numpy
 
         dims = self.spec.known_dims

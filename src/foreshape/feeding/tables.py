@@ -22,7 +22,7 @@ from foreshape.values.torch_proxy import torch
 
 
 class Table(Mapping[str, Any]):
-    """A table as a mapping from the names of its columns to them; a column is taken out of it when it is asked for."""
+    """A table as a mapping from the names of its columns to them; a column is taken out of it on demand."""
 
     def __init__(self, names: Sequence[Any], column: Callable[[Any], Any]) -> None:
         self.names = list(names)
@@ -43,7 +43,7 @@ class Table(Mapping[str, Any]):
 
 
 def table_of(given: Any) -> Table | None:
-    """Return the columns of a table: a DataFrame, an Arrow table or record batch, a data set of Hugging Face; None where it is none."""
+    """Return the columns of a table: a DataFrame, an Arrow table or record batch, a data set of Hugging Face; None if it is none."""
     kind = cast("Any", type(given))
     if isinstance(given, (list, tuple, str, bytes, Mapping)) or kind.__name__ == "ndarray":
         return None
@@ -98,7 +98,7 @@ def _columns_of(dataset: Any) -> list[str]:
 
 
 class Complete:
-    """A data set whose rows, when they are asked for, lack no value: where one does, formats of arrays would have NaN or fail."""
+    """A data set with complete rows, checked on demand: for a missing value, formats of arrays would have NaN or fail."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -24,7 +24,7 @@ _FAR = 128.0
 """Sums of exponentials whose logarithm is farther from 0 are not kept to enough digits to make the weights from them again."""
 
 _PIECE = 1 << 13
-"""About so many weights are made at once where the kernel is of no use, and no more numbers of queries."""
+"""The rough number of weights made at once without torch's kernel, and the most numbers of queries."""
 
 
 class AttentionMemory:

@@ -12,9 +12,9 @@ from foreshape.spec import Spec
 from foreshape.values.torch_proxy import Lazy, aten, torch
 
 _MANY = 5
-"""Filters of at least so many places in a row are one kind of convolution."""
+"""The least places along a row of a filter for a kind of its own."""
 _STRIDED = 2
-"""A convolution whose images have more than so many times the places of its results goes in strides."""
+"""The factor of places in images over places in results from which on a convolution counts as strided."""
 
 
 class Convolution:

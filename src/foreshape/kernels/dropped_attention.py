@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE = 1 << 18
-"""About so many weights are made at a time."""
+"""The rough number of weights made at a time."""
 _BYTES = 4
 _Part = tuple[slice, slice]
 
@@ -45,7 +45,7 @@ class DroppedAttention:
         return out if rank == 4 else out.squeeze(1)
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of q, k and v; the weights are made again."""
+        """Return the gradients of q, k and v; the weights are recomputed."""
         q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
         d = d if rank == 4 else d.unsqueeze(1)
         d_q, d_k, d_v = (_by_time(x, x.shape[-1]) for x in (q, k, v))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 PIECE = 1 << 16
-"""So many elements are drawn at a time. The numbers are the same whatever it is."""
+"""The number of elements drawn at a time. It does not change the numbers."""
 _RANGE = 1 << 31
 
 

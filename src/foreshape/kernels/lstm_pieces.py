@@ -158,7 +158,7 @@ def forward(
 def whole(
     x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same where all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
+    """Return the same if all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
     size = h0.shape[1]
     with torch.no_grad():
         y, last, cell, _ = private.rnn_layer(

@@ -15,7 +15,7 @@ from foreshape.values.processors import processors
 
 _BLOCK = 16
 _FEW = 3
-"""Images of so few channels are read in rows."""
+"""The most channels of images read without blocks."""
 _SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
 """The bytes of a thread for bookkeeping, and for transposing a piece of an operand: of the first one, and of the others."""
 _WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
@@ -23,7 +23,7 @@ _WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
 _LARGE = 11
 """The pixels of a window above which oneDNN may have no kernel but the product of matrices."""
 _IN_ROWS, _ELEMENTS = 3, 20480
-"""One image of so few elements goes through torch's own kernel, by windows of so few pixels: it writes every window out."""
+"""The most pixels of a window and elements of a single image for torch's own kernel: it writes every window out."""
 
 
 def thread_count() -> int:
@@ -109,7 +109,7 @@ def _of_one_pixel(dims: Sequence[Size]) -> bool:
 
 
 def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequence[int], itemsize: int) -> Size:
-    """Return 0 where torch multiplies images by itself: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
+    """Return 0 if torch multiplies images without oneDNN: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
     if itemsize != 4:
         return 0
     if groups > 1:
@@ -131,7 +131,7 @@ def _windows(
     given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int],
     itemsize: int,
 ) -> Size:  # fmt: skip
-    """Return bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
+    """Return the bytes of written out windows: of torch's own kernel, and of oneDNN without a better one."""
     one = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:
         return y[0] * one
@@ -160,7 +160,7 @@ def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) ->
 def convolution(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
 ) -> Size:
-    """Return bytes for a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``, besides the result."""
+    """Return the workspace of a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``."""
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
@@ -181,8 +181,9 @@ def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], 
 def convolution_transpose(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
 ) -> Size:
-    """Return bytes for a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``, besides the result. It is computed as
-    the gradient of a convolution's images is, and a bias is added in blocks.
+    """Return the workspace of a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``.
+
+    It is computed as the gradient of a convolution's images is, and a bias is added in blocks.
     """
     taken = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FEW = 16
-"""The number of images from which on torch takes oneDNN by itself."""
+"""The number of images from which on torch takes oneDNN unasked."""
 _SMALL = 20480
-"""A single image of so few elements, dilated, goes to a slower kernel."""
+"""The most elements of a single image for which torch takes a slower kernel, with dilation."""
 _DILATED = (2, 2)
 
 
@@ -42,7 +42,7 @@ def gradients(
     d: Tensor, x: Tensor, w: Tensor, bias: Sequence[int] | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], transposed: bool,
     added: Sequence[int], groups: int, requested: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return ``aten.convolution_backward``: the gradients of the images, the filters and the bias, each where it is requested."""
+    """Return ``aten.convolution_backward``: the gradients of the images, the filters and the bias, each if requested."""
     image, window = x.shape[2:], w.shape[2:]
     if transposed:
         strides, dilations = settle_transposed(image, window, strides, added, dilations)

@@ -25,7 +25,7 @@ def polygon_areas(polygons: Tensor) -> Tensor:
 
 
 def polygon_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """Return the intersection over union of paired (or broadcast) polygons; 0 where one of the three areas is 0."""
+    """Return the intersection over union of paired (or broadcast) polygons; 0 if one of the three areas is 0."""
     low, high = zip(*((x[..., at::2].amin(-1), x[..., at::2].amax(-1)) for at in (0, 1) for x in (a, b)), strict=True)
     meet = (low[0] < high[1]) & (low[1] < high[0]) & (low[2] < high[3]) & (low[3] < high[2])
     of_a, of_b = (polygon_areas(x).expand(meet.shape) for x in (a, b))

@@ -67,7 +67,7 @@ def _native(axes: Axes) -> tuple[Any, ...] | None:
 
 
 def _filled(x: Tensor, axes: Axes, fill: float) -> Tensor:
-    """Return ``x`` with ``fill`` around it, as far as the windows go."""
+    """Return ``x`` with ``fill`` around it, up to the reach of the windows."""
     h, w = axes
     if not (h.before or w.before or h.behind or w.behind):
         return x

@@ -120,7 +120,7 @@ def _with_rest(kernel: Any) -> Any:
 
 
 def _longer(x: Tensor) -> Tensor:
-    """Return a copy in a row, with rows of zeros behind up to a multiple of `STEP`."""
+    """Return a contiguous copy, with rows of zeros behind up to a multiple of `STEP`."""
     rows, k = x.shape
     out = x.new_empty((rows + -rows % STEP, k))
     out[:rows] = x
@@ -174,7 +174,7 @@ def _workspace(m: Size, k: Size, n: Size, turned: bool, longer: bool, threads: i
 
 
 def copied(m: Size, k: Size, n: Size) -> tuple[Size, Size]:
-    """Return the bytes of copies of both operands of the product of fp32 ``[m, k]`` and ``[k, n]``, where they have gaps: BLAS copies neither."""
+    """Return the bytes of copies of both operands of the product of fp32 ``[m, k]`` and ``[k, n]``, if they have gaps: BLAS copies neither."""
     large = reaches(m * k * n, LARGE) if prefers_onednn() else 0
     return large * (4 * m * k), large * (4 * k * n)
 

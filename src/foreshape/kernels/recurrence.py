@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_CHANGES = 32
-"""So many changes of the width are weighed when time is cut; where there are more, neighbours are taken together."""
+"""The most changes of the width weighed for cutting time; of more, neighbours are joined."""
 
 
 class Cutter(Protocol):
@@ -121,7 +121,7 @@ class Schedule:
         return out.index_fill_(0, self._rest, 0.0) if self._rest is not None else out
 
     def _find_places(self) -> Tensor:
-        """Return for each row its place, 0 where it is in no sequence: these are the rest."""
+        """Return for each row its place, 0 for rows of no sequence: these are the rest."""
         assert self.pick is not None
         free = sum(self._alive) < self.rows
         place = torch.full((self.rows,), -1 if free else 0, dtype=torch.int64, device=self.order.device)
@@ -161,7 +161,7 @@ class Schedule:
         return rows[begin:end].contiguous() if self.pick is None else rows.index_select(0, self.pick[begin:end])
 
     def idle_in(self, piece: int) -> Tensor | None:
-        """Return the idle places of a piece, counted from its first; None where there is none."""
+        """Return the idle places of a piece, counted from its first; None if there is none."""
         step = sum(n for n, _ in self.pieces[:piece])
         before, now = self._alive_of(piece)
         n, width = self.pieces[piece]
@@ -172,7 +172,7 @@ class Schedule:
 
     @property
     def idle(self) -> Tensor | None:
-        """Return the idle places; None where there is none."""
+        """Return the idle places; None if there is none."""
         return self._idle
 
     @property
@@ -255,7 +255,7 @@ class Cheapest:
 
 
 def joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return runs, neighbours taken together where there are more than `MOST_CHANGES`."""
+    """Return at most `MOST_CHANGES` runs, by joining neighbours."""
     if len(runs) <= MOST_CHANGES:
         return runs
     group = -(-len(runs) // MOST_CHANGES)

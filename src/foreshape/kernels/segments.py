@@ -31,7 +31,7 @@ def all_rows(offsets: Offsets) -> Tensor:
 
 
 def empty_sequences(offsets: Offsets) -> Tensor | None:
-    """Return the innermost sequences without rows, int64; None where there is none."""
+    """Return the innermost sequences without rows, int64; None if there is none."""
 
     def make() -> tuple[Tensor | None]:
         empty = (offsets.lengths == 0).nonzero().view(-1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEAR = 64
-"""Strides and dilations of so many pixels are taken as they are: thousands of forms of them were right."""
+"""The largest strides and dilations taken unchanged: thousands of forms up to here were right."""
 
 
 def settle(
@@ -61,5 +61,5 @@ def is_unsound(
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """Return ``x``, contiguous and as torch takes it for images whose channels are outermost: of one channel it goes by the steps between elements."""
+    """Return ``x``, contiguous and as torch takes it for images whose channels are outermost: of one channel torch looks at the steps between elements."""
     return x.contiguous().view(-1).view(x.shape)

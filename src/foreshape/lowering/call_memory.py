@@ -18,7 +18,7 @@ from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 
 def dense_bytes(value: Value, spec: Spec) -> Size:
-    """Return the bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
+    """Return the bytes of a dense value. Raise `MemoryPlanError` if nothing is known of it."""
     if spec.kind is not LOD_TENSOR or spec.dtype is None:
         return 0
     if spec.dims is None:

@@ -93,7 +93,7 @@ class _Graph:
         self._made = {id(sizes): [sum([sizes[p] for p in made]) for made in self.makes] for sizes in self.sizes}
 
     def _root(self, value: Value) -> Value:
-        """Return the value in whose memory one lies."""
+        """Return the value whose memory another is in."""
         while value in self._lives:
             value = self._lives[value]
         return value

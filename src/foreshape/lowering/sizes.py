@@ -50,7 +50,7 @@ class SizeChecks:
         self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: KernelCall) -> KernelCall | None:
-        """Return the check of an op's operands, where there is something to check."""
+        """Return the check of an op's operands, if there is any."""
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None

@@ -25,7 +25,7 @@ _PLACEMENTS = 40_000
 _TO_COMPILE = {False: 30.0, True: 1.0}
 """The least seconds left for the compiled search, by whether it was compiled before (on this machine, by this user)."""
 _WORK = {(False, False): 32_000, (False, True): 2_000_000, (True, False): 0, (True, True): 400_000_000}
-"""Steps of the search where no time is set, by whether it is compiled and whether a height is asked for."""
+"""Steps of the search without a time limit, by (compiled, with a wanted height)."""
 _SHARE, _CLOSE = 0.3, 1.1
 """The share of the time for the search before it is compiled, unless it is close to the least height by then."""
 _FIRST_LOOK = 24

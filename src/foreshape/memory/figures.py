@@ -255,7 +255,7 @@ def record_size(record: Record, values: Mapping[str, int]) -> int:
 
 
 def _workspace(record: Record, values: Mapping[str, int]) -> int | None:
-    """Return the bytes of a kernel's workspace; None where its operator's rule gives none with these sizes. 0 of another record."""
+    """Return the bytes of a kernel's workspace; None if its operator's rule fails for these sizes. 0 of another record."""
     if record.what != WORKSPACE:
         return 0
     try:

@@ -88,7 +88,7 @@ class Formula:
         return frozenset(n for m, u in zip(self._monomials, used.tolist(), strict=True) if u for atom in m for n in symbols_of(of_atom(atom)))
 
     def __call__(self, values: Mapping[str, int]) -> int:
-        """Return the number of bytes. Raises `MemoryPlanError` where a symbol has no value."""
+        """Return the number of bytes. Raise `MemoryPlanError` if a symbol has no value."""
         require_values(self.symbols, values)
         factors = self._factors(values)
         return max((sum(c * f for c, f in zip(piece, factors, strict=True) if c) for piece in self.pieces), default=0)

@@ -14,7 +14,7 @@ from foreshape.memory.formula import Formula
 MOST = 1 << 40
 """No larger size is looked for."""
 EVALUATIONS = 2000
-"""A formula is asked so often at most: some sixty times where it grows but for a remainder here and there."""
+"""The most evaluations of a formula: a growing one with a few remainders takes some sixty."""
 Range: TypeAlias = "tuple[int, int]"
 
 

@@ -41,7 +41,7 @@ def can_compile() -> bool:
 
 
 def compiled() -> Any:
-    """Return `search_layout` in machine code; kept on disk between processes where there is a place for it."""
+    """Return `search_layout` in machine code; kept on disk between processes if possible."""
     if not _compiled:
         numba, extending = importlib.import_module("numba"), importlib.import_module("numba.extending")
         for part in PARTS:
@@ -99,7 +99,7 @@ class Searcher:
         return self._prepared[key]
 
     def look(self, strategy: Strategy, height: int, work: int) -> tuple[int, int, Ints | None]:
-        """Return the outcome, the work done, and the offsets where some were found within the height."""
+        """Return the outcome, the work done, and the offsets if some were found within the height."""
         order, problem = self._ordered(strategy.order)
         if height < self.total.max(initial=0):
             return IMPOSSIBLE, 0, None

@@ -16,7 +16,7 @@ _LONGEST: Final = 2000
 
 
 def plan_html(plan: Figures) -> str:
-    """Return the plan with 1 for every symbol, as long as nobody says others."""
+    """Return the plan in HTML, with 1 for every symbol by default."""
     symbols = dict.fromkeys(sorted(plan.symbols), 1)
     given = ", ".join(f"{n} = 1" for n in symbols)
     peak = plan.peak(**symbols)

@@ -18,7 +18,7 @@ _LONGEST = 300
 
 
 def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
-    """Write the page of a plan. Raises `MemoryPlanError` where a symbol has no value, `FormatError` where it cannot be written."""
+    """Write the page of a plan. Raise `MemoryPlanError` if a symbol has no value, `FormatError` where it cannot be written."""
     write_page_file(path, page(plan, symbols))
 
 

@@ -27,7 +27,7 @@ class Recomputation:
     """The result of `recompute`. ``print`` it for a summary."""
 
     program: Program
-    """The program to run: another one, or the given one where it fits as it is."""
+    """The program to run: another one, or the given one if it fits unchanged."""
     dropped: tuple[str, ...]
     """The values of the forward pass computed again by the backward pass."""
     within: int

@@ -37,7 +37,7 @@ class Record:
     until: int = -1
     """The number of the last instruction that needs it."""
     beside: list[Record] = field(default_factory=list["Record"])
-    """Whose memory it may turn out to hold: none of them is given to another while this one is needed."""
+    """The records whose memory it may hold: none of them is given to another while this one is needed."""
     handed_on: bool = False
     """True if the block of a condition made it: while the block runs, it counts within."""
 

@@ -54,7 +54,7 @@ def element_of(op: Op, result: Result) -> str | None:
 
 
 def tensor_bytes(block: Block, name: str) -> Size:
-    """Return the bytes of a dense variable; 0 where they are not known."""
+    """Return the bytes of a dense variable; 0 if unknown."""
     variable = block.find(name)
     return variable.spec.nbytes if variable is not None and variable.spec.dims is not None and variable.spec.dtype is not None else 0
 

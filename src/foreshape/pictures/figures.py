@@ -17,14 +17,14 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> tuple[str, str]:
 
 
 def short_count(value: int | float | None) -> str:
-    """Return ``999``, ``25.6M``, ``1.02G``; ``?`` where it is not known, nothing for 0."""
+    """Return ``999``, ``25.6M``, ``1.02G``; ``?`` if unknown, nothing for 0."""
     if value is None:
         return "?"
     return "".join(_scaled(value, 1000, _COUNTS)) if value else ""
 
 
 def short_bytes(value: int | float | None) -> str:
-    """Return ``512B``, ``97.5MiB``; ``?`` where it is not known, nothing for 0."""
+    """Return ``512B``, ``97.5MiB``; ``?`` if unknown, nothing for 0."""
     if value is None:
         return "?"
     return "".join(_scaled(value, 1024, _BYTES)) if value else ""

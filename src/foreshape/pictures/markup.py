@@ -57,7 +57,7 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Return parts in a row."""
+    """Return the parts joined."""
     return Markup("".join(map(words, parts)))
 
 

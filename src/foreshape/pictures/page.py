@@ -25,7 +25,7 @@ def assemble(template: str, data: Any) -> str:
 
 
 def write_page_file(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page. Raises `FormatError` where the file cannot be written, or not all of it."""
+    """Write a page. Raise `FormatError` if the file cannot be written, or not all of it."""
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

@@ -28,7 +28,7 @@ class Picture:
         """Its subject, in a line."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file. Raises `FormatError` where the name does not end in ``.svg``."""
+        """Write it to a file. Raise `FormatError` if the name does not end in ``.svg``."""
         if not os.fspath(path).lower().endswith(".svg"):
             raise FormatError(f"a drawing of a network is a file that ends in .svg; seen {os.fspath(path)!r}")
         with open(path, "w", encoding="utf-8", newline="\n") as file:

@@ -1,4 +1,4 @@
-"""The profiler: where the time of a step goes, kernel call by kernel call."""
+"""The profiler: the time of a step, kernel call by kernel call."""
 
 from foreshape.profiling.profile_report import Profile
 from foreshape.profiling.profiler import profile

@@ -155,7 +155,7 @@ def _ms(seconds: float) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Return lines of a table; texts are cut where it would be wider than ``width``."""
+    """Return the lines of a table; texts are cut to its ``width``."""
     lines = [heads, *rows]
     widths = [max(wide(line[c]) for line in lines) for c in range(len(heads))]
     over = sum(widths) + 2 * (len(widths) - 1) - width

@@ -28,7 +28,7 @@ _WIDTH = 768
 """The rows and columns of the product whose rate others are compared with."""
 _PRODUCTS = 5
 _RUNS, _SECONDS = 200, 0.5
-"""So many runs are made where the user does not say how many, and fewer where they take longer."""
+"""The most runs by default, and the seconds for all of them."""
 
 
 def profile(
@@ -43,8 +43,8 @@ def profile(
 
     Args:
         program, feed, fetch, scope: as `Executor.run` takes them.
-        executor: runs it; one of its own where it is left out.
-        runs: how many runs are counted; as many as take half a second, at least 3 and at most 200, where it is left out.
+        executor: runs it; one of its own by default.
+        runs: how many runs are counted; as many as take half a second, at least 3 and at most 200, by default.
 
     Returns:
         The calls with the medians of their times.
@@ -249,7 +249,7 @@ def _dims(variable: Variable, values: dict[str, int]) -> str:
 
 
 def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | None:
-    """Return the multiply-adds of shares of some ops; None where none of them is a product, or nobody knows how many there are."""
+    """Return the multiply-adds of shares of some ops; None if none of them is a product, or nobody knows how many there are."""
     total = 0.0
     for op, part in stands:
         of = op.operator

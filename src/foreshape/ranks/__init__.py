@@ -1,4 +1,4 @@
-"""The ranks of a run: joined as torchrun started them, looked after, and named where one of them fails. On `torch.distributed`."""
+"""The ranks of a run: joined as torchrun started them, watched, and named if one fails. On `torch.distributed`."""
 
 from foreshape.ranks.join import Ranks, alone, join
 

@@ -122,7 +122,7 @@ class _Values:
                  for result in form] for form in self._steps.forms]  # fmt: skip
 
     def settings(self, op: Op) -> int:
-        """Return the settings of an op; alike ops share theirs."""
+        """Return the settings of an op; equal ops share theirs."""
         found = self._words.get(id(op.attributes))
         if found is None:
             found = self._words[id(op.attributes)] = self._texts.put(settings_text(op))

@@ -24,5 +24,5 @@ def report_page(program: Program, title: str = "a network") -> str:
 
 
 def write_report(program: Program, path: str | os.PathLike[str], title: str = "a network") -> None:
-    """Write the page of a network to a file. Raises `FormatError` where it cannot be written."""
+    """Write the page of a network to a file. Raise `FormatError` if it cannot be written."""
     write_page_file(path, report_page(program, title))

@@ -131,9 +131,7 @@ class LoDTensor:
 
     @staticmethod
     def joined(parts: Sequence[LoDTensor]) -> LoDTensor:
-        """Return the outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in
-        shape.
-        """
+        """Return the outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raise `FeedError` if their rows differ in shape."""
         import numpy
 
         try:
@@ -196,7 +194,7 @@ def _shortened(level: Any, most: int = 12) -> str:
 
 
 def _whole_numbers(level: Any) -> Any:
-    """Return the lengths of one level as int64. Raises `TypeError` where they are something else."""
+    """Return the lengths of one level as int64. Raise `TypeError` if they are something else."""
     import numpy
 
     given = numpy.asarray(level)

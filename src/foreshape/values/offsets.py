@@ -73,7 +73,7 @@ class Offsets:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest innermost sequence; 0 where there is none."""
+        """Return the length of the longest innermost sequence; 0 if there is none."""
         return self.kept("longest", lambda: int(self.lengths.max()) if self.count else 0)
 
     @property

@@ -51,14 +51,14 @@ class TensorArray:
         self.tensors[at], self.offsets[at] = tensor, offsets
 
     def read(self, at: int) -> tuple[Tensor, Offsets | None]:
-        """Return the element at a position. Raises `ExecutionError` where nothing was written."""
+        """Return the element at a position. Raise `ExecutionError` if nothing was written."""
         tensor = self.tensors[at] if 0 <= at < len(self.tensors) else None
         if tensor is None:
             raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
         return tensor, self.offsets[at]
 
     def whole(self) -> list[Tensor]:
-        """Return all elements. Raises `ExecutionError` where one is missing."""
+        """Return all elements. Raise `ExecutionError` if one is missing."""
         return [self.read(at)[0] for at in range(len(self.tensors))]
 
     # --- arrays of gradients: nothing at a position stands for zeros

@@ -25,7 +25,7 @@ def torch_dtype(of: DType | int) -> torch_module.dtype:
 
 @cache
 def dtype_of_torch(of: torch_module.dtype) -> DType:
-    """Return our element type for torch's. Raises `TypeMismatchError` where there is none."""
+    """Return our element type for torch's. Raise `TypeMismatchError` if there is none."""
     return dtype(str(of).removeprefix("torch."))
 
 

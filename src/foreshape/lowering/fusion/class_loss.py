@@ -53,7 +53,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: ClassLoss) -> bool:
 
 
 def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: ClassLoss) -> tuple[Value, KernelCall, KernelCall] | None:
-    """Return the gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
+    """Return the gradient ops behind the loss, if they are the usual two: (gradient of the mean, its op, the softmax's op)."""
     if undoes(mean_grad, Reduction) != _MEAN:
         return None
     start = mean_grad.arguments[1]

@@ -36,7 +36,7 @@ def apply(graph: Graph) -> int:
 
 
 def _made(i: OpCall) -> Any:
-    """Return the constant. Raises `ExecutionError` where its op's attributes describe none."""
+    """Return the constant. Raise `ExecutionError` if its op's attributes describe none."""
     try:
         with torch.inference_mode():
             return i.kernel(*i.arguments)

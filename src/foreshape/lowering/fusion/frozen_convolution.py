@@ -64,7 +64,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:
-    """Return a normalization of images by itself is a convolution of each channel with one number."""
+    """Rewrite a lone normalization of images as a convolution of each channel with one number."""
     x, channels, spec = i.arguments[0], dims_of(i.arguments[1]), spec_of(i.arguments[0])
     if spec is None or spec.dtype is not FP32 or len(dims_of(x) or ()) != 4 or channels is None or not isinstance(channels[0], int):
         return False
@@ -79,7 +79,7 @@ def _normalized(graph: Graph, i: KernelCall) -> bool:
 
 
 def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> bool:
-    """Let a packed kernel stand for a chain."""
+    """Replace a chain by a packed kernel."""
     arguments = [x] if chain.other is None else [x, chain.other]
     made = fused(chain.last, packed.convolution(name, chain.other is not None, workspace), arguments, [chain.out])
     return graph.replace(chain.taken(made))

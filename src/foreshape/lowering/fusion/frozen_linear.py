@@ -20,7 +20,7 @@ from foreshape.lowering.fusion.products import products_of_rows, rows_of
 from foreshape.lowering.kernel_calls import KernelCall, Value
 
 SMALL = 1 << 10
-"""Matrices of fewer elements stay with the plain kernel, where oneDNN's own library is not there."""
+"""The least elements of a matrix for another kernel than the plain one, without oneDNN's own library."""
 
 
 def apply(graph: Graph) -> int:

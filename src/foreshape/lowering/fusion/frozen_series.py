@@ -89,7 +89,7 @@ def _packed(s: _Stage) -> str:
 
 
 def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
-    """Return an instruction as parts of a series, where some values lie as its kernels want them; none where it is none."""
+    """Return an instruction as parts of a series, given the values in its kernels' layout; none if it cannot be one."""
     if i.copies or i.stores or (isinstance(i, OpCall) and i.offsets is not None) or not i.results or not all(graph.unused(r) for r in i.results[1:]):
         return []
     values = values_of(i.arguments)
