@@ -282,7 +282,7 @@ class Nms(Operator):
 
 
 def _plain_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """Return intersection over union, with the signed area of turned boxes; less than any threshold where it is NaN."""
+    """Return intersection over union, with the signed area of turned boxes; less than any threshold for NaN."""
     size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_(min=0)
     both = size[..., 0] * size[..., 1]
     of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]

@@ -68,7 +68,7 @@ class Patches(Operator):
         return all(before == after for before, after in self._pads())
 
     def _apart(self, x: Tensor) -> Tensor:
-        """Return ``[batch, channels, height, width]`` -> ``[batch, channels * kh * kw, patches]``."""
+        """Return the patches, ``[batch, channels * kh * kw, patches]``, of images ``[batch, channels, height, width]``."""
         (top, bottom), (left, right) = self._pads()
         padding = [top, left]
         if not self._even():

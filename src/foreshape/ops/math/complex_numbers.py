@@ -28,7 +28,7 @@ def c64(*dims: int, data: Any = None) -> Value:
 
 
 def real_type(of: Spec) -> DType:
-    """Return the element type of the parts of complex numbers; of real ones their own."""
+    """Return the element type of the parts of complex numbers; real ones have their own."""
     return REAL_OF.get(of.known_dtype, of.known_dtype)
 
 

@@ -43,7 +43,7 @@ def transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> 
 
 
 def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
-    """Return the transform of real numbers, in a row; with ``onesided`` the first half of the last of ``axes``."""
+    """Return the transform of real numbers, contiguous; with ``onesided`` the first half of the last of ``axes``."""
     at = [a % x.dim() for a in axes]
     if x.numel():
         return in_a_row(private.fft_r2c(x.contiguous(), at, divides, onesided))

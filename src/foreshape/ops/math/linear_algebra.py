@@ -326,7 +326,7 @@ class Trace(Operator):
 
 
 def _diagonal(x: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:
-    """Return a diagonal as the last axis of a view; beside the matrix it is empty."""
+    """Return a diagonal as the last axis of a view; outside of the matrix it is empty."""
     rows, columns = sorted(axis % x.dim() for axis in (axis1, axis2))
     most = max(x.shape[rows], x.shape[columns])
     return torch.diagonal(x, max(-most, min(most, offset)), rows, columns)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def divided(self: Any, X: Spec, d_out: Spec) -> Size:
-    """Return the bytes of Out@GRAD divided by a number: the quotients are spread over the operand."""
+    """Return the bytes of Out@GRAD divided by a number, before the quotients are spread over the operand."""
     return d_out.nbytes
 
 
@@ -73,7 +73,7 @@ class Mean(Operator):
 
 
 def reduced(X: Spec, axes: tuple[int, ...], keep: bool) -> Spec:
-    """Return X without ``axes``, or with 1 there where ``keep``."""
+    """Return X without ``axes``, or with 1 there if ``keep``."""
     dims = [1 if axis in axes else d for axis, d in enumerate(X.known_dims) if keep or axis not in axes]
     return X.dense(dims) if 0 in axes else X.with_dims(dims)
 

@@ -40,7 +40,7 @@ class Renorm(Operator):
         return (X * factors).contiguous()
 
     def _factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return of each part the norm, the mask of too large norms, and the factor; of dims that broadcast to x."""
+        """Return for each part the norm, the mask of too large norms, and the factor; they broadcast to x."""
         others = [a for a in range(x.dim()) if a != self.axis % x.dim()]
         norms: Tensor = aten.linalg_vector_norm(x, self.p, others, True)
         large: Tensor = norms > self.max_norm

@@ -51,7 +51,7 @@ class Ceil(Step):
 
 
 def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
-    """Return the whole numbers nearest to ``x``; of two, the ones away from 0, where torch.round takes the even ones. Takes as much memory as ``x``."""
+    """Return the whole numbers nearest to ``x``, halves away from 0 (torch.round takes the even ones). Takes as much memory as ``x``."""
     away = torch.frac(x).mul_(2.0).trunc_().nan_to_num_(0.0)  # the fraction of an infinity is NaN; a NaN is added as one already
     return torch.add(away, torch.trunc(x, out=into), out=away if into is None else into)
 

@@ -97,7 +97,7 @@ class Lu(Operator):
 
 
 def _squares(of: Spec, count: int) -> Size:
-    """Return the bytes of so many matrices [..., m, m]."""
+    """Return the bytes of ``count`` matrices [..., m, m]."""
     batch, m, _ = matrices(of, "Out")
     return count * of.with_dims((*batch, m, m)).nbytes
 

@@ -59,7 +59,7 @@ class Lookup(Operator):
     padding_idx = attribute(AttrType.LONG, -1, doc="a row number with zeros and no gradient; -1: none; other negative ones count from the end")
 
     def _padding(self, W: Tensor) -> int:
-        """Return the padding row; -1 where there is none."""
+        """Return the padding row; -1 if there is none."""
         at: int = self.padding_idx
         return at if at >= -1 else W.shape[0] + at
 

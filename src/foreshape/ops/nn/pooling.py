@@ -102,7 +102,7 @@ class Pooling(Operator):
         return tuple(count_windows(n, k, pad, s, "the window", ceil, X=at) for at, (n, k, pad, s) in enumerate(each, axis))
 
     def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
-        """Return the windows over the images in ``x``; None where they are adaptive (or the whole image)."""
+        """Return the windows over the images in ``x``; None if they are adaptive (or the whole image)."""
         if self.global_pooling or self.adaptive:
             return None
         image = (x.shape[2], x.shape[3])

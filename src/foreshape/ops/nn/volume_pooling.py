@@ -40,7 +40,7 @@ class VolumePooling(Pooling):
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
 
     def _windows(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> list[Axis] | None:
-        """Return the windows over the volumes in ``x``; None where they are adaptive (or the whole volume)."""
+        """Return the windows over the volumes in ``x``; None if they are adaptive (or the whole volume)."""
         if self.global_pooling or self.adaptive:
             return None
         sizes = tuple(x.shape[2:])

@@ -74,12 +74,12 @@ def channel_maximum(x: Tensor, axis: int) -> Tensor:
 
 
 def inverse(scale: Tensor) -> Tensor:
-    """Return 1 / scale; of a scale of 0 about 1e6."""
+    """Return 1 / scale; about 1e6 for a scale of 0."""
     return torch.where(scale <= 1e-30, scale + 1e-6, scale).reciprocal_()
 
 
 def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
-    """Return ``x`` within the scale, as whole numbers from -most to most; of two, the one away from 0. Takes as much memory as ``x``."""
+    """Return ``x`` within the scale, as whole numbers from -most to most, halves away from 0. Takes as much memory as ``x``."""
     return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
 
 

@@ -56,7 +56,7 @@ class Recurrent(Operator):
         return Layers(*form, dims[1], dims[0], Input.lod.counts[-1], dtype, cell=cell)
 
     def _state_dims(self, features: Size, batch: Size, weights: Sequence[Spec], states: Sequence[tuple[str, Spec]]) -> tuple[Size, Size, Size]:
-        """Return [units, batch, hidden], when states and weights fit."""
+        """Return [units, batch, hidden], if states and weights fit."""
         net = self._net()
         count, gates = 4 * net.units, GATES[self.mode] * net.hidden
         words = f"WeightList must have {count} tensors: for each unit two weights, then for each two biases"

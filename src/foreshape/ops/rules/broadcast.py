@@ -88,5 +88,5 @@ def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
 
 
 def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
-    """Return ``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
+    """Return ``d`` where the condition holds, else 0; in the memory of ``d`` if it is given as ``into`` too."""
     return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)

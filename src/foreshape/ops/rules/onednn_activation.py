@@ -15,7 +15,7 @@ BETA = "for clip and relu6 the most; for hard_swish and hard_sigmoid the summand
 
 
 def by_onednn(of: Composition, x: Any, name: str, alpha: float, beta: float) -> Any:
-    """Append an activation to ``x``; none where the name is empty."""
+    """Append an activation to ``x``; none if the name is empty."""
     if not name:
         return x
     if name in ("relu", "leaky_relu"):

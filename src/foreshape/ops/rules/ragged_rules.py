@@ -32,7 +32,7 @@ def longest(lod: Lod) -> Size:
 
 
 def longest_outermost(lod: Lod) -> Size:
-    """Return the rows of the longest outermost sequence, one symbol likewise; of one level the length of the longest."""
+    """Return the rows of the longest outermost sequence, one symbol likewise; with one level the length of the longest."""
     return longest(lod) if len(lod.counts) == 1 else symbol(f"{lod.source[:500]}.longest_rows")
 
 

@@ -134,7 +134,7 @@ def _new(X: Tensor, columns: int, dtype: Any, plan: _Plan, at: Offsets) -> Tenso
 
 
 def _straight(X: Tensor) -> Tensor:
-    """Return a copy if the elements of a row are not contiguous."""
+    """Return ``X``, copied if the elements of a row are not contiguous."""
     return X if X.stride(-1) == 1 else X.contiguous()
 
 

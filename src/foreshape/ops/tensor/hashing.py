@@ -24,7 +24,7 @@ _STRIPE = 4
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return ``x >> by`` as of numbers without a sign."""
+    """Return ``x >> by`` for unsigned numbers."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
