@@ -1,4 +1,4 @@
-"""Ragged values taken apart into an array of time steps, the longest sequences first, and put together again."""
+"""Ragged values split into an array of time steps, the longest sequences first, and joined again."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Images taken apart and read at places: patches, sampling at points and in regions, deformed windows, sizes, channels."""
+"""Operators on images: patches, sampling at points and in regions, deformed windows, sizes, channels."""

@@ -1,4 +1,4 @@
-"""Activations with corners: relu and its kin. The base of all functions of one tensor is here."""
+"""Piecewise activations: relu and its variants. The base of all functions of one tensor is here."""
 
 from __future__ import annotations
 

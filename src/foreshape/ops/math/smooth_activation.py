@@ -1,4 +1,4 @@
-"""Smooth activations: sigmoid, tanh, gelu and their kin; softmax."""
+"""Smooth activations: sigmoid, tanh, gelu and their variants; softmax."""
 
 from __future__ import annotations
 
