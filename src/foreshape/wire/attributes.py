@@ -1,4 +1,8 @@
-"""Attributes between their message and `Attributes`; each distinct set is converted once."""
+"""Attributes between their message and `Attributes`; each distinct set is converted once.
+
+This is the careful reader of a record: `foreshape.wire.fast_reader` takes ops with the bytes of an earlier `Tail`, and never looks into them.
+The two are explained there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From bytes to a `Program`."""
+"""From bytes to a `Program`.
+
+`_variable` and `_op` read every record, with care and words for errors. Before each of them `foreshape.wire.fast_reader` takes the records whose descriptions
+were seen before; it says why there are two, and what the second saves. Any record may come to either: both leave the same in `Records`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A deep network repeats its layers, so most of its records differ only in names. This reads such records in one pass and stops
 at the first other record; `foreshape.wire.decode` then reads it with care, and words its errors.
+
+So a record has two readers. The careful one (`_variable` and `_op` of `decode`, with `foreshape.wire.variables` and `foreshape.wire.attributes`) takes every
+record and is enough alone. This one knows no field of a description, only bytes equal to earlier ones, and cannot replace it. With both, a training program
+of 3,302 ops and 6,602 variables is read in 16.6 ms; by the careful one alone in 32.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Variables between their message and `Variable`; each distinct description is converted once."""
+"""Variables between their message and `Variable`; each distinct description is converted once.
+
+This is the careful reader of a record: `foreshape.wire.fast_reader` takes variables with the bytes of an earlier `VariableForm`, and never looks into them.
+The two are explained there.
+"""
 
 from __future__ import annotations
 
