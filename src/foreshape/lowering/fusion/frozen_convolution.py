@@ -2,7 +2,7 @@
 
 Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one group, then any of: a normalization by fixed statistics,
     sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
-    products with one number; filters, statistics and such numbers are persistables of a step that is frozen. And in a step with
+    products with one number; filters, statistics and such numbers are persistables of a frozen step. And in a step with
     convolutions a normalization that follows none, as a convolution of each channel with one number
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory; groups of few channels are joined
 Unless: something else reads a value between

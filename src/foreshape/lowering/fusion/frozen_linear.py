@@ -1,7 +1,7 @@
 """A product of rows with a constant weight matrix and all its following steps, as one kernel.
 
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
-    each column, an activation, sums and products with one number; matrix and such numbers are persistables of a step that is frozen
+    each column, an activation, sums and products with one number; matrix and such numbers are persistables of a frozen step
 After: ``out = activation(x packed + bias)``
 Unless: something else reads a value between; or the matrix is small, and oneDNN's own library is not there
 """

@@ -1,7 +1,7 @@
 """A channel shuffle by reshapes in a frozen step, as one kernel.
 
 Before: ``y = reshape(x, [n, groups, channels / groups, height, width])``, ``z = transpose(y, [0, 2, 1, 3, 4])``, ``out = reshape(z)`` in the dims
-    of x, in a step that is frozen
+    of x, in a frozen step
 After: ``out = shuffled(x, groups)``
 Unless: something else reads y or z
 """
