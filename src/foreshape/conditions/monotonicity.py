@@ -131,7 +131,7 @@ def first_at_least(size: Size, least: int, name: str, steps: Steps) -> int | Non
 
 
 class Course(NamedTuple):
-    """From ``start`` on a size is ``growth`` more after each ``period``: f(s + period) == f(s) + growth for every s >= start."""
+    """The course of a size, ``growth`` more after each ``period`` from ``start`` on: f(s + period) == f(s) + growth for every s >= start."""
 
     start: int
     period: int

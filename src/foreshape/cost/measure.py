@@ -1,4 +1,4 @@
-"""Measures this machine's kernels: `calibrate`."""
+"""The measurement of this machine's kernels: `calibrate`."""
 
 from __future__ import annotations
 

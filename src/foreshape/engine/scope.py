@@ -24,7 +24,7 @@ _SHOWN, _LISTED = 10, 200
 
 
 class Scope:
-    """Holds the parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
+    """The parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
 
     __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "overwritten", "turns", "version")
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Feeder:
-    """Turns the fed values of one step into tensors, in the order of its inputs."""
+    """The conversion of one step's fed values to tensors, in the order of its inputs."""
 
     __slots__ = ("device", "guards", "inputs", "names", "program", "types")
 

@@ -116,7 +116,7 @@ def _of_nested(name: str, given: Any, spec: Spec) -> tuple[Any, list[Any]]:
 
 
 class _Lists:
-    """Packs nested lists for one variable."""
+    """The packing of nested lists for one variable."""
 
     def __init__(self, name: str, spec: Spec) -> None:
         self.name, self.spec, self.levels = name, spec, spec.lod_level

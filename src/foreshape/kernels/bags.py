@@ -1,4 +1,4 @@
-"""Bags: a lookup and the sum of its rows in one kernel, whose gradient keeps the row of each bag once."""
+"""Bags: a lookup and the sum of its rows in one kernel. Its gradient keeps the row of each bag once."""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ ELEMENTWISE = {
 
 
 class LibraryError(ForeshapeError):
-    """oneDNN refused a call."""
+    """The error for a call that oneDNN refused."""
 
 
 class Unimplemented(LibraryError):
-    """oneDNN has no kernel for these sizes."""
+    """The error for sizes without a kernel of oneDNN."""
 
 
 Function = tuple[str, float, float]

@@ -22,7 +22,7 @@ MOST_CHANGES = 32
 
 
 class Cutter(Protocol):
-    """Groups steps into pieces: from runs of steps with as many sequences each (steps, sequences) to pieces (steps, width)."""
+    """A grouping of steps into pieces: from runs of steps with as many sequences each (steps, sequences) to pieces (steps, width)."""
 
     def __hash__(self) -> int: ...
     def __call__(self, runs: list[tuple[int, int]]) -> list[tuple[int, int]]: ...

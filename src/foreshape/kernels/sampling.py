@@ -1,4 +1,4 @@
-"""Reading images at points: where a point of a grid is, and the nearest pixel there. Points are [batch, *points, axes], x first, in [-1, 1]."""
+"""Reads of images at points: the place of a point of a grid, and the nearest pixel. Points are [batch, *points, axes], x first, in [-1, 1]."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Waiting:
 
 
 class IdleTeam:
-    """As many OpenMP threads as there are processors, in a team of their own, asleep until `end`."""
+    """A team of as many OpenMP threads as processors, asleep until `end`."""
 
     def __init__(self) -> None:
         self._end, self._made = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Texts of a page are kept once, in a list, and named by their place in it."""
+"""The texts of a page, kept once, in a list, and named by their place in it."""
 
 from __future__ import annotations
 

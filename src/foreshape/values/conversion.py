@@ -1,4 +1,4 @@
-"""Between arrays and torch's tensors."""
+"""Conversion between arrays and torch's tensors."""
 
 from __future__ import annotations
 
