@@ -98,7 +98,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     ops = [op for op in block.ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE)]
     last_write, overwritten = _writes(block, ops)
     begun = {n for n in wanted if n not in last_write or _is_read_first(ops, n)}
-    walk = _Walk(block, wanted, begun, stop, overwritten)
+    walk = _ForwardWalk(block, wanted, begun, stop, overwritten)
     for index, op in enumerate(ops):
         walk.forward(index, op)
     path = Path([], set(), walk.alias, walk.reached, last_write if overwritten else _NEVER)
@@ -106,7 +106,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     return path
 
 
-class _Walk:
+class _ForwardWalk:
     """The walk along the ops of a block, from the wanted names on: the dependent ops, and a node for each value of a name."""
 
     def __init__(self, block: Block, wanted: Collection[str], begun: set[str], stop: Collection[str], overwritten: set[str]) -> None:

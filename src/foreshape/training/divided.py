@@ -16,7 +16,7 @@ from foreshape.errors import FormatError
 from foreshape.passes.for_ranks import Part, Piece
 from foreshape.spec import DType
 from foreshape.training import container
-from foreshape.training.part_layout import PartEntry, Place, parts_of, places_of
+from foreshape.training.part_layout import PartEntry, ValuePlace, parts_of, places_of
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
@@ -54,7 +54,7 @@ def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]
 class ShardedCheckpoint:
     """The divided values of a checkpoint, in as many files as ranks wrote it, mapped into memory."""
 
-    def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, Place]) -> None:
+    def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, ValuePlace]) -> None:
         self._files, self._sizes, self._places = files, sizes, places
 
     @property
@@ -76,7 +76,7 @@ class ShardedCheckpoint:
             rows[first : first + len(some)] = some
         return out
 
-    def _of_holder(self, place: Place, rank: int) -> Tensor:
+    def _of_holder(self, place: ValuePlace, rank: int) -> Tensor:
         """Return the part along an axis written by a rank."""
         assert place.axis is not None
         dims = [d // len(place.holders) if at == place.axis else d for at, d in enumerate(place.dims)]

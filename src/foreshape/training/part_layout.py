@@ -15,7 +15,7 @@ MOST_RANKS = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """The elements of a value: in which part, from which of its elements on."""
 
     part: str
@@ -52,7 +52,7 @@ class PartEntry(NamedTuple):
         if one and len(self.pieces) != 1:
             raise FormatError(f"the pieces of {name[:80]!r} must be one, where it is dealt or has an axis")
 
-    def place(self, name: str, piece: PieceEntry, ranks: int) -> Place:
+    def place(self, name: str, piece: PieceEntry, ranks: int) -> ValuePlace:
         """Return the place of a piece."""
         said, start, dims = piece.name, piece.start, piece.dims
         size, axis, ways, stride = self.size, self.axis, self.ways, self.stride
@@ -64,12 +64,12 @@ class PartEntry(NamedTuple):
             raise FormatError(f"{said[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
         holders = tuple(at * stride for at in range(ways))
         if piece.axis is None:
-            return Place(name, start, dims, self.dtype, self.dealt, axis, holders)
+            return ValuePlace(name, start, dims, self.dtype, self.dealt, axis, holders)
         along, parts = piece.axis, piece.ways
         if self.dealt or axis is not None or along >= len(dims) or not 1 <= parts <= stride or ways * stride > ranks:
             raise FormatError(f"{said[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
         whole = tuple(d * parts if at == along else d for at, d in enumerate(dims))
-        return Place(name, start, whole, self.dtype, self.dealt, axis, holders, (along, parts))
+        return ValuePlace(name, start, whole, self.dtype, self.dealt, axis, holders, (along, parts))
 
 
 class PieceEntry(NamedTuple):
@@ -82,7 +82,7 @@ class PieceEntry(NamedTuple):
     ways: int = 1
 
 
-class _Parts(NamedTuple):
+class _Division(NamedTuple):
     """The division of values: the checksum of each rank's file, and the parts by their names."""
 
     checksums: list[str]
@@ -97,7 +97,7 @@ def _dtype(what: str, given: Any) -> DType:
 
 
 parts_of = record(
-    _Parts, checksums=listing(any_text, MOST_RANKS, 1),
+    _Division, checksums=listing(any_text, MOST_RANKS, 1),
     layout=mapping(record(
         PartEntry, dtype=_dtype, size=count(), dealt=truth, axis=optional(count()), ways=count(1), stride=count(1),
         pieces=listing(series(PieceEntry, any_text, count(), tupled(count(), 64), count(), count(), or_first=3), MOST),
@@ -106,9 +106,9 @@ parts_of = record(
 """Reads the division of values; `places_of` refuses the rest."""
 
 
-def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, Place]:
+def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, ValuePlace]:
     """Return the place of each value. Raises `FormatError` where parts do not fit together, or the number of ranks that wrote them."""
-    places: dict[str, Place] = {}
+    places: dict[str, ValuePlace] = {}
     for name, entry in layout.items():
         entry.check(name, ranks)
         for piece in entry.pieces:
