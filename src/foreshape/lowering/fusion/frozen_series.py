@@ -39,9 +39,12 @@ from foreshape.operator.computations import (
     Softmax,
     Split,
     Sum,
+    Transposition,
 )
 from foreshape.spec import FP32
 
+_WITHOUT_LOGARITHMS = (MatrixProduct, Scaling, Reshape, Slicing, Split, Concat, Transposition)
+"""A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
 _TRIED = 64
 """The values of each symbol for comparing two sizes."""
 
@@ -141,7 +144,7 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
-    if softmax is not None and rank != 4 and all(computes(r, MatrixProduct) is not None for r in graph.readers(i.results[0])):  # no logarithm of it
+    if softmax is not None and rank != 4 and _takes_no_logarithm(graph, i.results[0]):
         return _Stage(i, values, Normalized(softmax.axis))
     slicing = computes(i, Slicing)
     if slicing is not None and not slicing.dropped:
@@ -160,6 +163,21 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     if computes(i, Sum) is not None or computes(i, Product) is not None:
         return _pair(graph, i, values, "add" if computes(i, Sum) is not None else "multiply")
     return None
+
+
+def _takes_no_logarithm(graph: Graph, value: Argument) -> bool:
+    """Return whether nothing in the step can take the logarithm of a softmax: the library's own has zeros, where that of `softmax` is bounded."""
+    waiting: list[Argument] = [value]
+    seen = set(values_of([value]))
+    while waiting:
+        for r in graph.readers(waiting.pop()):
+            if not any(computes(r, kind) is not None for kind in _WITHOUT_LOGARITHMS):
+                return False
+            if computes(r, MatrixProduct) is None:
+                new = [v for v in values_of(r.results) if v not in seen]
+                seen.update(new)
+                waiting += new
+    return True
 
 
 def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage | None:
