@@ -99,7 +99,7 @@ from foreshape.layer.weights import weighted_mean
 # isort: on
 # fmt: on
 
-if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+if not TYPE_CHECKING:  # type checkers report a wrong name
 
     def __getattr__(name: str) -> Any:
         raise no_such_name(__name__, name, CALLED_ELSEWHERE, __all__, "layer")
@@ -148,6 +148,6 @@ close(sys.modules[__name__], __all__)
 close(detection, detection.__all__)
 hide_files(sys.modules[__name__], __all__)
 
-# Whoever asks a variable for a method that arrays elsewhere have is told of the function.
+# A user who expects a method known from other arrays on a variable is told the function.
 METHOD_HINTS: dict[str, str] = {n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()}
-"""Names that a user may ask a variable for -> what to write."""
+"""Names that users may expect as a variable's methods -> the code to write."""

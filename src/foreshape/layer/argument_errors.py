@@ -1,8 +1,7 @@
-"""The border of a room: what every function of `foreshape.layer` does when it is called and cannot do what it is asked, and what every class
-of it and of `foreshape.optimizer` does when it is given something else than it takes.
+"""The border of a room: the error handling of every function of `foreshape.layer` and of every constructor in it and in `foreshape.optimizer`.
 
-One wrapper around each public function and constructor, put there by `close` at the door of the room: within the room functions call each
-other without it.
+One wrapper around each public function and constructor checks the arguments of failed calls. `close` puts it there at the door of the room:
+within the room functions call each other without it.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from foreshape.program.rollback import counts, take_back
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
 _OPERANDS: Final = frozenset(("x", "xs", "ids", "logits"))
-"""Names of a first parameter that PaddlePaddle's functions call ``input``."""
+"""First parameters named ``input`` in PaddlePaddle's functions."""
 _closed: set[type] = set()
-"""The classes that have the border around their constructor: several may inherit one."""
+"""The classes with the border around their constructor: several may inherit one."""
 
 
 def close(room: ModuleType, names: Iterable[str]) -> None:
     """Put the border around the functions and the constructors of these names.
 
     Args:
-        room: the module that users take them from.
-        names: those of other things are left as they are.
+        room: the users' module.
+        names: names of anything else are left as they are.
     """
     done: dict[FunctionType, Callable[..., Any]] = {}  # a function may have two names
     for name in names:
@@ -54,26 +53,26 @@ def close(room: ModuleType, names: Iterable[str]) -> None:
 
 
 def hide_files(room: ModuleType, names: Collection[str]) -> None:
-    """Take the room's own files out of what users find in it, so that ``layer.attention`` is told as a name that is not there.
+    """Hide the room's own files from its users, so that ``layer.attention`` is reported as a missing name.
 
     Imports find them all the same.
 
     Args:
-        room: the module that users take names from.
-        names: what stays.
+        room: the users' module.
+        names: the names to keep.
     """
     for name in [n for n, value in vars(room).items() if isinstance(value, ModuleType) and n not in names]:
         delattr(room, name)
 
 
 def bordered(function: FunctionType) -> Callable[..., Any]:
-    """Return a function that describes, whose errors are those of this package, have the user's line, and leave nothing half described.
+    """Return a describing function with this package's errors and the user's line, whose failed calls leave nothing half described.
 
-    Its first parameter, where that is the operand, may be given as ``input`` too, as PaddlePaddle's programs do.
+    Its first parameter, if an operand, may be given as ``input``, too, as in PaddlePaddle's programs.
 
-    What its user's own functions raise passes as it is, and so does Python's word on arguments that are missing or have no parameter.
+    Errors of the user's own functions pass as they are, and so does Python's word on missing or unknown arguments.
     """
-    function = inspect.unwrap(function)  # it does what `tells_line` does
+    function = inspect.unwrap(function)  # as `tells_line` does
     code = function.__code__
     operand = code.co_varnames[0] if code.co_argcount and code.co_varnames[0] in _OPERANDS else ""
 
@@ -100,12 +99,12 @@ def bordered(function: FunctionType) -> Callable[..., Any]:
 
 
 def _constructor(begin: FunctionType) -> Callable[..., None]:
-    """Return a constructor that compares what it is given with its annotations before it does anything, since it is used much later."""
+    """Return a constructor that first compares its arguments with its annotations, since the object is used much later."""
 
     @functools.wraps(begin)
     def begun(self: Any, *args: Any, **named: Any) -> None:
         made: type[object] = self.__class__
-        if made.__init__ is begun and not _are_plain(begin, args, named):  # what a class gives to that of its base is its own affair
+        if made.__init__ is begun and not _are_plain(begin, args, named):  # a class's arguments for its base are its own affair
             of = _Called(made.__name__, begin, made, hidden=1)
             wrong = of.misfits((self, *args), named)
             if wrong:
@@ -127,7 +126,7 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
 
 
 def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Tell whether the class of each argument says already that it fits: all that most calls cost."""
+    """Tell whether the class of each argument says already its fit: the only cost of most calls."""
     in_order, by_name = quick_looks(begin)
     for quick, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
         if value.__class__ not in quick.classes and not isinstance(value, quick.bases):
@@ -141,7 +140,7 @@ def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]
 
 
 def _hint(error: BaseException, called: str, function: Callable[..., Any]) -> None:
-    """Raise what Python says of an argument that a call has no parameter for with the one that is meant."""
+    """Raise Python's error on an unknown keyword with the nearest parameter."""
     if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
         hinted = no_such_argument(error, called, signature_of(function).parameters)
         if hinted is not error:
@@ -171,7 +170,7 @@ class _Called(NamedTuple):
     """So many of the first parameters are no user's."""
 
     def misfits(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the arguments that are not what their annotations say; none where the call does not fit the signature, which Python tells."""
+        """Return the arguments against their annotations; none if the call does not fit the signature, as Python tells."""
         try:
             given = self.given(args, named)
         except TypeError:
@@ -180,7 +179,7 @@ class _Called(NamedTuple):
         return [(name, value) for name, value in given if not fits(value, wanted[name])]
 
     def given(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the arguments that were given, by their parameters; each of several that one parameter takes."""
+        """Return the given arguments, by their parameters; each of several for one parameter."""
         signature = signature_of(self.function)
         out: list[tuple[str, Any]] = []
         for name, value in list(signature.bind(*args, **named).arguments.items())[self.hidden :]:
@@ -189,7 +188,7 @@ class _Called(NamedTuple):
         return out
 
     def blame(self, args: tuple[Any, ...], named: dict[str, Any], error: Exception) -> str:
-        """Say of parameters how they must be and were: of those that do not fit; if all do, of those in the failing line."""
+        """Describe the requirements and values of parameters: of misfits; without any, of parameters in the failing line."""
         wrong = self.misfits(args, named)
         if wrong:
             return self.words(wrong)
@@ -210,7 +209,7 @@ def _requirement(name: str, value: object, wanted: Any, said: str | None) -> str
 
 
 def _suspects(given: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:
-    """Return the arguments that the line of the function names at which it failed; all where that is none."""
+    """Return the arguments named in the function's failing line; all if there are none."""
     while trace is not None and trace.tb_frame.f_code is not function.__code__:
         trace = trace.tb_next
     if trace is None:

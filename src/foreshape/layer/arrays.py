@@ -17,7 +17,7 @@ def create_array(dtype: Any = "float32") -> Variable:
     """Return an empty array of tensors, to be written with `array_write`.
 
     Args:
-        dtype: the element type of its tensors; what is written first decides.
+        dtype: the element type of its tensors; the first write decides.
     """
     block = current_block()
     return block.create_variable(block.program.layer_name("array"), Spec(LOD_TENSOR_ARRAY, dtype_of(dtype), None))
@@ -25,12 +25,12 @@ def create_array(dtype: Any = "float32") -> Variable:
 
 @tells_line
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
-    """Let element ``i`` of ``array`` be ``x``. The array is changed in place, and lengthened where it is shorter.
+    """Write ``x`` to element ``i`` of ``array``, in place; a shorter array is lengthened.
 
     Args:
-        x: what is written, dense or ragged. All elements have one element type, number of dims and of levels.
+        x: dense or ragged. All elements have one element type, number of dims and of levels.
         i: one position, int32 or int64, from 0.
-        array: a new one if omitted.
+        array: the array to write; by default a new one.
 
     Returns:
         The array.
@@ -47,7 +47,7 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 
 def array_read(array: Variable, i: Variable) -> Variable:
-    """Return element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs.
+    """Return element ``i`` of an array, written before; a size that differs between elements is set by the run.
 
     Args:
         array: an array of tensors.
@@ -66,7 +66,7 @@ def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) 
 
     Args:
         x: an array of tensors.
-        axis: the dim along which they are joined, or the new one along which they are stacked.
+        axis: the dim of the join, or the new dim of the stack.
         use_stack: stack them; all must have the same dims then.
 
     Returns:
@@ -76,7 +76,7 @@ def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) 
 
 
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """Return the sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order.
+    """Return the sequences of ``x`` at one level, 0 the outermost, ranked by falling length; sequences of one length keep their order.
 
     Args:
         x: ragged rows.
@@ -95,7 +95,7 @@ def max_sequence_len(rank_table: Variable) -> Variable:
 
 
 def lod_tensor_to_array(x: Variable, rank_table: Variable) -> Variable:
-    """Return ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table.
+    """Return ragged rows taken apart: element t of the array has step t of all sequences longer than t, in the order of the table.
 
     Args:
         x: ragged rows.
@@ -115,7 +115,7 @@ def array_to_lod_tensor(x: Variable, rank_table: Variable) -> Variable:
 
 
 def shrink_memory(x: Variable, i: Variable, rank_table: Variable) -> Variable:
-    """Return the first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``.
+    """Return the first rows of ``x``, as many as the table has sequences longer than ``i``: the state of a recurrence at step ``i``.
 
     Args:
         x: ``[sequences, ...]``, in the order of the table.

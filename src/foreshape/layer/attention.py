@@ -30,10 +30,10 @@ def multi_head_attention(
     rotary: bool = False, dropout: float = 0.0, is_test: bool = False, output_size: int | None = None, bias: Any = None, weight: Any = None,
     split: bool = False, name: str = "attention",
 ) -> Variable:  # fmt: skip
-    """Attention of several heads (Vaswani et al., "Attention Is All You Need", 2017, section 3.2).
+    """Compute attention of several heads (Vaswani et al., "Attention Is All You Need", 2017, section 3.2).
 
-    Each head is softmax(Q K' / sqrt(width / heads) + mask) V, where Q, K and V are its columns of products of ``query``, ``key`` and ``value``
-    with weights of their own; a product with a fourth weight joins the heads. A step runs scores, softmax and mixing as one kernel each way.
+    Each head is softmax(Q K' / sqrt(width / heads) + mask) V, where Q, K and V are its columns of ``query``, ``key`` and ``value`` times their weights;
+    a product with a fourth weight joins the heads. A step runs scores, softmax and mixing as one kernel each way.
 
     Examples:
         >>> x = layer.data("x", ["batch", "time", 512])
@@ -41,28 +41,28 @@ def multi_head_attention(
         >>> z = layer.multi_head_attention(y, memory, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
-        query: dense ``[batch, time, width]``, or ragged ``[rows, width]``, where each sequence looks at its own rows and nothing is padded.
-        key: where it looks: dense ``[batch, keys, any width]``, or ragged with as many sequences as ``query``; by default ``query``.
-        value: what is mixed, with the rows of ``key``; by default ``key``.
-        heads: how many; they divide the width.
+        query: dense ``[batch, time, width]``, or ragged ``[rows, width]``: each sequence attends to its own rows, without padding.
+        key: the rows to attend to: dense ``[batch, keys, any width]``, or ragged with as many sequences as ``query``; by default ``query``.
+        value: the mixed values, with the rows of ``key``; by default ``key``.
+        heads: their number; it divides the width.
         causal: row j of a sequence sees rows 0 to j of the keys only.
-        mask: of dense input, what may be seen, as `attention_mask` takes it.
+        mask: of dense input, the visible keys, as for `attention_mask`.
         rotary: turn queries and keys by their positions, as `rotary_positions` does.
-        dropout: of the weights, in training; of dense input only. Which are dropped is drawn for all at once, and kept as a byte for each.
+        dropout: of the weights, in training; of dense input only. The dropped ones are drawn all at once, and kept as a byte each.
         is_test: no dropout.
         output_size: the output columns; by default the width.
         weight, bias: an initializer, a name or a `ParamAttr` for the four weights and for the four biases; with a name ``shared`` they are
-            ``shared.query``, ``shared.key``, ``shared.value`` and ``shared.output``, and those of an equal name are one. ``bias=False`` leaves
+            ``shared.query``, ``shared.key``, ``shared.value`` and ``shared.output``, and parameters of one name are shared. ``bias=False`` leaves
             the biases out.
         split: divide the heads over ranks, as `foreshape.split_layers` does; with ``rotary`` the ranks gather queries and keys before they turn them.
-        name: of the scope in which the parameters are ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
+        name: of the scope of the parameters ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
 
     Returns:
         ``[batch, time, output_size]``, or ragged rows as ``query``.
 
     Raises:
-        ShapeError: dims that are not these, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
-        SchemaError: a mask or dropout of ragged rows, or a name that a parameter of another shape has.
+        ShapeError: other dims, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
+        SchemaError: a mask or dropout of ragged rows, or the name of a parameter of another shape.
     """
     key = query if key is None else key
     value = key if value is None else value
@@ -126,9 +126,9 @@ def _dense(
 
 @tells_line
 def attention_mask(query: Variable, key: Variable | None = None, mask: Variable | None = None, causal: bool = False) -> Variable | None:
-    """Return the mask that attention adds to its scores: 0 where a key may be seen, and a number far below 0 elsewhere. Made once, it serves many layers.
+    """Return the mask added to the scores of attention: 0 for visible keys, and a number far below 0 elsewhere. One mask serves many layers.
 
-    A row of queries that may see nothing looks at all keys alike.
+    A query without a visible key attends to all keys alike.
 
     Examples:
         >>> mask = layer.attention_mask(x, mask=layer.data("is_word", ["batch", "words"], "bool"), causal=True)
@@ -137,9 +137,8 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
     Args:
         query: dense ``[batch, time, ...]``.
         key: dense ``[batch, keys, ...]``; by default ``query``.
-        mask: bool or integer, where True (1) says that a key may be seen; or floating-point, which is added as it is, with -1e9 for what is less
-            (fp16: -6e4). ``[batch, keys]`` for all queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in
-            place of a size says: for all.
+        mask: bool or integer, with True (1) for visible keys; or floating-point, added as it is, but at least -1e9 (fp16: -6e4). ``[batch, keys]`` for
+            all queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in place of a size stands for all.
         causal: query j sees keys 0 to j only.
 
     Returns:
@@ -173,7 +172,7 @@ def _added(mask: Variable, query: Variable) -> Variable:
 
 
 def _is_bounded(mask: Variable) -> bool:
-    """Tell whether a mask is trained, or made as `attention_mask` makes it, so that it is never -inf."""
+    """Tell whether a mask is trained, or as from `attention_mask`, and so never -inf."""
     op = mask.op
     if op is None or not mask.spec.known_dtype.is_floating:
         return mask.is_parameter or not mask.spec.known_dtype.is_floating

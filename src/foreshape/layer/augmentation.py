@@ -1,4 +1,4 @@
-"""Augmentation: what is done to the examples of a batch by chance, each in its own way, in training only (`in_training`)."""
+"""Augmentation: random changes of the examples of a batch, each in its own way, in training only (`in_training`)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variab
 
     Args:
         x: ``[batch, ...]``, as images ``[batch, channels, height, width]``.
-        axis: which axis is turned around.
-        probability: of an example to be turned around.
+        axis: the reversed axis.
+        probability: of a reversal of an example.
 
     Returns:
         As ``x``.
 
     Raises:
-        SchemaError: a probability that is none. ShapeError: an axis that is none of an example.
+        SchemaError: a probability outside of [0, 1]. ShapeError: an axis outside of an example.
     """
     _check_share("random_flip", "probability", probability)
     if x.spec.lod is not None or not (-x.spec.rank < axis < 0 or 0 < axis < x.spec.rank):
@@ -55,13 +55,13 @@ def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
     Args:
         x: ``[batch, channels, height, width]``, height and width known; float.
         size: one number, or height and width.
-        padding: how many zeros there are around an image before it is cut: one number, or height and width.
+        padding: the zeros around an image before the cut: one number, or height and width.
 
     Returns:
         ``[batch, channels, *size]``.
 
     Raises:
-        ShapeError: a part that is larger than the padded image.
+        ShapeError: a part larger than the padded image.
     """
     of, around = two(size, "size"), two(padding, "padding")
     image = _image("random_crop", x)
@@ -85,9 +85,9 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
 
     Args:
         x: ``[batch, channels, height, width]``, height and width known; float.
-        height, width: whole numbers are pixels, and the pixels of the image stay as they are; fractions (``0.1``) are shares of the image's
-            size, and pixels are means of those that they lie between. One number is both.
-        fill: what comes in: "zeros", "border" (the nearest pixel) or "reflection".
+        height, width: whole numbers are pixels, and keep the image's pixels as they are. Fractions (``0.1``) are shares of the image's size, and pixels
+            are means of their neighbours. One number is both.
+        fill: the new pixels: "zeros", "border" (the nearest pixel) or "reflection".
 
     Returns:
         As ``x``.
@@ -106,7 +106,7 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
 
 @tells_line
 def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variable:
-    """Return each image turned about its middle by at most so many degrees to either side, in training; the other arguments as for `random_affine`.
+    """Rotate each image about its middle by at most so many degrees to either side, in training.
 
     Args:
         x, fill: as for `random_affine`.
@@ -118,12 +118,11 @@ def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variabl
 
 @tells_line
 def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Variable:
-    """Return each image made larger or smaller about its middle, in training, within the same size.
+    """Zoom each image about its middle, in training, within the same size.
 
     Args:
         x, fill: as for `random_affine`.
-        amount: 0.2 is from 0.8 to 1.2 times as large; ``(0.8, 1.5)`` says both ends.
-        The other arguments are those of `random_affine`.
+        amount: 0.2 is from 0.8 to 1.2 times as large; ``(0.8, 1.5)`` gives both ends.
     """
     with name_scope("random_zoom"):
         return _affine(x, 0.0, _factors("random_zoom", "amount", amount), (0.0, 0.0), fill)
@@ -131,16 +130,16 @@ def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Vari
 
 @tells_line
 def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, translation: float | Range = 0.0, fill: str = "zeros") -> Variable:
-    """Return each image turned, made larger or smaller, and moved, in training: read once between its pixels, which is better than one after the other.
+    """Rotate, zoom and move each image, in training: read once between its pixels, better than one step after the other.
 
     The point ``p`` of the result, from the middle, is read at ``R(-angle) p / zoom - move``, with numbers drawn uniformly for each image.
 
     Args:
         x: ``[batch, channels, height, width]``, height and width known; float.
         degrees: at most so many to either side.
-        zoom: as `random_zoom` has its amount.
+        zoom: as for the amount of `random_zoom`.
         translation: at most this share of the height and of the width; or one for each.
-        fill: what comes in: "zeros", "border" (the nearest pixel) or "reflection".
+        fill: the new pixels: "zeros", "border" (the nearest pixel) or "reflection".
 
     Returns:
         As ``x``.
@@ -174,7 +173,7 @@ def random_brightness(x: Variable, amount: float, limits: Range | None = None) -
     Args:
         x: ``[batch, ...]``, float.
         amount: the largest change, as a part of the range.
-        limits: what the results are clipped to, as ``(0, 1)``.
+        limits: the bounds of the results, as ``(0, 1)``.
     """
     low, high = _around_zero("random_brightness", amount)
     with name_scope("random_brightness"):
@@ -187,9 +186,9 @@ def random_contrast(x: Variable, amount: float | Range, limits: Range | None = N
 
     Args:
         x: ``[batch, channels, ...]``, float.
-        amount: 0.2 is a number from 0.8 to 1.2; ``(0.5, 1.1)`` says both ends.
+        amount: 0.2 is a number from 0.8 to 1.2; ``(0.5, 1.1)`` gives both ends.
         amount: the largest change of the distance from the mean, as a part of it.
-        limits: what the results are clipped to, as ``(0, 1)``.
+        limits: the bounds of the results, as ``(0, 1)``.
     """
     low, high = _factors("random_contrast", "amount", amount)
     if x.spec.lod is not None or x.spec.rank < 3:
@@ -233,16 +232,16 @@ def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0
 def mixup(x: Variable, label: Variable, share: float = 0.5) -> tuple[Variable, Variable]:
     """Return each example mixed with another one of its batch, and its label likewise, in training (Zhang et al., "mixup", 2018).
 
-    ``(1 - s) x[i] + s x[i - 1]`` with ``s`` drawn uniformly from 0 to ``share`` for each example; 0.5 is as much as the paper's with alpha 1, where
-    the order of two does not count. The batches must be shuffled, or neighbours mix alone.
+    ``(1 - s) x[i] + s x[i - 1]`` with ``s`` drawn uniformly from 0 to ``share`` for each example; 0.5 equals the paper's alpha 1, since the order of
+    the two does not count. Batches must be shuffled, or only neighbours mix.
 
     Args:
         x: ``[batch, ...]``, float.
-        label: ``[batch, classes]``, float: shares of classes, such as ``layer.one_hot`` makes of their numbers; or what is to be estimated.
+        label: ``[batch, classes]``, float: shares of classes, such as from ``layer.one_hot``; or regression targets.
         share: the largest share of the other example.
 
     Raises:
-        TypeMismatchError: numbers of classes, which cannot be mixed.
+        TypeMismatchError: class numbers: they cannot be mixed.
     """
     _check_share("mixup", "share", share)
     for one in (x, label):
@@ -322,7 +321,7 @@ def _image(what: str, x: Variable) -> list[int]:
 
 
 def _middle(x: Variable, image: list[int], size: list[int]) -> Variable:
-    """Return the middle part of this size, with zeros around the image where that is smaller."""
+    """Return the middle part of this size, with zeros around a smaller image."""
     over = [max(0, part - n) for n, part in zip(image, size, strict=True)]
     if any(over):
         x = pad(x, [0, 0, 0, 0, *(n for both in over for n in ((both + 1) // 2, both // 2))])
@@ -336,7 +335,7 @@ def _theta(rows: list[Variable]) -> Variable:
 
 
 def _read(x: Variable, size: list[int], first: list[Variable], fill: str = "zeros") -> Variable:
-    """Return the part of each image of this size that begins at a whole pixel of its own."""
+    """Return a part of this size of each image, at its own whole pixel."""
     (high, wide), (h, w) = _image("", x), size
     zero = _same(x, 0.0)
     down, right = (scale(at, 2.0 / n, (part - n) / n) for at, part, n in zip(first, size, (high, wide), strict=True))
@@ -363,7 +362,7 @@ def _affine(x: Variable, degrees: float, zoom: Range, moved: Any, fill: str) -> 
     return _changed(x, turned)
 
 
-# --- what is asked for
+# --- the arguments
 
 
 def _check_share(what: str, name: str, share: float) -> None:

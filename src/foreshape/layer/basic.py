@@ -1,4 +1,4 @@
-"""Inputs, fully connected layers and means: what most networks begin and end with."""
+"""Inputs, fully connected layers and means: the ends of most networks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def data(
     """Return an input of the network.
 
     Args:
-        name: what it is fed as.
+        name: its name in feeds.
         shape: all sizes, the batch first: ints, -1 or UNK where unknown, a string for a named symbol. One int (or
             ``input_size``, or ``dims``) is the size of one example: the batch is put before it. Of ragged data the shape of the
             packed rows, as ``["words", 64]``: ``batch`` is there the number of sequences.
         dtype: its element type. Also ``data_type=``.
-        lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
-        dims, input_size: other names of ``shape``, as the design documents have them; one of the three is given.
+        lod_level: the number of levels of sequences in its rows; 0 if dense.
+        dims, input_size: other names of ``shape``, as in the design documents; one of the three is given.
         data_type: another name of ``dtype``.
         stop_gradient: no gradient of it is computed; False lets `foreshape.append_backward` compute one.
         kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
 
     Raises:
-        ShapeError, TypeMismatchError: a dim or an element type that cannot be. SchemaError: a taken name.
+        ShapeError, TypeMismatchError: an invalid dim or element type. SchemaError: a taken name.
     """
     from foreshape.spec import dtype as dtype_of
     from foreshape.spec import kind as kind_of
@@ -60,11 +60,11 @@ def data(
 
 
 def activate(x: Variable, activation: Activation, prefix: str | None = None) -> Variable:
-    """Return ``x`` through an activation, given by its operator's type or as a function of a variable.
+    """Apply an activation to ``x``, given by its operator's type or as a function of a variable.
 
     Args:
-        x: what goes in.
-        activation: None, which gives ``x`` itself; an operator's type, as "relu"; or a function of a variable, as `layer.relu`.
+        x: the operand.
+        activation: None for ``x`` itself; an operator's type, as "relu"; or a function of a variable, as `layer.relu`.
         prefix: the prefix of the result's name; by default the operator's type.
     """
     if activation is None:
@@ -83,25 +83,25 @@ def fc(
     x: Variable | Sequence[Variable], output_size: int, activation: Activation = None, flatten_last: int | None = None, *,
     weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a fully connected layer, activation(x W + b), of features that are counted from the end: the last ``flatten_last`` dims.
+    """Apply a fully connected layer, activation(x W + b), to features counted from the end: the last ``flatten_last`` dims.
 
     Args:
-        x: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
+        x: ``[..., features]``; several inputs have a weight each, and their products are summed.
         output_size: the output features.
         activation: an operator's name ("relu") or a layer function (``layer.softmax``).
-        flatten_last: the number of last dims that are features, as the design document counts them; by default all but the first.
-            PaddlePaddle's num_flatten_dims counts the first dims, those of the rows.
+        flatten_last: the number of feature dims at the end, as in the design document; by default all but the first. PaddlePaddle's num_flatten_dims
+            counts the first dims, of the rows.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         name: the prefix of the parameters' names.
-        split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
-            results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
-            Trained otherwise it changes nothing, and a saved program has lost it.
+        split: the division of W over the ranks of a group by `foreshape.split_layers`. With "columns" each rank computes the results of its columns.
+            With "rows" it has the rows for its part of the input, such as the columns of the layer before. Without that strategy it changes nothing,
+            and it is not saved.
 
     Returns:
         ``[*row dims, output_size]``. W is ``[features, output_size]``, b is ``[output_size]``.
 
     Raises:
-        ShapeError: the features are not known, or ``flatten_last`` is out of range. SchemaError: another ``split``.
+        ShapeError: unknown features, or ``flatten_last`` is out of range. SchemaError: another ``split``.
     """
     block = current_block()
     prefix = block.program.layer_name("fc", name)
@@ -147,7 +147,7 @@ def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
 
 
 def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
-    """Refuse a shared weight that fits the meaning of PaddlePaddle's ``num_flatten_dims`` only, with what to write."""
+    """Refuse a shared weight that fits only PaddlePaddle's ``num_flatten_dims``, with the code to write."""
     name = param_attr(weight).name
     shared = x.block.program.global_block.vars.get(name) if name is not None else None
     if shared is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
@@ -171,7 +171,7 @@ def mean(x: Variable) -> Variable:
 def bilinear(
     x: Variable, y: Variable, output_size: int, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None
 ) -> Variable:
-    """Multiply each row of x by a matrix and the same row of y, once for each feature that comes out: ``[batch, output_size]``.
+    """Multiply each row of x by a matrix and the same row of y, once for each output feature: ``[batch, output_size]``.
 
     Args:
         x: ``[batch, m]``, floats; m is known.

@@ -1,4 +1,4 @@
-"""Names of the layers in other libraries, with the names that they have here."""
+"""Names of the layers in other libraries, with their names here."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ CALLED_ELSEWHERE: Final = {
     **dict.fromkeys(("GaussianNoise", "noise"), "layer.gaussian_noise"),
     **dict.fromkeys(("RandomErasing", "random_erasing"), "layer.cutout"),
 }  # fmt: skip
-"""Name -> what to write here."""
+"""Name -> the code to write here."""

@@ -47,7 +47,7 @@ def cross_entropy(
             loss = loss * of_labels(class_weights(class_weight, x, -1, "cross_entropy"), label, ignore_index)
         return by_example(loss, sample_weight, "cross_entropy")
     target = label
-    if not soft:  # checked as class numbers where they are, and zeros for those that are ignored
+    if not soft:  # checked as class numbers if they are, with zeros for ignored ones
         if label.spec.rank != x.spec.rank - 1:
             with stating("cross_entropy", x=x, label=label):
                 require_rank(x.spec.rank, label.spec, "label", like=(*x.spec.known_dims[:-1], 1))
@@ -69,7 +69,7 @@ def softmax_with_cross_entropy(
     logits: Variable, label: Variable, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1, return_softmax: bool = False,
     label_smoothing: float = 0.0, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
 ) -> Any:  # fmt: skip
-    """Return the cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
+    """Return the cross entropy of softmax(logits) and a label, computed together, and so exact for tiny probabilities.
 
     It is -sum over the classes c of w_c t_c log(softmax(logits)_c), with t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy
     et al., 2016, section 7). The mean of it over a batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
@@ -125,8 +125,8 @@ def sigmoid_focal_loss(
 ) -> Variable:  # fmt: skip
     """Return the focal loss of independent classes, elementwise: -a (1 - q)^gamma log(q) (Lin et al., "Focal Loss for Dense Object Detection", 2017).
 
-    With p = sigmoid(logits) and a label y, q = y p + (1 - y) (1 - p) is what the truth is given, and a = y alpha + (1 - y) (1 - alpha). What is easy,
-    with q near 1, counts little. (`layer.detection.sigmoid_focal_loss` is PaddlePaddle's, of class numbers and a count of boxes.)
+    With p = sigmoid(logits) and a label y, q = y p + (1 - y) (1 - p) is the probability of the truth, and a = y alpha + (1 - y) (1 - alpha). Easy
+    examples, with q near 1, count little. (`layer.detection.sigmoid_focal_loss` is PaddlePaddle's, of class numbers and a count of boxes.)
 
     Args:
         logits: ``[batch, classes]``, or of any dims.
@@ -154,7 +154,7 @@ def softmax_focal_loss(
     logits: Variable, label: Variable, gamma: float = 2.0, ignore_index: int = -100, *, class_weight: ClassWeight = None,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """Return the focal loss of one class of many: -w (1 - q)^gamma log(q), with q what softmax(logits) gives to the label's class, and w its weight.
+    """Return the focal loss of one class of many: -w (1 - q)^gamma log(q), with q = softmax(logits) at the label's class, and w its weight.
 
     Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, with softmax in place of sigmoid; w is their alpha.
 

@@ -1,4 +1,4 @@
-"""Control flow: loops and branches over values that only the run knows."""
+"""Control flow: loops and branches over values known only in the run."""
 
 from __future__ import annotations
 
@@ -51,21 +51,20 @@ def _reads(block: Block) -> list[str]:
 def while_loop(
     cond: Callable[..., Variable], body: Callable[..., Any], loop_vars: Sequence[Variable], max_iterations: int | None = None
 ) -> list[Variable]:
-    """Run ``body`` for as long as ``cond`` holds.
+    """Run ``body`` while ``cond`` holds.
 
     Args:
-        cond: takes the loop's variables, gives a bool variable of one element.
-        body: takes the loop's variables, gives their new values: as many, each with the element type and the number of dims that
-            it had; a size that changes from round to round becomes a symbol.
-        loop_vars: the values before the first round. They are not changed: the loop works on copies. An array
-            (`create_array`) is not copied.
-        max_iterations: the loop ends after this many rounds at the latest.
+        cond: takes the loop's variables, returns a bool variable of one element.
+        body: takes the loop's variables, returns their new values: as many, each with the same element type and number of dims. A size that changes
+            from round to round becomes a symbol.
+        loop_vars: the values before the first round. They are not changed: the loop works on copies, except for arrays (`create_array`).
+        max_iterations: the largest number of rounds.
 
     Returns:
         The values after the last round; gradients flow through them.
 
     Raises:
-        SchemaError, TypeMismatchError, ShapeError: what the two give is not that.
+        SchemaError, TypeMismatchError, ShapeError: other results of the two.
     """
     _function(cond, "cond")
     _function(body, "body")
@@ -93,7 +92,7 @@ def while_loop(
         for old, value in zip(state, new, strict=True):
             if value.kind is not old.kind or value.dtype is not old.dtype:
                 raise TypeMismatchError(f"the body of a loop must keep kinds and element types: {old.spec.text()} became {value.spec.text()}")
-        # all is read before anything is written, so that variables may change places
+        # all is read before anything is written, for variables to change places
         moved = {id(v) for v in state}
         new = [assign(v) if id(v) in moved and v is not old else v for old, v in zip(state, new, strict=True)]
         for old, value in zip(state, new, strict=True):
@@ -107,7 +106,7 @@ def while_loop(
 
 
 def _without_value(v: Variable) -> Variable:
-    """Return the same variable, of which nothing may be taken from the number that it starts with."""
+    """Return the same variable, with its first number hidden from inference."""
     v._spec = v.spec.like()  # pyright: ignore[reportPrivateUsage]
     return v
 
@@ -126,17 +125,16 @@ Branch = Callable[[], Any]
 
 @tells_line
 def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None = None) -> Any:
-    """Return ``true_fn()`` where ``pred`` holds, otherwise ``false_fn()``; only one of them runs.
+    """Return ``true_fn()`` if ``pred`` holds, otherwise ``false_fn()``; only one of them runs.
 
     Args:
         pred: a bool variable of one element.
-        true_fn, false_fn: each gives a variable, or a list (or tuple) of them, or None: both the same number, each pair of one
-            element type and number of dims. A size in which they differ is known only when it runs. Where the number of dims differs,
-            nothing that follows could be described: give one of them the other's, as by `unsqueeze` or `reshape`. (A program that is read
-            may have such a result; it can be given on and fetched.)
+        true_fn, false_fn: each returns a variable, or a list (or tuple) of them, or None: both the same number, each pair of one element type and
+            number of dims. A size that differs is set by the run. Different numbers of dims would leave all further ops without a description: adjust
+            one branch, as by `unsqueeze` or `reshape`. (A loaded program may have such a result; it can be passed on and fetched.)
 
     Returns:
-        As the functions give: a variable, a list, or None. Gradients flow through the branch that ran.
+        In the functions' form: a variable, a list, or None. Gradients flow through the branch that ran.
 
     Raises:
         SchemaError, TypeMismatchError, ShapeError: the branches do not fit each other.
@@ -152,7 +150,7 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
         raise SchemaError(f"both branches must give as many variables: true_fn gives {len(true_out)}, false_fn {len(false_out)}")
     if not true_out:
         return None
-    for t, f in zip(true_out, false_out, strict=True):  # a program that is read may do so, and says nothing of the dims of its result then
+    for t, f in zip(true_out, false_out, strict=True):  # a loaded program may do so, and says nothing of the dims of its result then
         if t.spec.dims is not None and f.spec.dims is not None and t.spec.rank != f.spec.rank:
             raise ShapeError(f"both branches must give as many dims: true_fn gives {t}, false_fn {f}; reshape one of them to the dims of the other")
     chosen = cast(pred, INT32)
@@ -161,7 +159,7 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
 
 
 def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list[Variable], Any]:
-    """Describe one branch; returns its results as variables of the outer block, and the form in which they were given."""
+    """Describe one branch; returns its results as variables of the outer block, and their form."""
     if function is None:
         return [], None
     results: list[Variable] = []
@@ -187,8 +185,8 @@ def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | Non
     """Return the result of the function of the first true condition; if none is, ``default()`` (the last pair's, if left out).
 
     Args:
-        pred_fn_pairs: (condition, function) pairs: one bool, and a function without arguments, which gives variables; all functions give as many, of the same
-            kinds and element types.
+        pred_fn_pairs: (condition, function) pairs: one bool, and a function without arguments that returns variables; all functions return as many, of
+            the same kinds and element types.
         default: such a function.
     """
     pairs = _pairs(pred_fn_pairs, "pred_fn_pairs")
@@ -214,7 +212,7 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
     Args:
         branch_index: one int32 or int64 number.
         branch_fns: functions by their numbers, or a list of functions, numbered from 0, or of (number, function) pairs.
-        default: a function, as those of branch_fns.
+        default: a function, as in branch_fns.
     """
     pairs: list[tuple[int, Branch]]
     if isinstance(branch_fns, Mapping):

@@ -1,4 +1,4 @@
-"""Constants, ranges and random numbers: tensors that no input gives."""
+"""Constants, ranges and random numbers: tensors without inputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
     """Return a tensor of ``shape`` whose every element is ``value``.
 
     Args:
-        shape: ints, each of which may be a variable of one integer; or an integer variable with the whole shape.
+        shape: ints or variables of one integer; or an integer variable with the whole shape.
         dtype: of the result.
-        value: a number that the element type holds.
+        value: a number of the element type.
 
     Raises:
-        SchemaError: a value that the element type does not hold.
+        SchemaError: a value outside of the element type.
     """
     inputs, sizes = _shape(shape)
     exact = str(index(value)) if isinstance(value, SupportsIndex) else repr(float(value))
@@ -37,12 +37,12 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
 
 
 def fill_like(x: Variable, value: float = 0.0, dtype: Any = None) -> Variable:
-    """Return a tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out.
+    """Return a tensor of the shape of ``x`` whose every element is ``value``; by default of its element type.
 
     Args:
         x: of any shape; its numbers are not read.
-        value: a number that the element type holds.
-        dtype: of the result; by default that of x.
+        value: a number of the element type.
+        dtype: of the result; by default the type of x.
     """
     return current_block().apply("fill_any_like", {"X": x}, {"value": value, "dtype": -1 if dtype is None else dtype_of(dtype).code})
 
@@ -51,8 +51,8 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
     """Return a copy of a variable, or an array (or number) as a tensor whose numbers are written in the program.
 
     Args:
-        x: that variable, array or number.
-        output: a variable that is written; by default a new one.
+        x: the variable, array or number.
+        output: the variable to write; by default a new one.
 
     Raises:
         SchemaError: an array of more than `MAX_CONSTANT_ELEMENTS`.
@@ -69,7 +69,7 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
 def range(start: int | float | Variable, end: int | float | Variable | None = None, step: int | float | Variable = 1, dtype: Any = "int64") -> Variable:
     """Return start, start + step, ... before ``end``; with one argument 0, 1, ... before it. Shape ``[n]``.
 
-    ``n`` is known where the three are integers that are known while describing.
+    ``n`` is known if the three are known integers in the description.
 
     Args:
         start, end, step: numbers, or variables of one, cast to ``dtype``; ``step`` is not 0.
@@ -194,7 +194,7 @@ def _as_float(value: float | int | bool) -> float:
 
 
 def _at_run(size: Dim) -> Variable:
-    """Return the variable of one number that an open size is in a run: a size of an input that has it, else of the last variable that does."""
+    """Return the variable with an open size's number in a run: a size of an input, or else of the last variable with the size."""
     block = current_block()
     found = [(v, axis) for v in block.program.global_block.vars.values() for axis, dim in enumerate(v.spec.dims or ()) if dim is size and not v.persistable]
     if not found:
@@ -205,7 +205,7 @@ def _at_run(size: Dim) -> Variable:
 
 
 def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
-    """Return the inputs and the attribute that say a shape, as PaddlePaddle writes them: -1 stands where a tensor tells the size."""
+    """Return the inputs and the attribute of a shape, as PaddlePaddle writes them: -1 for the sizes of tensors."""
     if isinstance(shape, Variable):
         return {"ShapeTensor": shape}, []
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Recurrent steps of your own: `rnn`, a step that the user writes, run over the time steps of dense or ragged input."""
+"""Recurrent steps of your own: `rnn`, a user's step, run over the time steps of dense or ragged input."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def rnn(
         inputs: dense, ``[batch, time, *row]`` (``[time, batch, *row]`` if ``time_major``), or all ragged. Ragged sequences run in
             the order of falling length, and end one by one; nothing is padded, and rows and offsets come back in their own order.
         memories: the memories before the first step, one row for each example (of ragged input: for each sequence).
-        static_inputs: the same at every step, with one row for each example, for ragged input for each sequence. What else the
-            step reads, such as a weight, it reads as it is.
+        static_inputs: the same at every step, with one row for each example, for ragged input for each sequence. Other variables, such as weights, are
+            read as they are.
         time_major: dense inputs have the time first.
         reverse: from the last step to the first.
 
     Returns:
         ``(outputs, last_memories)``. An output is all steps: ``[batch, time, *row]`` (time first if ``time_major``), or ragged rows with
-        the inputs' offsets. A last memory has one row for each example. Each is a variable where ``step_net`` gave one, otherwise a list.
+        the inputs' offsets. A last memory has one row for each example. Each is a variable if ``step_net`` returned one, otherwise a list.
 
     Raises:
-        SchemaError, ShapeError, TypeMismatchError: the step does not give what it must, a memory changes its shape, or inputs differ
+        SchemaError, ShapeError, TypeMismatchError: invalid results of the step, a memory changes its shape, or inputs differ
         in their steps.
     """
     if isinstance(step_net, Mapping):
@@ -71,7 +71,7 @@ def rnn(
         sequences = [_turned(v) for v in sequences]
     outer = current_block()
     program = outer.program
-    state = [*first, *(fixed if ragged else [])]  # what goes with a sequence has to end with it
+    state = [*first, *(fixed if ragged else [])]  # data of a sequence have to end with it
     with region(outer) as block:
         alive = block.program.layer_name("rnn.alive")
         slices = [_local(block, v.name, _slice(v, ragged, alive)) for v in sequences]
@@ -130,7 +130,7 @@ def _row(v: Variable, ragged: bool, alive: str) -> Spec:
 
 
 def _last(v: Variable, ragged: bool, reverse: bool) -> Variable:
-    """Return the memory after the last step that was run."""
+    """Return the memory after the last step."""
     block = current_block()
     if ragged:
         return block.apply("sequence_pool", {"X": v}, {"pooltype": "FIRST" if reverse else "LAST"})[0]

@@ -12,26 +12,25 @@ def beam_search(
     pre_ids: Variable, pre_scores: Variable, ids: Variable | None, scores: Variable, beam_size: int, end_id: int, level: int = 0, *,
     is_accumulated: bool = True, return_parent_idx: bool = False, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """Return one step of a beam search: the ``beam_size`` best continuations of all prefixes of each source.
+    """Take one step of a beam search: keep the ``beam_size`` best continuations of all prefixes of each source.
 
     Args:
         pre_ids, pre_scores: the last word of each prefix (int64) and its score, ``[prefixes, 1]``.
-        ids: the words that each prefix may go on with (int64), ``[prefixes, candidates]``, as top-k gives them; the column numbers of
-            scores where it is None.
+        ids: the candidate words of each prefix (int64), ``[prefixes, candidates]``, as from top-k; None for the column numbers of scores.
         scores: ragged as ids: the score of the prefix with each word; or, without ``is_accumulated``, the probability of the word.
-        beam_size: how many continuations of each source are kept.
-        end_id: the word that ends a sentence: such a prefix is kept as it is while it is among the best.
-        level: the level of the offsets of scores whose sequences are the sources.
-        is_accumulated: whether scores has the prefixes' in it.
-        return_parent_idx: also which prefix (int32 ``[kept]``) each row goes on from.
+        beam_size: the number of continuations kept for each source.
+        end_id: the last word of sentences: such a prefix is kept as it is while among the best.
+        level: the level of the offsets of scores for the sources.
+        is_accumulated: True if scores include the prefixes'.
+        return_parent_idx: also return the prefix of each row (int32 ``[kept]``).
         name: the prefix of the results' names.
 
     Returns:
-        (selected_ids, selected_scores[, parent_idx]), ``[kept, 1]``, ragged in two levels: sources of prefixes, prefixes of what was kept
-        of them. A source of which only ended sentences are left keeps nothing any more.
+        (selected_ids, selected_scores[, parent_idx]), ``[kept, 1]``, ragged in two levels: sources of prefixes, prefixes of kept continuations. A
+        source with only ended sentences left keeps nothing any more.
 
     Raises:
-        ShapeError: mismatched operands, or a level that scores has not.
+        ShapeError: mismatched operands, or a missing level of scores.
     """
     slots = {"pre_ids": pre_ids, "pre_scores": pre_scores, "scores": scores} | ({} if ids is None else {"ids": ids})
     attrs = {"level": level, "beam_size": beam_size, "end_id": end_id, "is_accumulated": is_accumulated}
@@ -43,12 +42,12 @@ def beam_search(
 
 
 def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """Return the sentences of a beam search, from the arrays of what `beam_search` gave in each step.
+    """Return the sentences of a beam search, from the arrays of the results of `beam_search` in each step.
 
     Args:
         ids, scores: arrays of selected_ids and selected_scores, an element for each step.
         beam_size: as for `beam_search`.
-        end_id: the word that ends a sentence.
+        end_id: the last word of sentences.
         name: the prefix of the results' names.
 
     Returns:
@@ -61,8 +60,8 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
     """Return the sentences of a beam search whose beams are dense: ``[steps, batch, beam]``, each followed back from its place in the last step.
 
     Args:
-        ids: the words that each step kept (int32, int64), ``[steps, batch, beam]``.
-        parents: as ids: the place in the step before that each goes on from.
+        ids: the kept words of each step (int32, int64), ``[steps, batch, beam]``.
+        parents: as ids: the place of each word's prefix in the step before.
     """
     return current_block().apply("gather_tree", {"Ids": ids, "Parents": parents})
 
@@ -72,7 +71,7 @@ def viterbi_decode(scores: Variable, transition: Variable, length: Variable, inc
 
     Args:
         scores: of the tags at each step, ``[batch, time, tags]``.
-        transition: from the tag of a row to that of a column, ``[tags, tags]``.
+        transition: from the tag of a row to the tag of a column, ``[tags, tags]``.
         length: int64 ``[batch]``.
         include_bos_eos_tag: the last tag stands before each sequence, the last but one after it.
 

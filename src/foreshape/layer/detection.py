@@ -1,6 +1,6 @@
 """Operations of object detectors: ``layer.detection.yolo_box``, ``layer.detection.multiclass_nms`` and the like.
 
-A box is four numbers: left, top, right, bottom. Which boxes stay is known when the numbers are, so that their count is a symbol of its own.
+A box is four numbers: left, top, right, bottom. The numbers decide on the boxes that stay, so their count is a symbol of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def box_coder(
 
     Args:
         prior_box: ``[priors, 4]``.
-        prior_box_var: as that; or four numbers; or None for ones.
+        prior_box_var: as prior_box; or four numbers; or None for ones.
         target_box: ``[targets, 4]`` to encode, ``[rows, columns, 4]`` to decode.
         code_type: "encode_center_size" or "decode_center_size".
         normalized: otherwise coordinates number pixels.
@@ -47,12 +47,12 @@ def box_coder(
 
 
 def iou_similarity(x: Variable, y: Variable, normalized: bool = True) -> Variable:
-    """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``.
+    """Return the intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``.
 
     Args:
         x: ``[n, 4]``, left, top, right and bottom, floats.
         y: ``[m, 4]``, likewise.
-        normalized: otherwise coordinates number pixels, so that a box is larger by one.
+        normalized: otherwise coordinates number pixels, so a box is larger by one.
     """
     return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": normalized})
 
@@ -80,18 +80,18 @@ def yolo_box(
     x: Variable, img_size: Variable, anchors: Sequence[int], num_classes: int, conf_threshold: float = 0.01, downsample_ratio: int = 32, clip_bbox: bool = True,
     scale_x_y: float = 1.0, iou_aware: bool = False, iou_aware_factor: float = 0.5,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Return boxes in pixels and scores of what a YOLO network gives.
+    """Return boxes in pixels and scores from a YOLO network's output.
 
     Args:
         x: ``[batch, anchors * (5 + num_classes), height, width]``; with ``iou_aware``, 6 + num_classes.
         img_size: int32 ``[batch, 2]``, height and width of the images.
         anchors: width and height of each, in pixels of the network's input.
         num_classes: the number of classes.
-        conf_threshold: what is less sure has a box of zeros and scores of zero.
+        conf_threshold: boxes of less confidence become zeros, with scores of zero.
         downsample_ratio: the pixels of the network's input for each cell.
         clip_bbox: cut the boxes at the edges of the images.
-        scale_x_y: by which a middle may lie outside of its cell: scale * sigmoid(x) - (scale - 1) / 2.
-        iou_aware: x also has how well each box overlaps.
+        scale_x_y: lets a middle lie outside of its cell: scale * sigmoid(x) - (scale - 1) / 2.
+        iou_aware: x also has the overlap of each box.
         iou_aware_factor: a: confidence ** (1 - a) * overlap ** a.
 
     Returns:
@@ -115,12 +115,12 @@ def yolo_loss(
         gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
         gt_label: int32 ``[batch, truths]``.
         anchors: width and height of all anchors, in pixels of the network's input.
-        anchor_mask: which of them x predicts.
+        anchor_mask: the anchors predicted by x.
         num_classes: the number of classes.
-        ignore_threshold: a box that overlaps a truth by more may be sure of itself.
+        ignore_threshold: the confidence of a box with a larger overlap with a truth is not punished.
         downsample_ratio: the pixels of the network's input for each cell.
-        gt_score: as that, how much each counts; by default one.
-        use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / num_classes, 1 / 40).
+        gt_score: the weight of each truth, ``[batch, truths]``; by default one.
+        use_label_smooth: class targets are 1 - d and d instead of 1 and 0, with d = min(1 / num_classes, 1 / 40).
         scale_x_y: as for `yolo_box`.
     """
     slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
@@ -135,22 +135,21 @@ def multiclass_nms(
     boxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
     nms_eta: float = 1.0, background_label: int = -1, boxes_num: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """Drop the boxes of each class of each image that overlap better ones, and keep the ``keep_top_k`` best of all classes.
+    """Drop overlaps with better boxes in each class of each image, and keep the ``keep_top_k`` best of all classes.
 
     Args:
         boxes: ``[batch, boxes, 4]``; or, with boxes_num, ``[rows, classes, 4]``.
         scores: ``[batch, classes, boxes]``; or ``[rows, classes]``.
-        score_threshold: a box counts whose score is larger.
+        score_threshold: only boxes of a larger score count.
         nms_top_k, keep_top_k: -1 for all.
-        nms_threshold: a box goes that overlaps a better one by more (intersection over union).
-        normalized: otherwise coordinates number pixels, so that a box is larger by one.
-        nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
-        background_label: a class that does not count.
-        boxes_num: ``[batch]``: how many rows are of each image.
+        nms_threshold: the largest overlap with a better box (intersection over union).
+        normalized: otherwise coordinates number pixels, so a box is larger by one.
+        nms_eta: below 1, multiplies ``nms_threshold`` after each kept box, while it is above a half.
+        background_label: a class left out.
+        boxes_num: ``[batch]``: the number of rows of each image.
 
     Returns:
-        (detections ``[rows, 6]`` of class, score and box; int32 ``[rows, 1]``, which of all boxes they are; int32 ``[batch]``, how many
-        are of each image).
+        (detections ``[rows, 6]`` of class, score and box; int32 ``[rows, 1]``, their indices among all boxes; int32 ``[batch]``, their number for each image).
 
     Example:
         >>> boxes, scores = layer.detection.yolo_box(features, img_size, [10, 13, 16, 30], num_classes=80)
@@ -168,11 +167,11 @@ def matrix_nms(
     boxes: Variable, scores: Variable, score_threshold: float, post_threshold: float, nms_top_k: int, keep_top_k: int, use_gaussian: bool = False,
     gaussian_sigma: float = 2.0, background_label: int = 0, normalized: bool = True,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``.
+    """Return boxes as `multiclass_nms`, but overlaps with better boxes reduce scores, and boxes with more than ``post_threshold`` left stay.
 
     Args:
         boxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as for `multiclass_nms`.
-        post_threshold: of what is left of a score.
+        post_threshold: of the reduced score.
         use_gaussian: a score falls as exp(-gaussian_sigma * overlap^2) does; otherwise as 1 - overlap.
         gaussian_sigma: of that formula.
     """
@@ -184,7 +183,7 @@ def matrix_nms(
 
 
 def nms(boxes: Variable, iou_threshold: float = 0.3) -> Variable:
-    """Which of the boxes ``[boxes, 4]``, the best first, stay when those go that overlap a better one by more: int64 ``[rows]``.
+    """Return the indices of the boxes ``[boxes, 4]``, the best first, without larger overlaps with better ones: int64 ``[rows]``.
 
     Args:
         boxes: left, top, right and bottom.
@@ -197,21 +196,21 @@ def generate_proposals(
     scores: Variable, bbox_deltas: Variable, img_size: Variable, anchors: Variable, variances: Variable, pre_nms_top_n: int = 6000,
     post_nms_top_n: int = 1000, nms_threshold: float = 0.5, min_size: float = 0.1, nms_eta: float = 1.0, pixel_offset: bool = False,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """Return the boxes that a region proposal network proposes.
+    """Return the boxes proposed by a region proposal network.
 
     Args:
         scores: ``[batch, anchors, height, width]``.
         bbox_deltas: ``[batch, 4 * anchors, height, width]``.
         img_size: ``[batch, 2]``, height and width.
         anchors, variances: as from `anchor_generator`.
-        pre_nms_top_n, post_nms_top_n: how many of the best are looked at in each image, and how many are kept at most.
-        nms_threshold: a box goes that overlaps a better one by more (intersection over union).
-        min_size: boxes less wide or high go, in pixels, and those of less than one pixel.
-        nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
-        pixel_offset: coordinates number pixels, so that a box is larger by one.
+        pre_nms_top_n, post_nms_top_n: the number of best boxes examined in each image, and the most boxes kept.
+        nms_threshold: the largest overlap with a better box (intersection over union).
+        min_size: boxes less wide or high, in pixels, are dropped, and boxes of less than one pixel.
+        nms_eta: below 1, multiplies ``nms_threshold`` after each kept box, while it is above a half.
+        pixel_offset: coordinates number pixels, so a box is larger by one.
 
     Returns:
-        (boxes ``[rows, 4]``, scores ``[rows, 1]``, int32 ``[batch]``, how many are of each image).
+        (boxes ``[rows, 4]``, scores ``[rows, 1]``, int32 ``[batch]``, their number for each image).
     """
     slots = {"Scores": scores, "BboxDeltas": bbox_deltas, "ImShape": img_size, "Anchors": anchors, "Variances": variances}
     attrs = {
@@ -224,19 +223,19 @@ def generate_proposals(
 def distribute_fpn_proposals(
     fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, boxes_num: Variable | None = None,
 ) -> tuple[list[Variable], Variable, list[Variable]]:  # fmt: skip
-    """Regions dealt out to the levels of a pyramid: one whose area is ``refer_scale`` squared goes to ``refer_level``, one twice as wide a level up.
+    """Distribute regions to the levels of a pyramid: an area of ``refer_scale`` squared goes to ``refer_level``, one twice as wide a level up.
 
     Args:
-        fpn_rois: ``[regions, 4]``, ragged; or dense with boxes_num, ``[batch]``, how many are of each image.
-        min_level, max_level: the levels that there are, both included.
+        fpn_rois: ``[regions, 4]``, ragged; or dense with boxes_num, ``[batch]``, the number for each image.
+        min_level, max_level: the lowest and the highest level.
         refer_level: the level of regions of the size ``refer_scale``.
         refer_scale: the root of an area, in pixels.
-        pixel_offset: coordinates number pixels, so that a box is larger by one.
-        boxes_num: int32 ``[batch]``, how many regions each image has.
+        pixel_offset: coordinates number pixels, so a box is larger by one.
+        boxes_num: int32 ``[batch]``, the number of regions of each image.
 
     Returns:
-        (of each level its regions; int32 ``[regions, 1]``, where each stands in all levels one after the other; of each level int32
-        ``[batch]``, how many are of each image).
+        (of each level its regions; int32 ``[regions, 1]``, the place of each in all levels one after the other; of each level int32 ``[batch]``, the
+        number for each image).
     """
     if max_level < min_level:
         raise SchemaError.must("distribute_fpn_proposals: max_level", "at least min_level", f"{max_level} and {min_level}")
@@ -271,12 +270,12 @@ def collect_fpn_proposals(
 
 
 def bipartite_match(dist_matrix: Variable, match_type: str = "bipartite", dist_threshold: float = 0.5) -> tuple[Variable, Variable]:
-    """Return the row of its image that each column is matched to (-1: none), int32 ``[images, columns]``, and how alike they are.
+    """Return the row of its image matched to each column (-1: none), int32 ``[images, columns]``, and their similarity.
 
     Args:
-        dist_matrix: how alike rows and columns are, ``[rows, columns]``, ragged: the rows of each image.
-        match_type: "per_prediction" gives each column that is left the row it is most like, from ``dist_threshold`` on.
-        dist_threshold: how alike a column must be, of "per_prediction".
+        dist_matrix: the similarity of rows and columns, ``[rows, columns]``, ragged: the rows of each image.
+        match_type: "per_prediction" gives each column left over its most similar row, from ``dist_threshold`` on.
+        dist_threshold: the least similarity for "per_prediction".
     """
     return current_block().apply("bipartite_match", {"DistMat": dist_matrix}, {"match_type": match_type, "dist_threshold": dist_threshold})
 
@@ -285,15 +284,15 @@ def mine_hard_examples(
     cls_loss: Variable, match_indices: Variable, match_dist: Variable, loc_loss: Variable | None = None, neg_pos_ratio: float = 1.0,
     neg_dist_threshold: float = 0.5, sample_size: int = 0, mining_type: str = "max_negative",
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Which priors count as negative examples, int32 ``[rows, 1]``, ragged by image, and the matches that still count, as match_indices.
+    """Return the priors that count as negative examples, int32 ``[rows, 1]``, ragged by image, and the remaining matches, as match_indices.
 
     Args:
         cls_loss, loc_loss, match_dist: ``[images, priors]``.
         match_indices: int32, as from `bipartite_match`.
-        neg_pos_ratio: how many negative examples there are at most for each positive one, of "max_negative".
-        neg_dist_threshold: a prior is negative whose match_dist is less.
-        sample_size: how many examples are kept, of "hard_example".
-        mining_type: "max_negative" or "hard_example", which needs sample_size.
+        neg_pos_ratio: the most negative examples for each positive one, for "max_negative".
+        neg_dist_threshold: priors with less match_dist are negative.
+        sample_size: the number of examples kept, for "hard_example".
+        mining_type: "max_negative", or "hard_example" with sample_size.
     """
     slots = {"ClsLoss": cls_loss, "MatchIndices": match_indices, "MatchDist": match_dist} | ({} if loc_loss is None else {"LocLoss": loc_loss})
     attrs = {"neg_pos_ratio": neg_pos_ratio, "neg_dist_threshold": neg_dist_threshold, "sample_size": sample_size, "mining_type": mining_type}
@@ -303,13 +302,13 @@ def mine_hard_examples(
 def target_assign(
     x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Return the truth that each prior is matched to, ``[images, priors, width]``, and its weight, ``[images, priors, 1]``.
+    """Return the truth matched to each prior, ``[images, priors, width]``, and its weight, ``[images, priors, 1]``.
 
     Args:
         x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
         match_indices: as from `bipartite_match`.
         negative_indices: as from `mine_hard_examples`; they count, too.
-        mismatch_value: what a prior gets that is matched to none.
+        mismatch_value: the value for priors without a match.
     """
     slots = {"X": x, "MatchIndices": match_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
     return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
@@ -334,19 +333,19 @@ def retinanet_detection_output(
 
 
 def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: float = 2.0, alpha: float = 0.25) -> Variable:
-    """Return the focal loss of each class of each example, as x: what is easy counts little.
+    """Return the focal loss of each class of each example, as x: easy examples count little.
 
     Args:
         x: logits, ``[examples, classes]``.
         label: int32 ``[examples, 1]``, classes from 1; 0 is of none, and -1 does not count.
-        fg_num: int32 ``[1]``, by which all is divided.
+        fg_num: int32 ``[1]``, the divisor of the loss.
         gamma, alpha: of the formula of Lin et al., "Focal Loss for Dense Object Detection", 2017: -alpha (1 - p)^gamma log(p).
     """
     return current_block().apply("sigmoid_focal_loss", {"X": x, "Label": label, "FgNum": fg_num}, {"gamma": gamma, "alpha": alpha})
 
 
 def _all(type: str, slots: dict[str, Any], attrs: dict[str, Any], results: tuple[str, ...]) -> Any:
-    """Return the results of an op, those that may be left out too."""
+    """Return the results of an op, including optional ones."""
     block = current_block()
     prefix = block.program.layer_name(type)
     op = block.append_op(type, slots, {slot: f"{prefix}.{slot}" for slot in results}, attrs)

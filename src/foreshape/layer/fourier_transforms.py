@@ -74,12 +74,12 @@ def fft(x: Variable, axis: Axes = -1, norm: str = "backward") -> Variable:
 
 
 def ifft(x: Variable, axis: Axes = -1, norm: str = "backward") -> Variable:
-    """Return the numbers whose Fourier transform x is: the inverse of `fft`.
+    """Return the inverse of `fft`.
 
     Args:
         x: real or complex numbers of any shape.
         axis: one, or several; negative ones count from the end.
-        norm: as for the `fft` that is undone.
+        norm: as for the inverted `fft`.
     """
     return _transform(x, axis, norm, forward=False)
 
@@ -89,32 +89,32 @@ def rfft(x: Variable, axis: Axes = -1, norm: str = "backward") -> Variable:
 
     Args:
         x: floats of any shape.
-        axis: one, or several, of which the last is so shortened.
+        axis: one, or several with the last shortened so.
         norm: as for `fft`.
     """
     return unary(x, "fft_r2c", axes=several(axis), normalization=norm, forward=True, onesided=True)
 
 
 def irfft(x: Variable, n: int | None = None, axis: Axes = -1, norm: str = "backward") -> Variable:
-    """Return the real numbers whose `rfft` x is.
+    """Return the inverse of `rfft`: real numbers.
 
     Args:
         x: complex numbers of any shape.
-        n: how many there are along the last of the axes; 2 (size - 1) if omitted.
+        n: the size along the last of the axes; by default 2 (size - 1).
         axis: one, or several; negative ones count from the end.
-        norm: as for the `rfft` that is undone.
+        norm: as for the inverted `rfft`.
     """
     return unary(x, "fft_c2r", axes=several(axis), normalization=norm, forward=False, last_dim_size=n or 0)
 
 
 def frame(x: Variable, frame_length: int, hop_length: int, axis: int = -1) -> Variable:
-    """Return the frames of a signal that begin at every ``hop_length``-th sample, as many as fit: ``[..., frame_length, frames]``.
+    """Return the frames of a signal from every ``hop_length``-th sample on, as many as fit: ``[..., frame_length, frames]``.
 
     Args:
         x: numbers ``[..., samples]``, or ``[samples, ...]`` with axis 0.
         frame_length: the samples of a frame.
-        hop_length: from the begin of one frame to that of the next.
-        axis: -1, or 0, which gives ``[frames, frame_length, ...]``.
+        hop_length: the samples from one frame's begin to the next.
+        axis: -1, or 0 for ``[frames, frame_length, ...]``.
     """
     return unary(x, "frame", frame_length=frame_length, hop_length=hop_length, axis=axis)
 
@@ -124,7 +124,7 @@ def overlap_add(x: Variable, hop_length: int, axis: int = -1) -> Variable:
 
     Args:
         x: numbers ``[..., frame_length, frames]``, or ``[frames, frame_length, ...]`` with axis 0.
-        hop_length: from the begin of one frame to that of the next.
+        hop_length: the samples from one frame's begin to the next.
         axis: -1 or 0, as for `frame`.
     """
     return unary(x, "overlap_add", hop_length=hop_length, axis=axis)
@@ -139,9 +139,9 @@ def stft(
     Args:
         x: floats ``[signals, samples]``, or one signal ``[samples]``.
         n_fft: the samples of a frame.
-        hop_length: from the begin of one frame to that of the next; by default a quarter of a frame.
+        hop_length: the samples from one frame's begin to the next; by default a quarter of a frame.
         window: ``[n_fft]``, the factors of a frame's samples; by default ones.
-        center: reflect half a frame at both ends, so that frame t is around sample t * hop_length.
+        center: reflect half a frame at both ends, so frame t is around sample t * hop_length.
         normalized: divide by the root of n_fft.
         onesided: give the first n_fft // 2 + 1 numbers of each transform; the others are their conjugates.
 

@@ -51,7 +51,7 @@ def elu(x: Variable, alpha: float = 1.0) -> Variable:
 
     Args:
         x: floats of any shape.
-        alpha: what a very negative x comes near to, with a minus before it.
+        alpha: the limit for a very negative x is -alpha.
     """
     return unary(x, "elu", alpha=alpha)
 
@@ -61,13 +61,13 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
 
     Args:
         x: floats of any shape.
-        alpha: what a very negative x comes near to, with a minus before it.
+        alpha: the limit for a very negative x is -alpha.
     """
     return unary(x, "celu", alpha=alpha)
 
 
 def selu(x: Variable) -> Variable:
-    """Return elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017).
+    """Return the scaled elu, which keeps the mean and variance of activations (Klambauer et al., 2017).
 
     Args:
         x: floats of any shape.
@@ -82,11 +82,11 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
         x: ``[batch, ...]``, floats.
         mode: "all": one slope; "channel": one per channel; "element": one per element of a row.
         weight: a name, an initializer or a `ParamAttr`.
-        data_format: where the channels are: "NCHW" at axis 1, "NHWC" at the last.
+        data_format: the place of the channels: "NCHW" at axis 1, "NHWC" at the last.
         name: the prefix of the slopes' names.
 
     Raises:
-        ShapeError: a size of x that the slopes' shape needs is not known.
+        ShapeError: an unknown size of x in the slopes' shape.
     """
     block = current_block()
     dims = x.spec.known_dims
@@ -204,7 +204,7 @@ def softmax(x: Variable, axis: int = -1) -> Variable:
 
     Args:
         x: floats of any shape.
-        axis: along which the sum is; negative ones count from the end.
+        axis: the axis of the sum; negative ones count from the end.
     """
     return unary(x, "softmax", axis=axis)
 
@@ -214,7 +214,7 @@ def log_softmax(x: Variable, axis: int = -1) -> Variable:
 
     Args:
         x: floats of any shape.
-        axis: along which the sum is; negative ones count from the end.
+        axis: the axis of the sum; negative ones count from the end.
     """
     return unary(x, "log_softmax", axis=axis)
 
@@ -244,7 +244,7 @@ def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
 
     Args:
         x: floats of any shape.
-        threshold: below which it is 0.
+        threshold: the bound for 0.
     """
     return unary(x, "thresholded_relu", threshold=threshold)
 
@@ -270,7 +270,7 @@ def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variab
 
 
 def rrelu(x: Variable, min: float = 0.125, max: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
-    """Return x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both.
+    """Return x where x >= 0, otherwise x times a slope drawn from [min, max] for each element; in a test the mean of both.
 
     Args:
         x: floats of any shape.
@@ -287,7 +287,7 @@ def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, ax
     Args:
         x: logits ``[..., classes]``, floats.
         temperature: above 0; the lower, the nearer is the result to one class.
-        hard: give 1 at the largest and 0 elsewhere; the gradient is that of the softmax.
+        hard: give 1 at the largest and 0 elsewhere, with the gradient of the softmax.
         axis: of the classes.
     """
     return unary(x, "gumbel_softmax", temperature=temperature, hard=hard, axis=axis)

@@ -1,4 +1,4 @@
-"""Patches, grids and regions: layers that take images apart and read them at places; and what is done across channels."""
+"""Patches, grids and regions: layers that cut images, read them at places, or mix channels."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def unfold(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, 
 
 
 def fold(x: Variable, output_size: Pair, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> Variable:
-    """Images of ``output_size`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed.
+    """Return images of ``output_size`` made of patches ``[batch, channels * kh * kw, patches]``: numbers on one pixel are summed.
 
     Args:
         x: the patches, in row-major order.
         output_size: of the images: one number, or height and width.
-        kernel_size, stride, padding, dilation: as for `unfold`, of which this is the transpose.
+        kernel_size, stride, padding, dilation: as for `unfold`, whose transpose this is.
     """
     return apply("fold", {"X": x}, output_sizes=pair(output_size, "output_size"), kernel_sizes=pair(kernel_size, "kernel_size"),
                   strides=pair(stride, "stride"), paddings=_around(padding), dilations=pair(dilation, "dilation"))  # fmt: skip
@@ -64,13 +64,13 @@ def im2sequence(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair 
 
 
 def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True) -> Variable:
-    """Images (or volumes) read at the points of a grid.
+    """Read images (or volumes) at the points of a grid.
 
     Args:
         x: ``[batch, channels, height, width]``, or with a depth before the height.
         grid: ``[batch, *points, 2]``, points as ``(x, y)`` from -1 to 1 across the image; of volumes ``[batch, *points, 3]``, ``(x, y, z)``.
         mode: "bilinear" or "nearest".
-        padding_mode: what is outside: "zeros", "border" or "reflection".
+        padding_mode: the value outside: "zeros", "border" or "reflection".
         align_corners: -1 and 1 are the middle of the outer pixels, not their outer edges.
 
     Returns:
@@ -84,7 +84,7 @@ def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners:
 
     Args:
         theta: ``[batch, 2, 3]``, or ``[batch, 3, 4]`` of volumes.
-        shape: batch, channels and the sizes of the image: numbers, or a variable that holds them.
+        shape: batch, channels and the sizes of the image: numbers, or a variable of them.
         align_corners: -1 and 1 are the middles of the outermost pixels; otherwise their outer edges.
     """
     if isinstance(shape, Variable):
@@ -93,13 +93,13 @@ def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners:
 
 
 def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
-    """Return the maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes.
+    """Return the maximum of each window, and its place in the image, ``row * width + column``, for `max_unpool2d`.
 
     Args:
         x: ``[batch, channels, height, width]``.
         kernel_size: one number, or height and width of a window.
         stride: from window to window; by default as kernel_size.
-        padding: around an image, one number, or height and width; what is there is never the maximum.
+        padding: around an image, one number, or height and width; never the maximum.
     """
     size = pair(kernel_size, "kernel_size")
     out, mask = apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
@@ -108,14 +108,14 @@ def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = 
 
 
 def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, output_size: Pair | None = None) -> Variable:
-    """Images with the numbers of ``x`` where ``indices`` says, and zeros elsewhere.
+    """Return images with the numbers of ``x`` at ``indices``, and zeros elsewhere.
 
-    ``output_size`` is ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis, if omitted; the sizes must be known then.
+    ``output_size`` is by default ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis; the sizes must be known then.
 
     Args:
         x: ``[batch, channels, height, width]``, floats.
         indices: of the dims of x, int32: places in an image, as from `max_pool2d_with_index`.
-        kernel_size, stride, padding: those of the pooling.
+        kernel_size, stride, padding: as for the pooling.
         output_size: height and width of the images.
     """
     size = pair(kernel_size, "kernel_size")
@@ -131,15 +131,15 @@ def _regions(type: str, x: Variable, boxes: Variable, boxes_num: Variable | None
 def roi_align(
     x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0, sampling_ratio: int = -1, aligned: bool = True
 ) -> Variable:
-    """Regions of images pooled to one size, each part the mean of points read between pixels.
+    """Pool regions of images to one size, each part the mean of points read between pixels.
 
     Args:
         x: ``[batch, channels, height, width]``.
-        boxes: ``[regions, 4]``: left, top, right, bottom; those of the first image first.
-        boxes_num: ``[batch]``, int32: how many regions each image has; None if ``boxes`` is ragged.
+        boxes: ``[regions, 4]``: left, top, right, bottom; the first image's first.
+        boxes_num: ``[batch]``, int32: the number of regions of each image; None if ``boxes`` is ragged.
         output_size: one number, or height and width.
-        spatial_scale: what the boxes are multiplied with to be in pixels of x.
-        sampling_ratio: how many points a part has along each axis; by its size where it is not above 0.
+        spatial_scale: the factor from boxes to pixels of x.
+        sampling_ratio: the number of points of a part along each axis; by its size if not above 0.
         aligned: coordinates are half a pixel less.
 
     Returns:
@@ -149,7 +149,7 @@ def roi_align(
 
 
 def roi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
-    """Regions of images pooled to one size, each part the maximum of its pixels; arguments as for `roi_align`.
+    """Pool regions of images to one size, each part the maximum of its pixels; arguments as for `roi_align`.
 
     Args:
         x, boxes, boxes_num, output_size, spatial_scale: as for `roi_align`; the result has its shape.
@@ -175,12 +175,12 @@ def deform_conv2d(
     x: Variable, offset: Variable, mask: Variable | None, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1, deformable_groups: int = 1, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a convolutional layer that reads each pixel of a window where an offset moves it.
+    """Apply a convolutional layer with the pixels of windows moved by offsets.
 
     Args:
         x: ``[batch, channels, height, width]``; the number of channels must be known.
         offset: ``[batch, 2 * deformable_groups * kh * kw, *image]``, the image as it comes out: rows, then columns, of each pixel of a window.
-        mask: ``[batch, deformable_groups * kh * kw, *image]``, what each pixel is multiplied with; or None.
+        mask: ``[batch, deformable_groups * kh * kw, *image]``, the factor of each pixel; or None.
         num_filters, kernel_size, stride, dilation, groups, activation, weight, bias, name: as for `conv2d`.
         padding: zeros around an image: one number, or height and width.
         deformable_groups: the channels are divided into so many groups, each with offsets and a mask of its own.
@@ -215,11 +215,11 @@ def lrn(x: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: floa
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
-    """Return the maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1.
+    """Return the maximum of each ``groups`` consecutive channels; ``axis`` is the channels', 1 or -1.
 
     Args:
         x: ``[batch, channels, height, width]``; ``groups`` divides the channels.
-        groups: how many channels become one.
+        groups: the number of channels for one.
         axis: of the channels.
     """
     return apply("maxout", {"X": x}, groups=groups, axis=axis)
@@ -237,11 +237,11 @@ def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -
 
 
 def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """Return an image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`.
+    """Return an image ``downscale_factor`` times less high and wide, with squares of pixels as channels: the inverse of `pixel_shuffle`.
 
     Args:
         x: ``[batch, channels, height, width]``; the factor divides height and width.
-        downscale_factor: how many times smaller.
+        downscale_factor: the factor of the sizes.
         data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
@@ -261,13 +261,13 @@ def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Vari
 def spectral_norm(x: Variable, axis: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:
     """Return a weight divided by its largest singular value, with ``axis`` as the rows of a matrix.
 
-    The two vectors that approach the singular ones are variables of the program, normal at first and not trained; ``power_iters`` steps are
-    made from them in every run.
+    The two vectors approaching the singular ones are variables of the program, normal at first and not trained; every run makes ``power_iters`` steps
+    from them.
 
     Args:
         x: a variable of known size, as from `create_parameter`.
         axis: 0 or 1.
-        power_iters: how many steps each run makes.
+        power_iters: the number of steps of each run.
         epsilon: is added to a norm before it divides.
         name: the prefix of the two vectors' names.
     """

@@ -1,4 +1,4 @@
-"""Indexing: layers that pick, set and add elements at places, and make places: grids, diagonals, what is different, where something holds."""
+"""Indexing: layers that pick, set and add elements at places, or make places: grids, diagonals, distinct elements, true elements."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Va
     Args:
         x: of any shape.
         index: integers, slices and an Ellipsis, as of numpy.
-        value: a number, or a tensor of the element type of ``x`` that is repeated to ``x[index]`` as numpy does.
+        value: a number, or a tensor of the element type of ``x``, broadcast to ``x[index]`` as in numpy.
 
     Raises:
-        ShapeError: an index that is not in ``x``, or a value that cannot be repeated to what is set.
+        ShapeError: an index outside of ``x``, or a value that does not broadcast to it.
     """
     axes, starts, ends, steps, dropped, turned = index_parts(index, x)
     return turned_around(set_value(turned_around(x, turned), axes, starts, ends, value, steps, dropped), turned)
@@ -37,15 +37,15 @@ def set_value(
     x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, value: Variable | float | int | bool, steps: Sequence[int] | None = None,
     dropped: Sequence[int] = (),
 ) -> Variable:  # fmt: skip
-    """Return ``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter where these are numbers.
+    """Return ``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter for numbers.
 
     Args:
         x: of any shape.
-        axes: which are set; the others are set whole.
+        axes: the axes of the ranges; the others are set whole.
         starts, ends: numbers and one-number variables; negative ones count from the back. With a negative step an end of -1 is past the first.
-        value: a number, or a tensor that is repeated to what is set.
+        value: a number, or a tensor, broadcast to the range.
         steps: one for each of ``axes``, not 0; by default ones.
-        dropped: those of ``axes`` of which one entry is taken, and which the value does not have.
+        dropped: the axes with one entry, missing in the value.
     """
     first, first_operands = sizes(f"set_value({x.name})", starts, "StartsTensorList", "StartsTensorList")
     last, last_operands = sizes(f"set_value({x.name})", ends, "EndsTensorList", "EndsTensorList")
@@ -62,7 +62,7 @@ def set_value(
 
 
 def meshgrid(*xs: Variable) -> list[Variable]:
-    """Return the coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only.
+    """Return the coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th changing along axis k only.
 
     Args:
         xs: vectors, each ``[n]``.
@@ -76,7 +76,7 @@ def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
 
 
 def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
-    """Return ``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry.
+    """Return ``x`` with each entry of ``axis`` repeated ``repeats`` times, one after the other; a variable has a number for each entry.
 
     Args:
         x: of any shape.
@@ -89,12 +89,12 @@ def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Va
 
 
 def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
-    """Return the part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left.
+    """Return the part of ``x`` of these dims from ``offsets``, or 0, on; -1 in ``shape`` is the rest.
 
     Args:
         x: of any shape.
         shape: the dims of the part: numbers and one-number variables, or an integer variable with them.
-        offsets: where it begins along each axis, likewise; by default zeros.
+        offsets: its begin along each axis, likewise; by default zeros.
     """
     numbers, operands = sizes(f"crop({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims)
     first, first_operands = sizes(f"crop({x.name})", [0] * x.spec.rank if offsets is None else offsets, "Offsets", "OffsetsTensor")
@@ -102,12 +102,12 @@ def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
 
 
 def diag(x: Variable, offset: int = 0, pad_value: float = 0.0) -> Variable:
-    """Return the matrix with a vector as its diagonal ``offset`` and ``pad_value`` elsewhere; of a matrix, that diagonal.
+    """Return the matrix with a vector as its diagonal ``offset`` and ``pad_value`` elsewhere; of a matrix, the diagonal.
 
     Args:
         x: ``[n]`` or ``[rows, columns]``.
         offset: how far above the main diagonal; below it where negative.
-        pad_value: of the other elements of a matrix that is made.
+        pad_value: of the other elements of the matrix.
     """
     return apply("diag_v2", {"X": x}, offset=offset, padding_value=pad_value)
 
@@ -118,7 +118,7 @@ def diag_embed(x: Variable, offset: int = 0, axis1: int = -2, axis2: int = -1) -
     Args:
         x: of any shape.
         offset: how far above the main diagonal; below it where negative.
-        axis1, axis2: the axes of the result that are rows and columns.
+        axis1, axis2: the axes of rows and columns in the result.
     """
     return apply("diag_embed", {"Input": x}, offset=offset, dim1=axis1, dim2=axis2)
 
@@ -129,17 +129,17 @@ def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Va
     Args:
         x: of at least two dims.
         offset: below it where negative.
-        axis1, axis2: those that are rows and columns.
+        axis1, axis2: the axes of rows and columns.
     """
     return apply("diagonal", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
 def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False) -> Variable:
-    """Return ``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended.
+    """Return ``x`` with ``value`` on a diagonal; with ``wrap`` the diagonal of a tall matrix begins again at its end.
 
     Args:
-        x: ``[rows, columns]``; or more dims, all alike, of which only the first element is set.
-        value: a number that the element type holds.
+        x: ``[rows, columns]``; or more dims, all alike, with only the first element set.
+        value: a number of the element type.
         offset: how far above the main diagonal; below it where negative, of matrices.
         wrap: of tall matrices.
     """
@@ -192,16 +192,16 @@ def unique(
 def unique_consecutive(
     x: Variable, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
 ) -> Variable | tuple[Variable, ...]:
-    """Return ``x`` as a vector without those elements (or without those entries of ``axis``) that are equal to the one before them.
+    """Return ``x`` as a vector without elements (or without entries of ``axis``) equal to the one before them.
 
     Args:
         x: numbers of any shape.
-        return_inverse, return_counts: give these, too.
+        return_inverse, return_counts: return these, too.
         axis: None for elements.
         dtype: of places and counts: "int64" or "int32".
 
     Returns:
-        These; with the flags also where each element of ``x`` is among them, and how many each stands for.
+        The remaining elements; with the flags also the place of each element of ``x`` among them, and the count of each.
     """
     wanted = {"Out": True, "Index": return_inverse, "Counts": return_counts}
     attrs: dict[str, Any] = {"return_inverse": return_inverse, "return_counts": return_counts}
@@ -218,7 +218,7 @@ def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[st
 
 
 def nonzero(x: Variable) -> Variable:
-    """Return the places of the elements that are not 0 (or are true), one in each row: ``[n, rank of x]``, int64."""
+    """Return the places of the nonzero (or true) elements, one in each row: ``[n, rank of x]``, int64."""
     return apply("where_index", {"Condition": x})
 
 
@@ -228,7 +228,7 @@ def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
     Args:
         x: of any shape.
         index: int32 or int64.
-        axis: which.
+        axis: the axis.
     """
     return apply("index_select", {"X": x, "Index": index}, dim=axis)
 
@@ -244,12 +244,12 @@ def index_sample(x: Variable, index: Variable) -> Variable:
 
 
 def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
-    """Return ``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k.
+    """Add the k-th entry of ``value`` along ``axis`` to the entry ``index[k]`` of ``x``, for each k.
 
     Args:
         x: of any shape.
         index: ``[n]``, int32 or int64.
-        axis: which axis of x; negative ones count from the end.
+        axis: the axis of x; negative ones count from the end.
         value: of the dims of x, but n along ``axis``.
     """
     return apply("index_add", {"X": x, "Index": index, "AddValue": value}, axis=axis)
@@ -260,15 +260,15 @@ def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumul
 
     Args:
         x: of any shape.
-        indices: tensors of int32 or int64 that broadcast with each other, one for each of the first axes; or one of bools.
-        value: of x's element type; it broadcasts to what is replaced.
-        accumulate: add, also where a place is named twice.
+        indices: int32 or int64 tensors, broadcast with each other, one for each of the first axes; or one of bools.
+        value: of x's element type; broadcast to the replaced elements.
+        accumulate: add, also for repeated places.
     """
     return apply("index_put", {"x": x, "indices": list(indices), "value": value}, accumulate=accumulate)
 
 
 def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
-    """For each place of ``index`` the element of ``x`` whose place along ``axis`` it names, as numpy's.
+    """Return for each element of ``index`` the element of ``x`` at this index along ``axis``, as numpy's.
 
     Args:
         x: of any shape.
@@ -279,7 +279,7 @@ def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
 
 
 def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: int, reduce: str = "assign", include_self: bool = True) -> Variable:
-    """Return ``x`` with ``value`` at the places along ``axis`` that ``index`` names, for each of its places.
+    """Return ``x`` with ``value`` at the indices ``index`` along ``axis``.
 
     Args:
         x: of any shape.
@@ -287,7 +287,7 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
         value: as ``index``; or one number.
         axis: the axis; negative ones count from the end.
         reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
-        include_self: whether what was there counts, for all but "assign".
+        include_self: False to leave former values out, for all but "assign".
     """
     given = value if isinstance(value, Variable) else apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
     attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}
@@ -295,7 +295,7 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
-    """Return ``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+    """Return ``x`` with ``updates`` added at the places in the rows of ``index``, ``[..., k]``, along its first k axes.
 
     Args:
         x: of any shape.
@@ -307,7 +307,7 @@ def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
 
 @tells_line
 def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
-    """Return zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes.
+    """Return zeros of ``shape`` with ``updates`` added at the places in the rows of ``index`` along its first axes.
 
     Args:
         index: int32 or int64 ``[..., k]``, k at most the rank of the result.
@@ -318,7 +318,7 @@ def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
 
 
 def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
-    """Return each row from the tensor that its number in ``index``, ``[rows, 1]``, names.
+    """Take each row from the tensor with its number in ``index``, ``[rows, 1]``.
 
     Args:
         xs: at least two tensors ``[rows, ...]`` of the same dims.
@@ -332,10 +332,10 @@ def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore
 
     Args:
         x: int32 or int64.
-        index_num: how many numbers there are in all parts.
-        nshards: how many parts: each has index_num / nshards of them, rounded up.
-        shard_id: which part, from 0.
-        ignore_value: what stands for the numbers of others.
+        index_num: the number of indices in all shards.
+        nshards: the number of shards: each has index_num / nshards of them, rounded up.
+        shard_id: the shard, from 0.
+        ignore_value: the value for indices of other shards.
     """
     return apply("shard_index", {"X": x}, index_num=index_num, nshards=nshards, shard_id=shard_id, ignore_value=ignore_value)
 
@@ -345,8 +345,8 @@ def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_fo
 
     Args:
         x: the images of each video one after the other.
-        seg_num: how many images a video has.
-        shift_ratio: the part of the channels that comes from the image before, and the part that comes from the next; each above 0 and below a half.
+        seg_num: the number of images of a video.
+        shift_ratio: the fraction of the channels from the image before, and from the next; above 0 and below a half.
         data_format: "NCHW", or "NHWC" with the channels last.
     """
     return apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)

@@ -1,4 +1,4 @@
-"""Initial values: each initializer is the op that the startup program runs."""
+"""Initial values: each initializer is an op of the startup program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foreshape.spec import DType
 
 
 class Initializer(ConstructorRepr):
-    """The base: `op` says which operator makes the value, with which attributes."""
+    """The base: `op` returns the operator of the value, with its attributes."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Constant(Initializer):
     """Every element is ``value``.
 
     Args:
-        value: that number.
+        value: the number.
     """
 
     __slots__ = ("value",)
@@ -89,7 +89,7 @@ class Xavier(Initializer):
     """Glorot and Bengio, 2010: variance 2 / (fan in + fan out).
 
     Args:
-        uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
+        uniform: drawn from the uniform distribution of this variance; otherwise from the normal one.
         seed: as for `Uniform`.
     """
 
@@ -111,7 +111,7 @@ class Kaiming(Initializer):
     """He et al., 2015: variance 2 / fan in.
 
     Args:
-        uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
+        uniform: drawn from the uniform distribution of this variance; otherwise from the normal one.
         seed: as for `Uniform`.
     """
 
@@ -141,7 +141,7 @@ _FIELDS: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def key_of(initializer: Initializer) -> tuple[type, str] | None:
-    """Return a key that initializers with equal attributes share; None for classes of others, which may do anything."""
+    """Return a key shared by initializers with equal attributes; None for a user's classes, since they may do anything."""
     fields = _FIELDS.get(initializer.__class__)
     return None if fields is None else (initializer.__class__, repr(fields(initializer)))  # repr tells 0.0 from -0.0
 

@@ -1,4 +1,4 @@
-"""Requirements that a loss of several ops has of its prediction, label and weight: refused in the layer's words, or a guard where it depends."""
+"""Requirements of composed losses on prediction, label and weight: refused in the layer's words, or guards if open."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foreshape.program.variable import Variable
 
 
 class stating:
-    """A context for the functions of `foreshape.operator.require`: what they refuse is worded for these variables, and guards keep what is open.
+    """A context for the functions of `foreshape.operator.require`: refusals are worded for these variables, and guards keep open conditions.
 
     Raises:
-        ShapeError: something does not hold, with the variables, their dims and the user's lines.
+        ShapeError: a broken requirement, with the variables, their dims and the user's lines.
     """
 
     def __init__(self, layer: str, **variables: Variable) -> None:
@@ -41,10 +41,10 @@ class stating:
 
 
 def same_dims(layer: str, **variables: Variable) -> None:
-    """Require the dims of the first variable of the others too: nothing is broadcast.
+    """Require equal dims of all variables: nothing is broadcast.
 
     Raises:
-        ShapeError: others, with what to write where dims of 1 are all that differs.
+        ShapeError: other dims, with the code to write if only dims of 1 differ.
     """
     (first, x), *others = variables.items()
     others = [(name, y) for name, y in others if y.spec.dims is not x.spec.dims]

@@ -57,7 +57,7 @@ def cholesky(x: Variable, upper: bool = False) -> Variable:
 
 
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
-    """Return the solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A.
+    """Return the solutions ``[..., n, k]`` of A s = x, with ``y`` the result of `cholesky` for A.
 
     Args:
         x: ``[..., n, k]``, floats.
@@ -112,7 +112,7 @@ def mv(x: Variable, y: Variable) -> Variable:
 
 
 def multi_dot(xs: Sequence[Variable]) -> Variable:
-    """Return the product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column.
+    """Return the product of a chain of matrices, in the cheapest order. The first may be a row, the last a column.
 
     Args:
         xs: at least two, each ``[rows, columns]``, floats.
@@ -145,7 +145,7 @@ def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
 
     Args:
         x: floats of any shape.
-        y: floats that broadcast against x.
+        y: floats, broadcast against x.
         p: of the norm, at least 0; may be infinite.
     """
     return apply("dist", {"X": x, "Y": y}, p=p)
@@ -164,10 +164,10 @@ def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim
 
 
 def einsum(equation: str, *xs: Variable) -> Variable:
-    """Return sums of products of the numbers at the letters of an equation, over all letters that are not right of ``->``.
+    """Return sums of products of the numbers at the letters of an equation, over all letters missing on the right of ``->``.
 
     Args:
-        equation: letters for the axes of each operand and of the result, as in "ij,jk->ik"; ``...`` stands for axes that are broadcast.
+        equation: letters for the axes of each operand and of the result, as in "ij,jk->ik"; ``...`` stands for broadcast axes.
         xs: one or two tensors of floats of one element type.
     """
     return apply("einsum", {"Operands": list(xs)}, equation=equation)[0]
@@ -177,7 +177,7 @@ def addmm(x: Variable, y: Variable, z: Variable, alpha: float = 1.0, beta: float
     """Return beta * x + alpha * (y z), where y z is the product of two matrices.
 
     Args:
-        x: floats that broadcast against ``[rows, columns]``.
+        x: floats, broadcast against ``[rows, columns]``.
         y: ``[rows, k]``, of the element type of x.
         z: ``[k, columns]``, of the element type of x.
         alpha, beta: of the formula.
@@ -186,12 +186,12 @@ def addmm(x: Variable, y: Variable, z: Variable, alpha: float = 1.0, beta: float
 
 
 def renorm(x: Variable, p: float, axis: int, max_norm: float) -> Variable:
-    """Shrink each part of x along an axis whose p-norm is above ``max_norm`` to that norm.
+    """Scale each part of x along an axis with a p-norm above ``max_norm`` down to ``max_norm``.
 
     Args:
         x: floats of at least 2 dims.
         p: of the norm, above 0.
-        axis: whose entries are the parts.
-        max_norm: the largest norm that stays.
+        axis: of the parts.
+        max_norm: the largest norm.
     """
     return apply("renorm", {"X": x}, p=p, axis=axis, max_norm=max_norm)

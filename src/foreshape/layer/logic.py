@@ -1,4 +1,4 @@
-"""Comparisons and logic: what gives bool, and the choice that it makes."""
+"""Comparisons and logic: layers with bool results, and the choice by them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def equal_all(x: Variable, y: Variable) -> Variable:
 
 
 def bitwise_and(x: Variable, y: Variable) -> Variable:
-    """Return the bits that both have.
+    """Return the bits set in both.
 
     Args:
         x: integers or bools of any shape.
@@ -168,7 +168,7 @@ def bitwise_and(x: Variable, y: Variable) -> Variable:
 
 
 def bitwise_or(x: Variable, y: Variable) -> Variable:
-    """Return the bits that at least one has.
+    """Return the bits set in at least one.
 
     Args:
         x: integers or bools of any shape.
@@ -178,7 +178,7 @@ def bitwise_or(x: Variable, y: Variable) -> Variable:
 
 
 def bitwise_xor(x: Variable, y: Variable) -> Variable:
-    """Return the bits that exactly one has.
+    """Return the bits set in exactly one.
 
     Args:
         x: integers or bools of any shape.
@@ -188,7 +188,7 @@ def bitwise_xor(x: Variable, y: Variable) -> Variable:
 
 
 def bitwise_not(x: Variable) -> Variable:
-    """Return the bits that x has not."""
+    """Return the bits not set in x."""
     return unary(x, "bitwise_not")
 
 

@@ -1,6 +1,6 @@
 """Losses of regression and of probabilities: by element and by row, and the accuracy of a classification.
 
-``sample_weight`` is the factor of each example's loss: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch then
+``sample_weight`` is the factor of each example's loss: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch
 still divides by the number of examples, not by the sum of the weights; see `weighted_mean`.
 """
 
@@ -76,10 +76,10 @@ def sigmoid_cross_entropy_with_logits(
     Args:
         x: logits of any shape.
         label: of the same shape and element type.
-        ignore_index: where the label is this, the loss is 0.
-        normalize: divide by the number of elements that are not ignored.
-        positive_weight: v, one number for each column (the last axis), for what is rare: a variable, a list, or a dict of the weights other than 1;
-            without labels to be ignored only.
+        ignore_index: a label with a loss of 0.
+        normalize: divide by the number of elements not ignored.
+        positive_weight: v, one number for each column (the last axis), for rare labels: a variable, a list, or a dict of the weights other than 1;
+            only without ignored labels.
         class_weight: w, as well one number for each column.
         sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of x: the factor of the loss.
 
@@ -124,7 +124,7 @@ def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weig
     Args:
         x: the probabilities, of any shape.
         label: 0 or 1, floats as x.
-        epsilon: which keeps the logarithms finite.
+        epsilon: keeps the logarithms finite.
         sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
     return by_example(current_block().apply("log_loss", {"Predicted": x, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
@@ -133,12 +133,12 @@ def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weig
 def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
     """Return label * (log(label) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
 
-    With ``sample_weight`` each element is multiplied by that of its example first.
+    With ``sample_weight`` each element is multiplied by its example's weight first.
 
     Args:
         x: logarithms of a distribution, floats of any shape.
         label: a distribution, of the dims of x.
-        reduction: none, sum, mean, or batchmean, which divides the sum by the first dim.
+        reduction: none, sum, mean, or batchmean, the sum divided by the first dim.
         sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
     """
     if sample_weight is None:
@@ -160,8 +160,8 @@ def nll_loss(
         x: logarithms of distributions, ``[n, classes]`` or ``[n, classes, height, width]``.
         label: class numbers, ``[n]`` or ``[n, height, width]``.
         class_weight: of each class, ``[classes]``.
-        ignore_index: a class number that does not count.
-        reduction: none, sum, or mean, which is the sum over the sum of the weights.
+        ignore_index: a class number left out.
+        reduction: none, sum, or mean, the sum over the sum of the weights.
         sample_weight: ``[n]`` or of the dims of the label: the factor of the loss. The mean divides by the same as without it.
 
     Raises:
@@ -195,7 +195,7 @@ def smooth_l1(
     Args:
         x, label: floats ``[rows, ...]`` of the same dims.
         inside_weight, outside_weight: as of the formula.
-        sigma: which says where the square ends.
+        sigma: sets the end of the square.
         sample_weight: the factor of each row's cost, ``[rows]`` or ``[rows, 1]``.
     """
     inputs = {"X": x, "Y": label, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
@@ -264,7 +264,7 @@ def label_smooth(label: Variable, prior: Variable | None = None, label_smoothing
 
 
 def cos_sim(x: Variable, y: Variable) -> Variable:
-    """Return the cosine of the angle between each row of x and that of y, which may have one row for all; ``[rows, 1]``.
+    """Return the cosine of the angle between each row of x and of y (or the one row of y); ``[rows, 1]``.
 
     Args:
         x: ``[rows, features]``, floats.

@@ -1,4 +1,4 @@
-"""Shape and order: layers that move, join, pick and order elements. Sizes may be numbers, or variables that hold one number each."""
+"""Shape and order: layers that move, join, pick and order elements. Sizes may be numbers, or variables of one number each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OPEN = 2**31 - 1
 
 
 def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
-    """Return the attribute and the operands by which an operator takes sizes.
+    """Return the attribute and the operands of an operator for sizes.
 
-    A size with symbols that is the one in ``keep`` at its place is written as ``kept``, which the operator reads as "the same".
+    A symbolic size equal to the one in ``keep`` at its place is written as ``kept``: "the same" for the operator.
     """
     if isinstance(given, Variable):
         return [], {slot: given}
@@ -50,10 +50,10 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
 
     Args:
         x: of any shape.
-        shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is what is left) and one-number variables, or one variable.
+        shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is the rest) and one-number variables, or one variable.
 
     Raises:
-        ShapeError: the number of elements is another.
+        ShapeError: another number of elements.
     """
     numbers, operands = sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
     return apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
@@ -70,11 +70,11 @@ def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
 
 
 def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
-    """Return ``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one.
+    """Return ``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, merged into one.
 
     Args:
         x: of any shape.
-        start_axis, stop_axis: the first and the last of the axes that become one; negative ones count from the end.
+        start_axis, stop_axis: the first and the last of the merged axes; negative ones count from the end.
     """
     return apply("flatten_contiguous_range", {"X": x}, start_axis=start_axis, stop_axis=stop_axis)[0]
 
@@ -109,7 +109,7 @@ def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
     """Return the tensors ``xs`` one after the other along ``axis``; their other dims are the same.
 
     Args:
-        xs: tensors of one element type, whose dims differ in ``axis`` alone.
+        xs: tensors of one element type, with dims different in ``axis`` alone.
         axis: the axis; a number, or a variable of one.
     """
     if isinstance(axis, Variable):
@@ -122,7 +122,7 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
 
     Args:
         x: of any shape.
-        num_or_sections: that number, which divides the axis, or the sizes.
+        num_or_sections: the number, a divisor of the axis, or the sizes.
         axis: the axis.
     """
     if hasattr(num_or_sections, "__len__"):
@@ -141,7 +141,7 @@ def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
 
 
 def unstack(x: Variable, axis: int = 0) -> list[Variable]:
-    """Return the entries of ``axis`` of ``x``, each without that axis, whose dim must be known.
+    """Return the entries of ``axis`` of ``x``, each without the axis, whose dim must be known.
 
     Args:
         x: of any shape, with a known size along ``axis``.
@@ -179,7 +179,7 @@ def tile(x: Variable, repeats: Sizes) -> Variable:
 
     Args:
         x: of any shape.
-        repeats: how often along each axis: numbers and one-number variables, or an integer variable with all of them.
+        repeats: the repetitions along each axis: numbers and one-number variables, or an integer variable with all of them.
     """
     numbers, operands = sizes(f"tile({x.name})", repeats, "RepeatTimes", "repeat_times_tensor")
     return apply("tile", {"X": x, **operands}, repeat_times=numbers)
@@ -196,7 +196,7 @@ def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
 
 
 def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | None = None) -> Variable:
-    """Return ``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
+    """Return ``x`` with its elements moved on by ``shifts`` along ``axis``, from the end back to the start.
 
     Args:
         x: of any shape.
@@ -207,14 +207,14 @@ def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | N
 
 
 def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: float = 0.0, data_format: str = "NCHW") -> Variable:
-    """Return ``x`` with a border.
+    """Add a border to ``x``.
 
     Args:
         x: of any shape.
         padding: [before, after] of each axis, first axis first, for any ``x``; or of an ``x`` of 3 to 5 dims, [batch, channels, ...space],
             [left, right], [left, right, top, bottom] or [left, right, top, bottom, front, back].
         mode: "constant", "reflect", "replicate" or "circular"; the last three are for the space only.
-        pad_value: what a constant border is.
+        pad_value: the value of a constant border.
         data_format: "NCHW", or "NHWC" with the channels last, of rows and volumes too.
 
     Raises:
@@ -240,7 +240,7 @@ def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Varia
 
     Args:
         x: of any shape.
-        axes: which are cut; the others stay whole.
+        axes: the axes to cut; the others stay whole.
         starts, ends: numbers and one-number variables, one for each of ``axes``.
     """
     inputs, attrs = _ranges(x, axes, starts, ends)
@@ -252,7 +252,7 @@ def strided_slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, 
 
     Args:
         x: of any shape.
-        axes: which are cut; the others stay whole.
+        axes: the axes to cut; the others stay whole.
         starts, ends: numbers and one-number variables, one for each of ``axes``; negative ones count from the back.
         strides: one for each of ``axes``, not 0.
     """
@@ -282,7 +282,7 @@ def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
 
 
 def gather_nd(x: Variable, index: Variable) -> Variable:
-    """Return the elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes.
+    """Return the elements (or parts) of ``x`` at the places in the rows of ``index``, ``[..., k]``, along its first k axes.
 
     Args:
         x: of any shape.
@@ -314,11 +314,11 @@ def masked_select(x: Variable, mask: Variable) -> Variable:
 
 
 def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
-    """For each number in ``x`` a row of ``depth`` zeros with a one at that number: ``[*x, depth]``.
+    """Return for each number in ``x`` a row of ``depth`` zeros with a one at the number: ``[*x, depth]``.
 
     Args:
         x: integers from 0 to depth - 1, of any shape.
-        depth: how many columns; a number, or a variable of one.
+        depth: the number of columns; a number, or a variable of one.
         dtype: of the result.
         allow_out_of_range: a number outside gives a row of zeros; otherwise it is an error of the run.
     """
@@ -329,7 +329,7 @@ def one_hot(x: Variable, depth: int | Variable, dtype: Any = "fp32", allow_out_o
 
 
 def shape(x: Variable) -> Variable:
-    """Return the dims of ``x`` as a tensor ``[rank]``, int32. What is made with it keeps its symbols."""
+    """Return the dims of ``x`` as a tensor ``[rank]``, int32. Shapes made with it keep their symbols."""
     return apply("shape", {"Input": x})
 
 
@@ -357,12 +357,12 @@ def interpolate(
     x: Variable, output_size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
     align_mode: int = 0, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
-    """Return an image, a row or a volume in another size.
+    """Resize an image, a row or a volume.
 
     Args:
         x: ``[batch, channels, height, width]``; of rows and volumes as at ``mode``.
-        output_size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
-        scale: in place of output_size: what the sizes are multiplied by, one number or one for each.
+        output_size: the new sizes, of an image height and width; or ``scale``: their factor, one number or one for each.
+        scale: in place of output_size: the factor of the sizes, one number or one for each.
         mode: of images "nearest", "bilinear" or "bicubic"; of rows ``[batch, channels, width]`` "linear"; of volumes ``[batch, channels, depth,
             height, width]`` "nearest" or "trilinear".
         align_corners: the corner pixels of the old and the new image lie on each other.

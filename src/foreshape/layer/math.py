@@ -81,12 +81,12 @@ def erf(x: Variable) -> Variable:
 
 
 def floor(x: Variable) -> Variable:
-    """Return the largest whole number that is at most x."""
+    """Return the largest whole number of at most x."""
     return unary(x, "floor")
 
 
 def ceil(x: Variable) -> Variable:
-    """Return the smallest whole number that is at least x."""
+    """Return the smallest whole number of at least x."""
     return unary(x, "ceil")
 
 
@@ -116,11 +116,11 @@ def is_inf(x: Variable) -> Variable:
 
 
 def pow(x: Variable, factor: Operand) -> Variable:
-    """Return x to the power ``factor``, a number or a tensor that is broadcast against x.
+    """Return x to the power ``factor``, a number or a tensor, broadcast against x.
 
     Args:
         x: numbers of any shape.
-        factor: a number, or a tensor that broadcasts against x.
+        factor: a number, or a tensor, broadcast against x.
     """
     if isinstance(factor, Variable):
         return binary("elementwise_pow", x, factor)
@@ -149,7 +149,7 @@ def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_af
     Args:
         x: numbers of any shape.
         scale: a number, or a variable of one.
-        bias: what is added.
+        bias: the summand.
         bias_after_scale: add it after the product; otherwise before.
     """
     inputs = {"X": x, "ScaleTensor": scale if isinstance(scale, Variable) else None}
@@ -158,11 +158,11 @@ def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_af
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
-    """Return ``x`` in another element type; numbers with a fraction lose it where that is an integer.
+    """Convert ``x`` to another element type; integers drop fractions.
 
     Args:
         x: of any shape.
-        dtype: that type: ``FP32``, "int64", numpy's.
+        dtype: the type: ``FP32``, "int64", numpy's.
     """
     return unary(x, "cast", in_dtype=x.spec.known_dtype.code, out_dtype=dtype_of(dtype).code)
 
@@ -172,7 +172,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
 
     Args:
         x: one number, ``[1]``.
-        value: what is added.
+        value: the summand.
         in_place: write the result to x itself; otherwise to a new variable.
     """
     block = current_block()
@@ -183,7 +183,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
 
 
 def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
-    """Return the result of an operator of two tensors, of which one may be a number."""
+    """Return the result of an operator of two tensors, or of a tensor and a number."""
     if isinstance(x, Variable):
         first, second = x, y if isinstance(y, Variable) else constant_like(x, y)
     elif isinstance(y, Variable):
@@ -263,7 +263,7 @@ def sum(xs: Sequence[Variable] | Variable) -> Variable:
     """Return the sum of tensors of one shape; of sparse rows only, sparse rows.
 
     Args:
-        xs: the tensors, or one, of which a copy is made.
+        xs: the tensors, or one, to be copied.
     """
     return current_block().apply("sum", {"X": [xs] if isinstance(xs, Variable) else list(xs)})
 

@@ -1,4 +1,4 @@
-"""Decompositions of matrices, and what follows from them: eigenvalues, ranks, least squares. Matrices are the last two dims of a tensor."""
+"""Decompositions of matrices, and their uses: eigenvalues, ranks, least squares. Matrices are the last two dims of a tensor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def eigh(x: Variable, upper: bool = False) -> tuple[Variable, Variable]:
     """Return the eigenvalues of symmetric matrices, the least first, and their eigenvectors, a column for each.
 
     Args:
-        x: floats ``[..., n, n]``, of which one triangle is read.
+        x: floats ``[..., n, n]``; one triangle is read.
         upper: read the upper triangle; otherwise the lower one.
 
     Returns:
@@ -49,7 +49,7 @@ def eigvalsh(x: Variable, upper: bool = False) -> Variable:
     """Return the eigenvalues of symmetric matrices, ``[..., n]``, the least first.
 
     Args:
-        x: floats ``[..., n, n]``, of which one triangle is read.
+        x: floats ``[..., n, n]``; one triangle is read.
         upper: read the upper triangle; otherwise the lower one.
     """
     return apply("eigvalsh", {"X": x}, UPLO="U" if upper else "L")[0]
@@ -62,14 +62,14 @@ def lu(x: Variable) -> tuple[Variable, Variable]:
         x: floats ``[..., m, n]``.
 
     Returns:
-        L below the diagonal and U from the diagonal on, ``[..., m, n]``; and the pivots, int32 ``[..., min(m, n)]``: with which row each was
-        exchanged, counted from 1.
+        L below the diagonal and U from the diagonal on, ``[..., m, n]``; and the pivots, int32 ``[..., min(m, n)]``: the row exchanged with each,
+        counted from 1.
     """
     return apply("lu", {"X": x})[:2]
 
 
 def lu_unpack(x: Variable, pivots: Variable) -> tuple[Variable, Variable, Variable]:
-    """Return P, L and U of the matrices that `lu` has decomposed.
+    """Return P, L and U of matrices decomposed by `lu`.
 
     Args:
         x, pivots: as from `lu`.
@@ -97,13 +97,13 @@ def lstsq(x: Variable, y: Variable, rcond: float = 0.0, driver: str = "gelsd") -
 
 
 def matrix_rank(x: Variable, tolerance: float | Variable | None = None, hermitian: bool = False) -> Variable:
-    """Count the singular values of each matrix that are above a tolerance: int32 ``[...]``.
+    """Count the singular values of each matrix above a tolerance: int32 ``[...]``.
 
     Args:
         x: floats ``[..., m, n]``.
-        tolerance: a number, or a tensor that broadcasts against ``[...]``. Where it is left out: the largest singular value times max(m, n)
+        tolerance: a number, or a tensor, broadcast against ``[...]``. By default: the largest singular value times max(m, n)
             times the distance from 1 to the next number.
-        hermitian: the matrices are symmetric, so that eigenvalues count, which is faster.
+        hermitian: the matrices are symmetric, so eigenvalues count, faster.
     """
     given = {"TolTensor": tolerance} if isinstance(tolerance, Variable) else {}
     tol = 0.0 if tolerance is None or isinstance(tolerance, Variable) else tolerance

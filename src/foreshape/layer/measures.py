@@ -1,4 +1,4 @@
-"""Measures of a classification that count on from batch to batch in the scope, as PaddlePaddle's programs have them; `foreshape.metrics` counts anew."""
+"""Measures of a classification with counts kept in the scope from batch to batch, as in PaddlePaddle's programs; `foreshape.metrics` counts anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foreshape.spec import INT32, INT64, DType, tensor
 def auc(
     x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
 ) -> tuple[Variable, Variable, list[Variable]]:
-    """Return the area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
+    """Return the area under the curve of all batches so far, and of the last ``slide_steps``, each counted by steps of the score.
 
     Examples:
         >>> of_all, of_last, states = layer.auc(probabilities, label)
@@ -30,11 +30,11 @@ def auc(
         x: scores from 0 to 1, ``[batch, 1]``; or of both classes, ``[batch, 2]``.
         label: 0 or 1, ``[batch, 1]``, int64.
         curve: "ROC".
-        num_thresholds: how many steps there are from 0 to 1.
-        slide_steps: of how many last batches the second area is; 0: of all.
+        num_thresholds: the number of steps from 0 to 1.
+        slide_steps: the number of last batches for the second area; 0: all.
 
     Returns:
-        Both areas, fp64 without dims; and the counts that they are of: positive and negative ones of the last batches, and of all.
+        Both areas, fp64 without dims; and their counts: positive and negative ones of the last batches, and of all.
 
     Raises:
         ShapeError: other dims. SchemaError: another curve, or numbers below 0.
@@ -59,10 +59,10 @@ def auc(
 def precision_recall(
     x: Variable, label: Variable, num_classes: int | None = None, sample_weight: Variable | None = None
 ) -> tuple[Variable, Variable, Variable]:
-    """Precision, recall and F1 of the batch, and of all batches that came: the means over the classes, and of the counts of all classes together.
+    """Return precision, recall and F1 of the batch, and of all batches so far: the means over the classes, and of the counts of all classes together.
 
-    Where a class is neither predicted nor true its precision and recall are 1, and the F1 is of the two means, as PaddlePaddle computes them;
-    `fs.metrics.F1` is the mean of the classes' F1, as scikit-learn has it, begins anew with each epoch, and is exact over ranks.
+    A class neither predicted nor true has precision and recall 1, and the F1 is of the two means, as in PaddlePaddle. `fs.metrics.F1` is the mean of
+    the classes' F1, as in scikit-learn, begins anew with each epoch, and is exact over ranks.
 
     Args:
         x: scores ``[batch, classes]``.
@@ -75,7 +75,7 @@ def precision_recall(
         and false positives, true and false negatives.
 
     Raises:
-        ShapeError: other dims. SchemaError: the number of classes is not known.
+        ShapeError: other dims. SchemaError: an unknown number of classes.
     """
     block = current_block()
     classes = num_classes if num_classes is not None else x.spec.known_dims[-1]
@@ -91,13 +91,13 @@ def precision_recall(
 
 
 def _check_column(layer: str, x: Variable, label: Variable) -> None:
-    """Refuse labels that are no column, ``[batch, 1]``."""
+    """Refuse labels unless they are a column, ``[batch, 1]``."""
     with stating(layer, x=x, label=label):
         require_rank(2, label.spec, "label", like=(x.spec.known_dims[0], 1) if x.spec.rank else ())
 
 
 def _state(name: str, of: DType, *dims: int) -> Variable:
-    """Counts that outlive a run, and begin with zeros."""
+    """Make counts kept between runs, with zeros at first."""
     block = current_block().program.global_block
     made = block.create_variable(block.program.unique_name(name), tensor(of, *dims), persistable=True, stop_gradient=True)
     initialise(made, Constant(0))

@@ -29,7 +29,7 @@ def _rows(layer: str, **given: Variable) -> None:
 
 
 def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
-    """Return the length of x - y + epsilon, of each row, ``[batch, 1]``; that of 0 has no slope."""
+    """Return the length of x - y + epsilon, of each row, ``[batch, 1]``, with a slope of 0 at 0."""
     return sqrt(maximum(reduce_sum(square(x - y + epsilon), 1, keepdim=True), _LEAST))
 
 
@@ -43,11 +43,11 @@ def _unit(x: Variable) -> Variable:
 def info_nce_loss(
     query: Variable, key: Variable, temperature: float = 0.1, symmetric: bool = False, *, sample_weight: Variable | None = None
 ) -> Variable:
-    """InfoNCE: how well each query is told to be of its own key among those of the whole batch, ``[batch, 1]``.
+    """Return InfoNCE: the cross entropy of each query's own key among all keys of the batch, ``[batch, 1]``.
 
     -log(exp(s_ii / T) / sum over j of exp(s_ij / T)), where s_ij is the cosine of the angle between query i and key j, 0 of rows of zeros (van den Oord et al.,
-    "Representation Learning with Contrastive Predictive Coding", 2018). With ``symmetric`` it is the mean of that and of the same with keys
-    and queries exchanged, as in CLIP (Radford et al., 2021).
+    "Representation Learning with Contrastive Predictive Coding", 2018). With ``symmetric`` it is the mean of this loss and of the loss with keys and
+    queries exchanged, as in CLIP (Radford et al., 2021).
 
     Examples:
         >>> loss = layer.mean(layer.info_nce_loss(layer.fc(image, 64), layer.fc(text, 64), symmetric=True))
@@ -59,7 +59,7 @@ def info_nce_loss(
         sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each pair's loss.
 
     Raises:
-        ShapeError: other dims. SchemaError: a temperature that is not above 0.
+        ShapeError: other dims. SchemaError: a temperature not above 0.
     """
     _rows("info_nce_loss", query=query, key=key)
     if not temperature > 0:
@@ -80,8 +80,8 @@ def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 
 
     Args:
         x, y: ``[batch, features]``.
-        label: l, 1 where the two belong together and 0 where not, ``[batch, 1]`` of the element type of x.
-        margin: how far apart others should be at least.
+        label: l, 1 for pairs that belong together and 0 for others, ``[batch, 1]`` of the element type of x.
+        margin: the least distance of other pairs.
         sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each pair's loss.
     """
     _rows("contrastive_loss", x=x, y=y)
@@ -102,12 +102,12 @@ def triplet_margin_loss(
 ) -> Variable:  # fmt: skip
     """Return max(0, margin + d(anchor, positive) - d(anchor, negative)) with d(x, y) = ||x - y + epsilon||, ``[batch, 1]``.
 
-    Source: Schroff et al., "FaceNet", 2015, with distances as torch has them. With ``swap`` the lesser of d(anchor, negative) and
+    Source: Schroff et al., "FaceNet", 2015, with torch's distances. With ``swap`` the lesser of d(anchor, negative) and
     d(positive, negative) counts (Balntas et al., 2016).
 
     Args:
-        anchor, positive, negative: ``[batch, features]``: two that belong together, and one that does not.
-        margin: how much further the negative should be.
+        anchor, positive, negative: ``[batch, features]``: two of one class, and one of another.
+        margin: the least additional distance of the negative.
         epsilon: keeps the gradient of a distance of 0 finite.
         swap: let the lesser distance of the negative count.
         sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each triplet's loss.
@@ -123,13 +123,13 @@ def triplet_margin_loss(
 def dice_loss(x: Variable, label: Variable, epsilon: float = 1e-5, *, sample_weight: Variable | None = None) -> Variable:
     """Return 1 - (2 sum(p y) + epsilon) / (sum(p) + sum(y) + epsilon) for each example, over all but the first dim, ``[batch, 1]``.
 
-    It is 0 where probabilities p and a region y are the same, and 1 where they do not overlap; how large the region is does not matter. Source:
-    Milletari et al., "V-Net", 2016 (with squares below the line), as Sudre et al., 2017, have it.
+    It is 0 for equal probabilities p and region y, and 1 without overlap; the size of the region does not matter. Source:
+    Milletari et al., "V-Net", 2016 (with squares below the line), in the form of Sudre et al., 2017.
 
     Args:
         x: p, probabilities ``[batch, ...]``, such as from `sigmoid`.
         label: y, from 0 to 1, of the same dims and element type.
-        epsilon: keeps empty regions from dividing by 0: nothing found where nothing is, is 0.
+        epsilon: keeps empty regions from dividing by 0: an empty region found empty gives 0.
         sample_weight: ``[batch]`` or ``[batch, 1]``: the factor of each example's loss.
 
     Raises:

@@ -35,19 +35,19 @@ def batch_norm(
     bias: Any = None, moving_mean: Any = None, moving_variance: Any = None, use_global_stats: bool = False, data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return each channel normalised over the batch, then scaled and shifted by parameters.
+    """Normalise each channel over the batch, then scale and shift it by parameters.
 
     Args:
         x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
         activation: the activation, as for `activate`.
         is_test: use the moving mean and variance instead of the batch's.
-        momentum: what the moving mean and variance keep of themselves in each step.
+        momentum: the decay rate of the moving mean and variance.
         epsilon: is added to a variance before its root.
         weight, bias: of the scale and the shift ``[channels]``: a name, an initializer or a `ParamAttr`; ``False`` keeps one as it
             is, 1 or 0, untrained.
-        moving_mean, moving_variance: the same for the moving statistics, which are saved with the program and not trained.
+        moving_mean, moving_variance: the same for the moving statistics, saved with the program and not trained.
         use_global_stats: use the moving statistics in training too.
-        data_format: where the channels are.
+        data_format: the place of the channels.
         name: the prefix of the parameters' names.
 
     Returns:
@@ -62,7 +62,7 @@ def batch_norm(
     variance = create_parameter((channels,), of, moving_variance, prefix=prefix, called="variance", initializer=_ONE, trainable=False)
     attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
     inputs |= {"Mean": mean, "Variance": variance}
-    # PaddlePaddle's executor wants every one of them, ReserveSpace too, which holds nothing here
+    # PaddlePaddle's executor wants every one of them, even ReserveSpace, empty here
     made = {slot: block.program.unique_name(f"{prefix}.tmp") for slot in ("SavedMean", "SavedVariance", "ReserveSpace")}
     op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance, **made}, attrs, prefix=prefix)
     for slot in made:
@@ -74,7 +74,7 @@ def layer_norm(
     x: Variable, begin_norm_axis: int = 1, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return each example normalised over its dims from ``begin_norm_axis`` on, then scaled and shifted by parameters.
+    """Normalise each example over its dims from ``begin_norm_axis`` on, then scale and shift it by parameters.
 
     Args:
         x: ``[*rows, *example]``, the example of known size.
@@ -101,9 +101,9 @@ def group_norm(
     x: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
+    """Normalise each of ``groups`` groups of channels of each example, then scale and shift the channels by parameters.
 
-    ``weight`` and ``bias`` are those of the scale and the shift ``[channels]``; ``False`` leaves one out.
+    ``weight`` and ``bias`` are the scale and the shift ``[channels]``; ``False`` leaves one out.
 
     Args:
         x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
@@ -111,7 +111,7 @@ def group_norm(
         epsilon: is added to a variance before its root.
         activation: the activation, as for `activate`.
         weight, bias: a name, an initializer or a `ParamAttr`, of the scale and of the shift; ``False`` leaves one out.
-        data_format: where the channels are.
+        data_format: the place of the channels.
         name: the prefix of the parameters' names.
     """
     channels = known_channels("group_norm", x, data_format)
@@ -120,7 +120,7 @@ def group_norm(
 
 
 def instance_norm(x: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
-    """Return each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``.
+    """Normalise each channel of each example ``[batch, channels, ...]``, then scale and shift it by parameters ``[channels]``.
 
     Args:
         x: floats; the number of channels must be known.
@@ -142,14 +142,14 @@ def _normalised(
 
 
 def dropout(x: Variable, probability: float = 0.5, is_test: bool = False, *, implementation: str = "upscale_in_train", seed: int | None = None) -> Variable:
-    """Return each element zero with this probability, in training.
+    """Set each element to zero with this probability, in training.
 
     Args:
         x: floats of any shape.
         probability: of an element to be zero.
         is_test: do not drop.
-        implementation: "upscale_in_train" divides what is kept by 1 - probability; "downgrade_in_infer" multiplies by it in a
-            test instead (PaddlePaddle's operator does so by default).
+        implementation: "upscale_in_train" divides the kept elements by 1 - probability; "downgrade_in_infer" multiplies by it in a
+            test instead (the default of PaddlePaddle's operator).
         seed: draw the same elements in every step.
     """
     attrs = {"dropout_prob": probability, "is_test": is_test, "dropout_implementation": implementation, "fix_seed": seed is not None, "seed": seed or 0}

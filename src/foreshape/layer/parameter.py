@@ -24,14 +24,14 @@ from foreshape.spec import dtype as dtype_of
 class ParamAttr:
     """The name of a layer's parameter, its first values, and its training.
 
-    An equal name in two layers shares the parameter. ``split`` says how `foreshape.split_layers` divides a weight over ranks: by "columns" or
-    by "rows"; it is not saved with a program.
+    An equal name in two layers shares the parameter. ``split`` is the division of a weight over ranks by `foreshape.split_layers`: by "columns" or by
+    "rows"; it is not saved with a program.
 
     Args:
-        name: of the parameter; made up if omitted.
-        initializer: how it starts; by default as the layer says.
-        trainable: whether an optimizer may change it.
-        learning_rate: what the optimizer's learning rate is multiplied by for it.
+        name: of the parameter; by default made up.
+        initializer: its first values; by default as the layer says.
+        trainable: False if optimizers may not change it.
+        learning_rate: the factor of the optimizer's learning rate for it.
         need_decay: False: no weight decay.
         split: by "columns", by "rows", or None.
     """
@@ -55,7 +55,7 @@ _BIAS = Constant(0.0)
 
 
 def param_attr(given: Any) -> ParamAttr:
-    """Return a `ParamAttr` from what a layer was given: None, a name, an initializer, or a `ParamAttr`."""
+    """Return the `ParamAttr` of a layer's argument: None, a name, an initializer, or a `ParamAttr`."""
     if given is None:
         return _DEFAULT
     if isinstance(given, ParamAttr):
@@ -71,12 +71,12 @@ _DEFAULT = ParamAttr()
 
 
 def part_of(given: Any, called: str, initialised: bool = True) -> Any:
-    """Return the attributes of one of a layer's several parameters: if they have a name, that with ``called`` behind a dot.
+    """Return the attributes of one of a layer's several parameters: a common name gets ``called`` behind a dot.
 
     Args:
         given: as for `param_attr`, or False.
         called: the parameter among the others.
-        initialised: whether it starts as the others do.
+        initialised: True to start as the others.
     """
     if given is None or given is False:
         return given
@@ -92,20 +92,20 @@ def create_parameter(
     """Make a parameter of this shape and element type ("fp32", `FP32`, ...) in the main program, and the op that initialises it in the startup program.
 
     Without a name in ``attr`` it is called ``prefix.w_0``, with another number or ``suffix``; in a `name_scope` ``prefix.weight`` (of a bias
-    ``prefix.bias``), or, where that is given, ``prefix.called``.
+    ``prefix.bias``), or ``prefix.called``, if given.
 
     Args:
         shape: its sizes: ints or symbols.
         dtype: its element type, of floats.
-        attr: None, a name, an initializer or a `ParamAttr`, which goes before the arguments that follow.
-        prefix, suffix, called: of what the name is made.
-        is_bias: it starts at 0, by default, otherwise as `Xavier` says.
-        initializer: how it starts where ``attr`` does not say.
-        trainable: whether an optimizer may change it.
-        is_parameter: False makes a value that is saved and not trained, as a moving mean is.
+        attr: None, a name, an initializer or a `ParamAttr`, before the further arguments.
+        prefix, suffix, called: the parts of the name.
+        is_bias: it starts by default at 0, otherwise as `Xavier`.
+        initializer: its first values, unless set by ``attr``.
+        trainable: False if optimizers may not change it.
+        is_parameter: False makes a value saved and not trained, as a moving mean.
 
     Raises:
-        SchemaError: a shared name with another shape. TypeMismatchError: an element type that is none, or not of floats.
+        SchemaError: a shared name with another shape. TypeMismatchError: an invalid element type, or none of floats.
     """
     given = param_attr(attr)
     of = dtype_of(dtype)
@@ -115,7 +115,7 @@ def create_parameter(
     block = current_block().program.blocks[0]
     name = given.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
     site = here()
-    spec = Spec(LOD_TENSOR, of, sizes_of(tuple(shape)))  # also where 4.0 would find what is known of 4
+    spec = Spec(LOD_TENSOR, of, sizes_of(tuple(shape)))  # also if 4.0 would find the entry of 4
     shared = block.vars.get(name)
     if shared is not None:
         if shared.spec is not spec:
@@ -149,8 +149,8 @@ def _name(program: Program, prefix: str | None, suffix: str, called: str | None)
 def initialise(variable: Variable, initializer: Initializer) -> None:
     """Let the startup program make the first value of a persistable variable.
 
-    Two programs may have one startup program, as one to train and one to test do. Where that makes another value of this name already, a
-    warning tells it: a program that is only looked at needs none.
+    Two programs may have one startup program, as for training and test. If it makes another value of this name already, a warning tells it: a program
+    merely looked at needs none.
     """
     startup = default_startup_program().blocks[0]
     name, spec = variable.name, variable.spec
@@ -171,7 +171,7 @@ _first_values: dict[Any, Attributes] = {}
 
 
 def _first_value(initializer: Initializer, spec: Spec, site: Site) -> Attributes:
-    """Return the attributes of the op that makes the first value of a parameter, at the user's line."""
+    """Return the attributes of the op for a parameter's first value, at the user's line."""
     of = key_of(initializer)
     found = _first_values.get((of, spec)) if of is not None else None
     if found is None:
@@ -202,5 +202,5 @@ def _warn_of_another(there: Variable, variable: Variable, initializer: Initializ
 
 
 def settings(program: Any) -> dict[str, ParamAttr]:
-    """Return the parameters of a program that have a learning rate or a decay of their own."""
+    """Return the parameters with a learning rate or a decay of their own."""
     return program.parameter_settings

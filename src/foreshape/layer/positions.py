@@ -17,7 +17,7 @@ from foreshape.program.variable import Variable
 
 
 def size_of(x: Variable, axis: int) -> int | Variable:
-    """Return a size of ``x``: a number where it is known, otherwise a tensor int32 ``[1]`` that the run fills."""
+    """Return a size of ``x``: a number if known, otherwise a tensor int32 ``[1]`` set by the run."""
     known = x.spec.known_dims[axis]
     return known if isinstance(known, int) else slice(shape(x), [0], [axis], [axis + 1])
 
@@ -39,7 +39,7 @@ def position_numbers(x: Variable) -> Variable:
         if x.spec.rank < 2:
             raise ShapeError.must(f"position_numbers({x.name}): the rows", "[batch, time, ...] or ragged", f"{x.spec.text()}")
         return cast(numbers_before(0, size_of(x, 1), 1, "int32"), "fp32")
-    one = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever that is
+    one = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever its value
     ones = fill_like(slice(one, [1], [0], [1]), 1.0, "fp64")  # whole numbers past 2^24 rows too
     before = cumsum(ones, 0, exclusive=True)
     starts = sequence_expand_as(sequence_first_step(before), x)
@@ -79,10 +79,10 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
 
 @tells_line
 def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True) -> Variable:
-    """Return ``x`` with each pair of a head's columns turned by an angle that grows with the position (Su et al., "RoFormer", 2021, section 3.4.2).
+    """Rotate each pair of a head's columns of ``x`` by an angle proportional to the position (Su et al., "RoFormer", 2021, section 3.4.2).
 
     With p the position of a row and d the columns of a head, pair i of (a, b) becomes (a cos t - b sin t, a sin t + b cos t) for the
-    angle t = p base^(-2i / d). Products of queries and keys so turned depend on how far apart they are. `multi_head_attention` does it
+    angle t = p base^(-2i / d). Products of queries and keys rotated so depend on their distance. `multi_head_attention` does it
     to both with ``rotary=True``.
 
     Examples:
@@ -90,7 +90,7 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
 
     Args:
         x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.
-        heads: of ragged rows, how many equal parts the columns have.
+        heads: of ragged rows, the number of equal parts of the columns.
         base: of the formula.
         interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
 
@@ -98,7 +98,7 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
         As x.
 
     Raises:
-        ShapeError: other dims, or a size that is not even.
+        ShapeError: other dims, or an odd size.
     """
     with name_scope("rotary"):
         spec = x.spec

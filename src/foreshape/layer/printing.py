@@ -1,4 +1,4 @@
-"""Printing and assertions: values that are printed, conditions that stop the run."""
+"""Printing and assertions: values printed in runs, and conditions that stop them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from foreshape.program.variable import Variable
 
 
 def print(x: Variable, message: str = "", first_n: int = -1, summarize: int = 20, phase: str = "both") -> Variable:
-    """Return ``x``, whose name, dims, element type and first elements are written to the standard output in every run.
+    """Return ``x``, and write its name, dims, element type and first elements to the standard output in every run.
 
-    Use what is returned in place of ``x``, or fetch it: what nobody needs does run, but its gradient does not.
+    Use the result in place of ``x``, or fetch it: an unused result is printed, but its gradient is not.
 
     Args:
-        x: what is shown.
+        x: the variable to print.
         message: written first.
-        first_n: in how many runs of a compiled step it is written; in all of them where that is not above 0.
-        summarize: how many elements are written; all where that is negative.
+        first_n: the number of runs of a compiled step with output; not above 0 for all.
+        summarize: the number of elements written; negative for all.
         phase: ``forward``, ``backward`` (the gradient of ``x`` is written) or ``both``.
     """
     return current_block().apply("print", {"In": x}, {"message": message, "first_n": first_n, "summarize": summarize, "print_phase": phase.upper()})
 
 
 def assert_true(condition: Variable, data: Sequence[Variable] = (), summarize: int = 20) -> None:
-    """Stop a run with an error where ``condition``, one bool, does not hold; it tells the first ``summarize`` elements of ``data``.
+    """Stop a run with an error if ``condition``, one bool, does not hold; it shows the first ``summarize`` elements of ``data``.
 
     Args:
         condition: one bool, ``[1]``.
-        data: variables that the error shows.
-        summarize: how many elements of each are shown.
+        data: variables shown by the error.
+        summarize: the number of elements shown of each.
     """
     current_block().append_op("assert", {"Cond": condition, "Data": list(data)}, {}, {"summarize": summarize})

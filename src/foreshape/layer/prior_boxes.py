@@ -1,4 +1,4 @@
-"""Prior boxes of object detectors: boxes laid over an image, to which what is found is compared."""
+"""Prior boxes of object detectors: boxes laid over an image, to compare detections with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def prior_box(
     variances: Sequence[float] = _VARIANCES, flip: bool = False, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Return the boxes that an SSD lays over an image, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
+    """Return the boxes laid over an image by an SSD, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
 
     Args:
         x: the features, ``[batch, channels, height, width]``, with priors around each cell.
@@ -26,7 +26,7 @@ def prior_box(
         flip: take the inverses of aspect_ratios, too.
         clip: cut the boxes at the edges of the image.
         steps: the pixels from cell to cell, across and down; 0: as many as the image has for each.
-        offset: where in a cell the middle of its priors is.
+        offset: the place of the priors' middle in a cell.
         min_max_aspect_ratios_order: the prior of max_sizes comes second, not last.
     """
     attrs = {

@@ -1,4 +1,4 @@
-"""Recomputation: what is made within a `recompute_scope` is not kept for the backward pass."""
+"""Recomputation: results of a `recompute_scope` are not kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from foreshape.program.scopes import ATTRIBUTE, RECOMPUTE_MARK, RECOMPUTED
 
 @tells_line
 def recompute_scope() -> contextlib.AbstractContextManager[None]:
-    """Let the backward pass compute again what the layers inside of the ``with`` make, except what others read of it.
+    """Let the backward pass compute the results of layers inside of the ``with`` again, except for those read outside.
 
-    Of each part of a network that is described within a scope, what comes in and what goes out is kept. The gradients are the same;
-    random numbers are drawn again identically. A scope within another one is part of it. The marks are kept in the program, so that
+    The inputs and outputs of each scope are kept. The gradients are the same;
+    random numbers are drawn again identically. A scope within another one is part of it. The marks are kept in the program, so
     `foreshape.append_backward` and ``minimize`` heed them, also after the program was saved and loaded.
 
     Raises:
@@ -39,7 +39,7 @@ def _marking(block: Block) -> Generator[None]:
 
 
 def _mark(ops: Iterable[Op], scope: str) -> None:
-    """Say of ops that they are described within a recompute scope; the mark is kept in files."""
+    """Mark ops as parts of a recompute scope; the mark is kept in files."""
     for op in ops:
         before = op.attributes.values.get(ATTRIBUTE)
         inner = RECOMPUTE_MARK.sub("/", before) if isinstance(before, str) and before else "/"

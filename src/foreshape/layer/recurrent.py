@@ -25,33 +25,34 @@ def lstm(
     length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
     input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
 ) -> tuple[Variable, tuple[Variable, Variable]]:  # fmt: skip
-    """Long short-term memory: with i, f, g, o = x W + b + h V (V's columns in that order), c = sigmoid(f) c + sigmoid(i) tanh(g) and
-    h = sigmoid(o) tanh(c), step by step.
+    """Run a long short-term memory over sequences.
+
+    With i, f, g, o = x W + b + h V (V's columns in this order), c = sigmoid(f) c + sigmoid(i) tanh(g) and h = sigmoid(o) tanh(c), step by step.
 
     Args:
         x: ragged rows ``[rows, features]``, each innermost sequence a sequence, without padding; or dense
-            ``[batch, time, features]`` (``[time, batch, features]`` where ``time_major``).
+            ``[batch, time, features]`` (``[time, batch, features]`` with ``time_major``).
         hidden_size: the features of the hidden state.
-        num_layers: layers on top of each other, the first over the input, each other one over what the one before gives.
+        num_layers: layers on top of each other, the first over the input, each other one over the results of the one before.
         bidirectional: each layer runs from both ends, and gives both results side by side; a unit is one direction of one layer.
-        initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros by default.
+        initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; by default zeros.
         length: of dense input, the number of steps of each sequence: ``[batch]`` integers.
-        dropout: the probability that an element between two layers is zero, in training. ``seed``: not 0 draws the same in every run.
+        dropout: the probability of a zero for each element between two layers, in training.
         time_major: dense input has the time first.
         is_test: no dropout.
         seed: not 0 draws the same in every run.
-        input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list where there are several; one
+        input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list for several; one
             without a name does for all. ``bias=False`` leaves it out. Weights are ``[4 hidden_size, features]`` and
-            ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) by default.
-        hidden_bias: a second bias, added as the first is; none by default.
+            ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all by default uniform in +-1/sqrt(hidden_size).
+        hidden_bias: a second bias, added as the first is; by default none.
         name: the prefix of the parameters' names.
 
     Returns:
-        (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice that where bidirectional)
+        (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice, if bidirectional)
         features, ragged as it; and the states after each sequence's last step, ``[units, batch, hidden_size]``.
 
     Raises:
-        ShapeError: an input of other dims, unknown features, or states that do not fit. SchemaError: a name for several units.
+        ShapeError: an input of other dims, unknown features, or mismatched states. SchemaError: a name for several units.
     """
     layers = _Layers("LSTM", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("lstm", name))
     weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)
@@ -65,7 +66,7 @@ def gru(
     length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
     input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = None, name: str | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Gated recurrent unit: r, z = sigmoid(x W + b + h V + d), n = tanh(x W_n + b_n + r (h V_n + d_n)), h = (1 - z) n + z h, step by step.
+    """Run a gated recurrent unit: r, z = sigmoid(x W + b + h V + d), n = tanh(x W_n + b_n + r (h V_n + d_n)), h = (1 - z) n + z h, step by step.
 
     As `lstm`, with weights of 3 hidden sizes (the columns r, z, n) and ``hidden_bias`` d trained beside ``bias`` b.
 
@@ -110,7 +111,7 @@ def simple_rnn(
 
 
 class _Layers:
-    """The part that the three recurrent layers share."""
+    """The common part of the three recurrent layers."""
 
     def __init__(self, mode: str, hidden: int, layers: int, bidirectional: bool, dropout: float, is_test: bool, seed: int, prefix: str) -> None:
         if hidden < 1 or layers < 1:

@@ -67,7 +67,7 @@ def reduce_min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variabl
 
 
 def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Return `reduce_max`, whose gradient all elements that are the largest share evenly.
+    """Return Return `reduce_max`, whose gradient all largest elements share evenly.
 
     Args:
         x, axis, keepdim: as for `reduce_max`.
@@ -76,7 +76,7 @@ def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
 
 
 def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Return `reduce_min`, whose gradient all elements that are the smallest share evenly.
+    """Return Return `reduce_min`, whose gradient all smallest elements share evenly.
 
     Args:
         x, axis, keepdim: as for `reduce_min`.
@@ -99,7 +99,7 @@ def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variabl
     """Tell whether all are true over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
-        x: bools, or numbers, which are true where they are not 0.
+        x: bools, or numbers, true unless 0.
         axis: one, several, or by default all; negative ones count from the end.
         keepdim: keep the axes as dims of 1.
     """
@@ -110,7 +110,7 @@ def reduce_any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variabl
     """Tell whether any is true over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
-        x: bools, or numbers, which are true where they are not 0.
+        x: bools, or numbers, true unless 0.
         axis: one, several, or by default all; negative ones count from the end.
         keepdim: keep the axes as dims of 1.
     """
@@ -164,11 +164,11 @@ def dot(x: Variable, y: Variable) -> Variable:
 
 
 def norm(x: Variable, p: float = 2.0, axis: int | None = None, keepdim: bool = False) -> Variable:
-    """Return the p-norm along ``axis``, or of all elements if omitted.
+    """Return the p-norm along ``axis``, by default of all elements.
 
     Args:
         x: floats.
-        p: which norm: 1, 2, any number, or infinity.
+        p: the norm: 1, 2, any number, or infinity.
         axis: one, or None.
         keepdim: keep the axis as a dim of 1.
     """

@@ -1,4 +1,4 @@
-"""Requirements of functions and constructors on their arguments: from annotations and docstrings, in words for a call that has failed."""
+"""Requirements of functions and constructors on their arguments, from annotations and docstrings, in words for a failed call."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PLAIN: Final[dict[Any, tuple[str, str]]] = {
     types.NoneType: ("None", "Nones"),
     Dim: ("a symbol", "symbols"),
 }
-"""A class -> what one of it is called, and several."""
+"""A class -> the words for one of it, and for several."""
 _IN_ALIASES: Final = {"Sequence": Sequence, "Mapping": Mapping, "Callable": Callable, "Dim": Dim, "Variable": Variable}
-"""Classes in aliases that are strings, for modules that import an alias without its classes."""
+"""Classes in aliases given as strings, for modules with the alias but without its classes."""
 
 
 signature_of = functools.cache(inspect.signature)
@@ -52,11 +52,11 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 class Quick(NamedTuple):
-    """Classes of values that fit a parameter, as a quick look before `fits`.
+    """Classes of fitting values, for a quick check before `fits`.
 
     Attributes:
-        classes: an instance of exactly one of these fits.
-        bases: an instance of one of these or of a class derived from it fits.
+        classes: instances of exactly one of these fit.
+        bases: instances of one of these or of a derived class fit.
     """
 
     classes: frozenset[type]
@@ -83,7 +83,7 @@ def _quick(wanted: Any) -> Quick:
 
 
 def _meant(annotation: str, names: dict[str, Any]) -> Any:
-    """Return the object that an annotation says as a string."""
+    """Return the object of an annotation in a string."""
     return get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names)["it"]
 
 
@@ -111,7 +111,7 @@ def fits(value: object, wanted: Any) -> bool:
             return inner[0] is str  # one name in the place of several
         if isinstance(value, (bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
             return False
-        if not isinstance(value, (list, tuple)):  # one that can be gone through only once is not
+        if not isinstance(value, (list, tuple)):  # an iterator would be used up
             return not hasattr(value, "dtype") or all(fits(one, inner[0]) for one in islice(cast("Iterable[Any]", value), 1))
         return all(fits(one, inner[0]) for one in cast("list[Any]", value))
     return callable(value) if kind is Callable else isinstance(value, kind)
@@ -164,7 +164,7 @@ def words(wanted: Any, several: bool = False) -> str:
 
 
 def documented(function: Callable[..., Any]) -> dict[str, str]:
-    """Parameter -> the first words that the docstring says of it."""
+    """Return parameter -> the first words of its description in the docstring."""
     text = inspect.getdoc(function) or ""
     found = re.search(r"^Args:\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)
     out: dict[str, str] = {}

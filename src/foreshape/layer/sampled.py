@@ -1,4 +1,4 @@
-"""Large vocabularies: losses that do not look at every class, and draws from distributions."""
+"""Large vocabularies: losses on a part of the classes, and draws from distributions."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ def nce(
     sampler: str = "uniform", custom_dist: Sequence[float] | None = None, seed: int = 0, is_sparse: bool = False, *, weight: Any = None,
     bias: Any = None, class_weight: ClassWeight = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tells the true classes of each row from a few that are drawn, so that
-    a step does not cost what the vocabulary's size is.
+    """Apply noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tell the true classes of each row from a few drawn ones.
+
+    The time of a step does not grow with the vocabulary.
 
     Args:
         x: ``[batch, width]``, dense or ragged.
         label: the true classes (int64), ``[batch, labels]``.
         num_classes: the number of classes.
         sample_weight: the factor of each row's cost, ``[batch]`` or ``[batch, 1]``.
-        num_neg_samples: how many classes are drawn for each row.
+        num_neg_samples: the number of classes drawn for each row.
         sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
-        custom_dist: with which probability each class is drawn, for "custom_dist"; its numbers are stored in the program.
+        custom_dist: the probability of each class, for "custom_dist"; its numbers are stored in the program.
         seed: draws the same classes in every step; 0 draws others each time, from the executor's generator.
-        is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
+        is_sparse: the weight's gradient is the rows used, not a whole table.
         weight, bias: ``[classes, width]`` and ``[classes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
-        class_weight: the factor of each row's cost, too, by its true class, of which there is one: a variable ``[classes]``, a
+        class_weight: a further factor of each row's cost, by its only true class: a variable ``[classes]``, a
             list, or a dict of the weights other than 1.
         name: the prefix of the parameters' names.
 
@@ -59,7 +60,7 @@ def nce(
         The cost ``[batch, 1]``, divided by ``num_neg_samples + 1``.
 
     Raises:
-        SchemaError: a sampler that there is not, or one without its distribution. ShapeError: mismatched operands.
+        SchemaError: an unknown sampler, or one without its distribution. ShapeError: mismatched operands.
     """
     block = current_block()
     prefix = block.program.layer_name("nce", name)
@@ -91,8 +92,10 @@ def nce(
 
 
 def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Return the tables of the alias method (Walker, 1977): a class is drawn by taking one of all with equal chances, and keeping it with the
-    second table's probability, else taking the first table's class (-1 where it is always kept)."""
+    """Return the tables of the alias method (Walker, 1977) for draws of classes.
+
+    A class is drawn uniformly, and kept with the second table's probability, else replaced by the first table's class (-1 if it is always kept).
+    """
     count = len(probabilities)
     alias, keep = [-1] * count, [1.0] * count
     scaled = [p * count for p in probabilities]
@@ -110,7 +113,7 @@ def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]
 
 
 def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
-    """Return a persistable variable with these numbers, which no training changes."""
+    """Return a persistable variable with these numbers, unchanged by training."""
     block = current_block().program.global_block
     variable = block.create_variable(block.program.unique_name(f"{prefix}.w"), Spec(LOD_TENSOR, of, (len(numbers),)), persistable=True, stop_gradient=True)
     initialise(variable, _Written(numbers))
@@ -123,16 +126,17 @@ def hierarchical_sigmoid(
     is_sparse: bool = False, *, weight: Any = None, bias: Any = None, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return the loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, and a row looks at the inner
-    nodes on the path to its class alone.
+    """Return the loss of a hierarchical softmax (Morin and Bengio, 2005).
+
+    Each class is a leaf of a binary tree, and a row uses only the inner nodes on the path to its class.
 
     Args:
         x: ``[batch, width]``, dense or ragged.
         label: the classes (int64), ``[batch, 1]``.
-        num_classes: of the complete tree, its leaves; of one that path_table describes, its inner nodes.
+        num_classes: of the complete tree, its leaves; of a tree by path_table, its inner nodes.
         path_table, path_code: the path of each row in a tree of your own (int64), ``[batch, longest path]``: inner nodes from the root,
-            and 1 or 0 for which way the path goes there; -1 after its end.
-        is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
+            and 1 or 0 for the path's turn there; -1 after its end.
+        is_sparse: the weight's gradient is the rows used, not a whole table.
         weight, bias: ``[inner nodes, width]`` and ``[inner nodes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves
             the bias out.
         class_weight: the factor of each row's cost, by its class: a variable ``[classes]``; of the complete tree a list, too, or
@@ -141,10 +145,10 @@ def hierarchical_sigmoid(
         name: the prefix of the parameters' names.
 
     Returns:
-        The cost, ``[batch, 1]``. As in PaddlePaddle, a path that is shorter than the longest adds log(2) for each place it leaves free.
+        The cost, ``[batch, 1]``. As in PaddlePaddle, a path shorter than the longest adds log(2) for each free place.
 
     Raises:
-        SchemaError: a path_table without path_code, or with a list of weights. ShapeError: operands or mismatched weights.
+        SchemaError: a path_table without path_code, or with a list of weights. ShapeError: mismatched operands or weights.
     """
     block = current_block()
     prefix = block.program.layer_name("hierarchical_sigmoid", name)
@@ -175,11 +179,11 @@ def _width(layer: str, input: Variable) -> int:
 
 
 def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Variable:
-    """Return a column of each row of ``x``, drawn with the probability that stands there.
+    """Draw a column of each row of ``x`` with its probability.
 
     Args:
         x: ``[batch, classes]``, each row a distribution.
-        min, max: the uniform number that decides is drawn from [min, max).
+        min, max: the deciding uniform number is drawn from [min, max).
         seed: draws the same numbers in every step; 0 others each time.
 
     Returns:
@@ -189,18 +193,18 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) 
 
 
 def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False) -> Variable:
-    """Return ``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative.
+    """Return ``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, none of them negative.
 
     Args:
         x: floats, ``[rows, columns]`` or ``[columns]``.
-        num_samples: how many are drawn.
+        num_samples: the number of draws.
         replacement: a column may be drawn again.
     """
     return current_block().apply("multinomial", {"X": x}, {"num_samples": num_samples, "replacement": replacement})
 
 
 def bernoulli(x: Variable) -> Variable:
-    """Draw 1 with the probability that x has at each place, else 0; floats of any shape."""
+    """Draw 1 with the probability x at each place, else 0; floats of any shape."""
     return current_block().apply("bernoulli", {"X": x})
 
 

@@ -19,7 +19,7 @@ def sequence_pool(x: Variable, pool_type: str = "average", pad_value: float = 0.
     Args:
         x: ragged rows, floating-point.
         pool_type: "sum", "average" or "mean", "sqrt" (the sum over the root of the length), "max", "min", "first" or "last".
-        pad_value: what an empty sequence gives.
+        pad_value: the result for an empty sequence.
 
     Returns:
         ``[sequences, *row]``; of data with more than one level, ragged as its outer levels are.
@@ -64,13 +64,13 @@ def sequence_conv(
     x: Variable, num_filters: int, kernel_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
     trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding_weight: Any = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a convolutional layer along sequences: activation(W times each row with its neighbours + b).
+    """Apply a convolutional layer along sequences: activation(W times each row with its neighbours + b).
 
     Args:
         x: ragged rows ``[rows, width]``. Where the neighbours of a row are outside of its sequence, there are zeros.
         num_filters: the output width.
-        kernel_size: how many rows are multiplied together.
-        padding_start: where they begin, from the row itself; ``-(kernel_size // 2)``, the row in their middle, if omitted.
+        kernel_size: the number of rows multiplied together.
+        padding_start: their begin, from the row itself; by default ``-(kernel_size // 2)``, the row in their middle.
         activation: the activation, as for `activate`.
         trainable_padding: instead of zeros there are rows of a parameter outside, zeros at first.
         weight, bias, padding_weight: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
@@ -109,14 +109,14 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1) -> Variable:
     Args:
         x: dense rows, one for each sequence of y, or rows with one level of as many sequences.
         y: ragged; its numbers are not read.
-        ref_level: the level of y whose sequences are meant, 0 the outermost, -1 the last. Their parts are sequences of the next
+        ref_level: the level of y's sequences, 0 the outermost, -1 the last. Their parts are sequences of the next
             level, of the last level rows.
 
     Returns:
         The repetitions one after the other: dense where x is, otherwise with one level of the repeated sequences.
 
     Raises:
-        ShapeError: another number of rows or sequences, or a ref_level that y does not have.
+        ShapeError: another number of rows or sequences, or a ref_level missing in y.
     """
     return current_block().apply("sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level})
 
@@ -156,7 +156,7 @@ def row_conv(x: Variable, future_context_size: int, activation: Activation = Non
 
     Args:
         x: ragged rows ``[rows, width]``, or dense ``[sequences, steps, width]``; the width is known.
-        future_context_size: how many rows after it count.
+        future_context_size: the number of rows after it.
         activation: the activation, as for `activate`.
         weight: of ``[future_context_size + 1, width]``: a name, an initializer or a `ParamAttr`.
         name: the prefix of the weight's name.

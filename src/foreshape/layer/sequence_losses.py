@@ -33,16 +33,16 @@ def linear_chain_crf(
         label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``.
         transition: the parameter ``[tags + 2, tags]``: the weights of starting, of ending, and of tag i followed by tag j at
             ``[i + 2, j]``. A name (by which `crf_decoding` finds it), an initializer, a `ParamAttr`, or the variable itself.
-        length: the sequences' lengths, ``[sequences]``, where they are padded.
-        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's cost. It is of a sequence as a whole,
-            and no sum over its tags, so that no tag has a weight of its own.
+        length: the sequences' lengths, ``[sequences]``, if they are padded.
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's cost. It is of a whole sequence, no sum over its tags, so no
+            tag has a weight of its own.
         name: the prefix of the transitions' names.
 
     Returns:
         ``[sequences, 1]``; 0 of a sequence without rows.
 
     Raises:
-        ShapeError: the number of tags is not known, or label is not divided as input is; mismatched weights.
+        ShapeError: an unknown number of tags, or a label divided unlike x; mismatched weights.
     """
     block = current_block()
     tags = x.spec.known_dims[-1] if x.spec.known_dims else None
@@ -63,13 +63,13 @@ def crf_decoding(x: Variable, transition: Any, label: Variable | None = None, le
     Args:
         x, length: as for `linear_chain_crf`.
         transition: its parameter: the name, a `ParamAttr` with the name, or the variable.
-        label: tag numbers; the result is then 1 where the most likely tag is that, otherwise 0.
+        label: tag numbers; the result is then 1 where the most likely tag is right, otherwise 0.
 
     Returns:
         int64, ragged ``[rows, 1]``; or ``[sequences, width]``, 0 after the end of each sequence.
 
     Raises:
-        SchemaError: the program has no parameter of that name.
+        SchemaError: the program has no parameter of this name.
     """
     block = current_block()
     found = transition if isinstance(transition, Variable) else _parameter(block, transition)
@@ -95,11 +95,11 @@ def warpctc(
         x: logits (the softmax is part of the loss), ragged ``[steps, classes]``, the blank being one of the classes; or
             time-major ``[width, sequences, classes]`` with the lengths.
         label: class numbers without blanks, ragged ``[labels, 1]``; or ``[sequences, labels]`` with the lengths.
-        blank: the class that stands for no label.
+        blank: the class of no label.
         norm_by_times: divide the gradient, though not the loss, by the number of steps.
-        input_length, label_length: ``[sequences]``, where they are padded.
-        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's loss. It is of all alignments of a
-            label at once, so that no class has a weight of its own.
+        input_length, label_length: ``[sequences]``, if they are padded.
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: the factor of each sequence's loss. It is of all alignments of a label at once, so no
+            class has a weight of its own.
 
     Returns:
         ``[sequences, 1]``; 0 where the label is too long for the steps.
@@ -117,9 +117,9 @@ def ctc_greedy_decoder(x: Variable, blank: int, input_length: Variable | None = 
 
     Args:
         x: scores, ragged ``[steps, classes]``; or ``[sequences, width, classes]`` with ``input_length``.
-        blank: the class that stands for no label.
+        blank: the class of no label.
         input_length: the number of steps of each sequence, int32 or int64 ``[sequences]``.
-        pad_value: what the labels of padded sequences are filled up with.
+        pad_value: the padding of the labels of padded sequences.
 
     Returns:
         Ragged labels ``[labels, 1]``; with ``input_length`` the pair (labels ``[sequences, width]``, their number ``[sequences, 1]``).
@@ -140,13 +140,13 @@ def edit_distance(
     x: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
     label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """Count the insertions, deletions and substitutions that make each sequence of ``x`` that of ``label``.
+    """Count the insertions, deletions and substitutions from each sequence of ``x`` to ``label``'s.
 
     Args:
         x, label: numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with the lengths.
-        normalized: divide by the length of label's sequence, none of which may then be empty.
-        ignored_tokens: numbers that are taken out of both first; of ragged ones only.
-        input_length, label_length: how many numbers each padded sequence has, int32 or int64 ``[sequences]``.
+        normalized: divide by the length of label's sequence, none of them empty.
+        ignored_tokens: numbers taken out of both first; only for ragged ones.
+        input_length, label_length: the count of numbers in each padded sequence, int32 or int64 ``[sequences]``.
 
     Returns:
         The distances fp32 ``[sequences, 1]``, and the number of sequences int64 ``[1]``.
@@ -176,12 +176,12 @@ def chunk_eval(
         x, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``. A number is type * (tags of the
             scheme) + tag; the largest, num_chunk_types * (tags of the scheme), is outside of all chunks.
         chunk_scheme: the tags of a type: "IOB" (B, I), "IOE" (I, E), "IOBES" (B, I, E, S) or "plain" (one).
-        num_chunk_types: how many types of chunks there are.
-        excluded_chunk_types: types that are not counted.
+        num_chunk_types: the number of types of chunks.
+        excluded_chunk_types: types left out.
         length: the lengths of padded sequences, int64 ``[sequences]``.
 
     Returns:
-        Precision, recall and F1, fp32 ``[1]``; the numbers of chunks in x, in label, and of those that are right, int64 ``[1]``.
+        Precision, recall and F1, fp32 ``[1]``; the numbers of chunks in x, in label, and of right ones, int64 ``[1]``.
         Sum these over minibatches for the measures of a whole.
     """
     attrs = {"num_chunk_types": num_chunk_types, "chunk_scheme": chunk_scheme, "excluded_chunk_types": list(excluded_chunk_types or ())}
@@ -192,14 +192,14 @@ def rnnt_loss(
     x: Variable, label: Variable, input_length: Variable, label_length: Variable, blank: int = 0, fastemit_lambda: float = 0.0, *,
     sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
-    """Return the loss of a transducer, ``[batch]``: what all ways through steps and labels that give the labels cost (Graves, 2012).
+    """Return the loss of a transducer, ``[batch]``: the cost of all paths through steps and labels to the labels (Graves, 2012).
 
     Args:
         x: logarithms of probabilities ``[batch, steps, labels + 1, classes]``, floats.
         label: int32 ``[batch, labels]``.
-        input_length, label_length: int32 ``[batch]``: how many steps and labels each sequence has.
+        input_length, label_length: int32 ``[batch]``: the numbers of steps and labels of each sequence.
         blank: the class of no label.
-        fastemit_lambda: how much more the gradient wants labels early (Yu et al., 2021).
+        fastemit_lambda: the additional weight of early labels in the gradient (Yu et al., 2021).
         sample_weight: ``[batch]``: the factor of each sequence's loss.
     """
     inputs = {"input": x, "label": label, "input_lengths": input_length, "label_lengths": label_length}

@@ -1,4 +1,4 @@
-"""Rows of sequences: layers that change which rows the sequences of a ragged variable are made of, and attention within sequences.
+"""Rows of sequences: layers that regroup the rows of ragged variables, and attention within sequences.
 
 All of them work on the innermost sequences, whatever the number of levels.
 """
@@ -16,7 +16,7 @@ from foreshape.spec import INT64, dtype
 def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
     """Return the ``length[i]`` rows of each sequence i from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
 
-    A range that does not lie in its sequence is an error of the run.
+    A range outside of its sequence is an error of the run.
 
     Args:
         x: ragged rows.
@@ -26,12 +26,12 @@ def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:
 
 
 def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = None) -> tuple[Variable, Variable]:
-    """Return the sequences side by side, each filled up to one length.
+    """Pad the sequences to one length, side by side.
 
     Args:
         x: ragged rows ``[rows, *row]``, of at least 2 dims.
-        pad_value: a number, or a variable of one, or one row of ``x``.
-        maxlen: the length; at least that of every sequence. The longest sequence's if omitted.
+        pad_value: a number, or a variable of one, or of one row of ``x``.
+        maxlen: the length; at least every sequence's; by default the longest sequence's.
 
     Returns:
         ``[sequences, maxlen, *row]``, and the sequences' own lengths, int64 ``[sequences]``.
@@ -56,7 +56,7 @@ def sequence_unpad(x: Variable, length: Variable) -> Variable:
 
 
 def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = INT64) -> Variable:
-    """For each length in ``x`` a row of ``maxlen`` numbers: 1 at positions before the length, 0 from there on.
+    """Return for each length in ``x`` a row of ``maxlen`` numbers: 1 at positions before the length, 0 from there on.
 
     Args:
         x: lengths, any shape.
@@ -73,7 +73,7 @@ def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
 
 
 def sequence_reshape(x: Variable, new_dim: int) -> Variable:
-    """Return the numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``x`` is ``[rows, width]``.
+    """Return the numbers of each sequence in rows of ``new_dim``, a divisor of their count; ``x`` is ``[rows, width]``.
 
     Args:
         x: ragged ``[rows, width]``.
@@ -83,22 +83,22 @@ def sequence_reshape(x: Variable, new_dim: int) -> Variable:
 
 
 def sequence_enumerate(x: Variable, win_size: int, pad_value: int = 0) -> Variable:
-    """For each row the ``win_size`` ids from it on, ``pad_value`` past the end of its sequence; ``x`` is integers ``[rows, 1]``.
+    """Return for each row the ``win_size`` ids from it on, ``pad_value`` past the end of its sequence; ``x`` is integers ``[rows, 1]``.
 
     Args:
         x: ragged integers ``[rows, 1]``.
-        win_size: how many ids each row has.
-        pad_value: what stands past the end.
+        win_size: the number of ids of each row.
+        pad_value: the value past the end.
     """
     return apply("sequence_enumerate", {"X": x}, win_size=win_size, pad_value=pad_value)
 
 
 def sequence_erase(x: Variable, tokens: Sequence[int]) -> Variable:
-    """Return ``x``, integers ``[rows, 1]``, without the rows that are one of ``tokens``.
+    """Return ``x``, integers ``[rows, 1]``, without the rows in ``tokens``.
 
     Args:
         x: ragged integers ``[rows, 1]``.
-        tokens: the numbers that go.
+        tokens: the numbers to drop.
     """
     return apply("sequence_erase", {"X": x}, tokens=list(tokens))
 
@@ -117,7 +117,7 @@ def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variabl
 
 
 def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
-    """Averages of the largest numbers in the rows of matrices, of which each sequence of ``x`` holds ``channel_num``.
+    """Averages of the largest numbers in the rows of matrices; each sequence of ``x`` holds ``channel_num``.
 
     Args:
         x: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide
@@ -133,7 +133,7 @@ def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: 
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
-    """Return the rows of ``x`` grouped into other sequences.
+    """Group the rows of ``x`` into other sequences.
 
     Args:
         x: rows, dense or ragged.
@@ -144,13 +144,13 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
 
 
 def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
-    """Return ``x`` with one more level of sequences, below those that it has: ``level`` are its offsets, as many sequences as ``x`` has rows.
+    """Return ``x`` with one more level of sequences, below the present ones: ``level`` are its offsets, as many sequences as ``x`` has rows.
 
-    A dense ``x`` gets its first level. Of a ragged variable ``level`` all levels are taken, in place of those of ``x``.
+    A dense ``x`` gets its first level. Of a ragged variable ``level`` all levels are taken, in place of the levels of ``x``.
 
     Args:
         x: dense or ragged rows.
-        level: the offsets, from 0 to the number of rows, or a variable that has them.
+        level: the offsets, from 0 to the number of rows, or a variable of them.
     """
     if isinstance(level, Variable):
         return apply("lod_reset", {"X": x, "Y": level}, append=True)
@@ -160,15 +160,15 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
 def sequence_attention(
     query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None
 ) -> Variable:
-    """Multi-head scaled dot-product attention within each sequence, without padding (Vaswani et al., 2017).
+    """Compute multi-head scaled dot-product attention within each sequence, without padding (Vaswani et al., 2017).
 
     Args:
-        query: ragged ``[rows, width]``; sequence i looks at sequence i of ``key`` and ``value``.
+        query: ragged ``[rows, width]``; sequence i attends to sequence i of ``key`` and ``value``.
         key: ragged ``[key rows, width]``, as many sequences as ``query``; their lengths may be others.
         value: as ``key``, with the same sequences.
         heads: the equal parts of the columns that attend each on their own.
         causal: row j of a sequence of ``query`` sees rows 0..j only.
-        scale: what the products are multiplied by; by default one over the root of width / heads.
+        scale: the factor of the products; by default one over the root of width / heads.
 
     Returns:
         Ragged rows as ``query``; zeros where a sequence of ``key`` has no rows.

@@ -1,4 +1,4 @@
-"""Sorting and counting: elements by their rank, what runs along an axis, and how often numbers occur."""
+"""Sorting and counting: ranks of elements, running results along an axis, and counts of numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, of: Any) -
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
-    """Return ``x`` sorted along ``axis``, and where each element was (int64).
+    """Return ``x`` sorted along ``axis``, and the place of each element before (int64).
 
     Args:
         x: numbers of any shape.
@@ -53,11 +53,11 @@ def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Vari
 
 
 def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
-    """Return the ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
+    """Return the ``k`` largest (or smallest) elements along ``axis``, and their places (int64).
 
     Args:
         x: numbers of any shape.
-        k: how many; a number, or a variable of one.
+        k: their number; a number, or a variable of one.
         axis: the axis.
         largest: False takes the smallest.
         sorted: the best first; otherwise in any order.
@@ -79,7 +79,7 @@ def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, revers
 
 
 def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """Return the ``k``-th smallest elements along ``axis``, counted from 1, and where they were (int64).
+    """Return the ``k``-th smallest elements along ``axis``, counted from 1, and their places (int64).
 
     Args:
         x: numbers of any shape.
@@ -91,7 +91,7 @@ def kthvalue(x: Variable, k: int, axis: int = -1, keepdim: bool = False) -> tupl
 
 
 def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, Variable]:
-    """Return the most frequent elements along ``axis``, of several the smallest, and where they were last (int64).
+    """Return the most frequent elements along ``axis``, of several the smallest, and their last places (int64).
 
     Args:
         x: numbers of any shape.
@@ -102,7 +102,7 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
 
 
 def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
-    """Return the medians over ``axis`` (one, several, or by default all) of what is not NaN.
+    """Return the medians over ``axis`` (one, several, or by default all) without NaNs.
 
     Args:
         x: floats.
@@ -115,21 +115,21 @@ def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: boo
 
 
 def searchsorted(sorted_sequence: Variable, values: Variable, dtype: Any = "int64", right: bool = False) -> Variable:
-    """Count the numbers of a rising row ``[n]`` that are less than each of ``values``; with ``right``, at most it.
+    """Count the numbers of a rising row ``[n]`` below each of ``values``; with ``right``, at most it.
 
     A sequence of more dims has a row for each row of ``values``.
 
     Args:
-        sorted_sequence: that row, or those rows, rising.
+        sorted_sequence: the row, or rows, rising.
         values: of its element type.
         dtype: of the result: "int64" or "int32".
-        right: count also what is equal.
+        right: count equal numbers, too.
     """
     return apply("searchsorted", {"SortedSequence": sorted_sequence, "Values": values}, out_int32=_is_int32("searchsorted", dtype), right=right)
 
 
 def _is_int32(layer: str, dtype: Any) -> bool:
-    """Tell int32 from int64, which the operator has as a flag."""
+    """Tell int32 from int64, a flag of the operator."""
     of = dtype_of(dtype)
     if of not in (INT32, INT64):
         raise SchemaError.must(f"{layer}: dtype", "int64 or int32", of.name)
@@ -157,7 +157,7 @@ def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
 
 
 def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """Return the largest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
+    """Return the largest along ``axis`` up to each element, and its place, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
@@ -168,7 +168,7 @@ def cummax(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable,
 
 
 def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable, Variable]:
-    """Return the smallest along ``axis`` up to each element, and where it was, of equal ones the last; int64, or int32.
+    """Return the smallest along ``axis`` up to each element, and its place, of equal ones the last; int64, or int32.
 
     Args:
         x: numbers of any shape.
@@ -179,24 +179,24 @@ def cummin(x: Variable, axis: int = -1, dtype: Any = "int64") -> tuple[Variable,
 
 
 def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -> Variable:
-    """Count the occurrences of each number from 0 on in ``x``, ``[n]``, or the sum of the ``weights`` where it does. Only the run tells how many
-    numbers that are; where ``x`` is not empty, at least ``minlength``.
+    """Count the occurrences of each number from 0 on in ``x``, ``[n]``, or the sum of their ``weights``. The length is set by the run; at least
+    ``minlength`` unless ``x`` is empty.
 
     Args:
         x: ``[n]``, int32 or int64 of at least 0.
-        weights: ``[n]``, what each counts; by default 1.
+        weights: ``[n]``, the weight of each; by default 1.
         minlength: the least length of the result.
     """
     return apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)
 
 
 def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Variable:
-    """Count the elements of ``x`` in each of ``bins`` ranges of one width between ``min`` and ``max``; where these are equal, between
-    the least and the greatest of ``x``. int64, ``[bins]``.
+    """Count the elements of ``x`` in each of ``bins`` equal ranges between ``min`` and ``max``: int64, ``[bins]``. If these are equal, the ranges go
+    from the least to the greatest of ``x``.
 
     Args:
         x: numbers of any shape.
-        bins: how many ranges.
+        bins: the number of ranges.
         min, max: the ends of all ranges together.
     """
     return apply("histogram", {"X": x}, bins=bins, min=min, max=max)

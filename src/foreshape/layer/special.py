@@ -1,4 +1,4 @@
-"""Special functions: functions of each element that are needed less often, such as gamma functions, and what lies between two tensors."""
+"""Special functions: rarer functions of each element, such as gamma functions, and interpolation between two tensors."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def expm1(x: Variable) -> Variable:
 
 
 def logit(x: Variable, epsilon: float = 0.0) -> Variable:
-    """Return log(x / (1 - x)), of x cut off at ``epsilon`` and 1 - ``epsilon`` where that is above 0.
+    """Return log(x / (1 - x)), of x cut off at ``epsilon`` and 1 - ``epsilon``, if above 0.
 
     Args:
         x: floats in [0, 1], of any shape.
-        epsilon: how far from 0 and 1 x is kept.
+        epsilon: the least distance of x from 0 and 1.
     """
     return unary(x, "logit", eps=epsilon)
 
@@ -134,7 +134,7 @@ def heaviside(x: Variable, y: Operand) -> Variable:
 
 
 def lerp(x: Variable, y: Variable, weight: Variable | float) -> Variable:
-    """Return x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number.
+    """Return x + weight * (y - x), broadcast. ``weight`` is a tensor, without a gradient, or a number.
 
     Args:
         x: floats of any shape.

@@ -18,13 +18,13 @@ def embedding(
     ids: Variable, size: Sequence[int], is_sparse: bool = False, padding_idx: int | None = None, *, weight: Any = None, dtype: Any = "fp32",
     name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return the rows of a table that ``ids`` name.
+    """Return the rows of a table at ``ids``.
 
     Args:
         ids: row numbers (int32, int64) of any shape, dense or ragged.
         size: ``[rows, width]`` of the table.
-        is_sparse: its gradient is the rows that were looked up, so that a step does not cost what the table's height is.
-        padding_idx: a row number that gives zeros and is not trained; negative ones count from the end.
+        is_sparse: its gradient is the rows looked up, so the time of a step does not grow with the table's height.
+        padding_idx: a row number for zeros, not trained; negative ones count from the end.
         weight: the table's name, initializer or `ParamAttr`.
         dtype: of the table: floats.
         name: the prefix of the table's name.
@@ -33,7 +33,7 @@ def embedding(
         ``[*ids, width]``, ragged as ids.
 
     Raises:
-        ShapeError: a size that is not two numbers, or a padding_idx that is no row.
+        ShapeError: a size other than two numbers, or a padding_idx outside of the table.
     """
     return _lookup("lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding")
 
@@ -43,14 +43,14 @@ def embedding_bag(
     ids: Variable, size: Sequence[int], pool_type: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
     dtype: Any = "fp32", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return the sum (or mean) of the rows of a table that each example's ids name: a lookup and a sum, which the engine runs as one kernel.
+    """Return the sum (or mean) of a table's rows at each example's ids: a lookup and a sum, run as one kernel.
 
     Args:
         ids: row numbers (int32, int64): dense ``[batch, n]``, or ragged ``[words]`` or ``[words, 1]``, one bag per innermost sequence.
         size: ``[rows, width]`` of the table.
         pool_type: "sum", "mean", or of ragged ids also "sqrt", the sum over the root of the length. An empty sequence gives zeros.
-        padding_idx: a row number that adds zeros and is not trained, but counts in the length; negative ones count from the end.
-        is_sparse: the table's gradient is the rows that were looked up, so that a step does not cost what the table's height is.
+        padding_idx: a row number for zeros, not trained, but counted in the length; negative ones count from the end.
+        is_sparse: the table's gradient is the rows looked up, so the time of a step does not grow with the table's height.
         weight: the table's name, initializer or `ParamAttr`.
         dtype: of the table: floats.
         name: the prefix of the table's name.
@@ -59,7 +59,7 @@ def embedding_bag(
         ``[bags, width]``; of ids with more than one level of sequences, ragged as its outer levels are.
 
     Raises:
-        ShapeError: ids of other dims, a size that is not two numbers, or a padding_idx that is no row. SchemaError: another pool_type.
+        ShapeError: ids of other dims, a size other than two numbers, or a padding_idx outside of the table. SchemaError: another pool_type.
     """
     ragged = ids.spec.lod is not None
     rank = ids.spec.rank
@@ -101,13 +101,13 @@ def segment_pool(x: Variable, segment: Variable, pool_type: str = "sum") -> Vari
 
 
 def graph_send_recv(x: Variable, source: Variable, destination: Variable, pool_type: str = "sum", output_size: int | None = None) -> Variable:
-    """Pool the rows of the nodes from which edges come to each node: ``[nodes, *row]``, zeros where none does.
+    """Pool the rows of the nodes with edges to each node: ``[nodes, *row]``, zeros without any.
 
     Args:
         x: a row for each node, floats ``[nodes, *row]``.
         source, destination: the ends of each edge, int32 or int64 ``[edges]``.
         pool_type: "sum", "mean", "max" or "min".
-        output_size: how many nodes the result has; by default those of x.
+        output_size: the number of nodes in the result; by default x's.
     """
     inputs = {"X": x, "Src_index": source, "Dst_index": destination}
     return current_block().apply("graph_send_recv", inputs, {"reduce_op": pool_type.upper(), "out_size": [output_size or 0]})[0]

@@ -1,4 +1,4 @@
-"""Training only: `in_training`, what is done to a value in training, and not in a test."""
+"""Training only: `in_training`, a change of a value in training, and not in a test."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
     Examples:
         >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own
 
-    Training is what `foreshape.train` and ``minimize`` do, and a run of the program as it is described. `foreshape.predict`, `foreshape.evaluate`,
-    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests: there ``x`` is read in its place, and
-    what only the function needs is dropped. Random numbers within are drawn as those of dropout are: from the executor's generator, anew in each
-    step, by the seed of the run, goes on after a resumption, and differs between ranks that have examples of their own.
+    `foreshape.train`, ``minimize``, and a run of the program as described are training. `foreshape.predict`, `foreshape.evaluate`,
+    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests: there ``x`` is read in its place, and ops
+    needed only by the function are dropped. Random numbers within are drawn as for dropout: from the executor's generator, anew in each step, by the
+    seed of the run. They continue after a resumption, and differ between ranks with examples of their own.
 
-    In the program the choice is a ``select_input`` by a number that ``dropout`` makes, so that PaddlePaddle's clone for a test chooses in the same way.
+    In the program the choice is a ``select_input`` by a number from ``dropout``, so PaddlePaddle's clone for a test chooses in the same way.
 
     Args:
-        x: a variable; or several, which the function takes one by one.
-        function: takes as many variables, and gives as many.
-        otherwise: what stands in a test in place of ``x``, where the function gives other dims: a variable, or as many.
+        x: a variable; or several, passed to the function one by one.
+        function: takes as many variables, and returns as many.
+        otherwise: replaces ``x`` in a test, if the function returns other dims: a variable, or as many.
 
     Returns:
-        A variable; or a tuple, where several were given.
+        A variable; or a tuple for several.
 
     Raises:
-        SchemaError, TypeMismatchError, ShapeError: what the function gives does not fit what stands in its place in a test.
+        SchemaError, TypeMismatchError, ShapeError: the function's results do not fit their replacements in a test.
     """
     given = _variables(x, "x")
     block = current_block()
@@ -57,13 +57,13 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
     with name_scope("in_training"):
         testing = cast(dropout(fill_constant([1], "fp32", 1.0), 1.0), "int32")  # 0 in training, where all is dropped, and 1 in a test
         out = [block.apply("select_input", {"X": [new, _apart(old)], "Mask": testing}) for new, old in zip(made, instead, strict=True)]
-    for chosen in out:  # nothing that learns is before it: no gradient needs to come here
+    for chosen in out:  # nothing trainable is before it: no gradient needs to come here
         chosen.stop_gradient = not learns and all(v.stop_gradient for v in (*given, *instead))
     return out[0] if isinstance(x, Variable) else tuple(out)
 
 
 def _apart(x: Variable) -> Variable:
-    """Return the same value, by which no gradient flows: a value that was not chosen has none."""
+    """Return the same value without gradient flow: a value not chosen has no gradient."""
     if x.stop_gradient:
         return x
     out = assign(x)

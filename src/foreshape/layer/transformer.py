@@ -1,4 +1,4 @@
-"""Transformer blocks: attention and a small network for each row, with what is added to them and normalised around them."""
+"""Transformer blocks: attention and a small network for each row, with residual connections and normalisation around them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def mlp(
     x: Variable, inner_size: int, output_size: int | None = None, activation: Activation = "gelu", *, dropout: float = 0.0, is_test: bool = False,
     weight: Any = None, bias: Any = None, split: bool = False, name: str = "mlp",
 ) -> Variable:  # fmt: skip
-    """Return two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
+    """Apply two fully connected layers to each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
 
     Examples:
         >>> y = layer.mlp(x, 2048)
 
     Args:
         x: ``[..., width]``, dense or ragged; the last dim alone is the features.
-        inner_size: the columns between the two.
+        inner_size: the columns between the two layers.
         output_size: the output columns; by default the width.
-        activation: what is between, as for `activate`.
-        dropout: of what is between, in training.
+        activation: the activation between them, as for `activate`.
+        dropout: between them, in training.
         is_test: no dropout.
         weight, bias: an initializer, a name or a `ParamAttr` for both weights and for both biases; with a name ``shared`` they are
-            ``shared.inner`` and ``shared.outer``, and those of an equal name are one. ``bias=False`` leaves both biases out.
+            ``shared.inner`` and ``shared.outer``, and parameters of one name are shared. ``bias=False`` leaves both biases out.
         split: divide both layers over ranks, as `foreshape.split_layers` does.
-        name: of the scope in which the parameters are ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
+        name: of the scope of the parameters ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
 
     Raises:
-        ShapeError: a width that is not known. SchemaError: a name that a parameter of another shape has.
+        ShapeError: an unknown width. SchemaError: the name of a parameter of another shape.
     """
     width = x.spec.known_dims[-1] if x.spec.rank > 1 else None
     if not isinstance(width, int):
@@ -57,7 +57,7 @@ def mlp(
 
 
 class _Settings:
-    """The settings that the blocks of a network share."""
+    """The common settings of a network's blocks."""
 
     def __init__(
         self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool, epsilon: float,
@@ -112,7 +112,7 @@ def _normalised(x: Variable, epsilon: float, weight: Any, bias: Any, name: str) 
 
 
 def _scope(name: str | None) -> AbstractContextManager[None]:
-    """Return the scope of a block: one of this name, or the one that it stands in; outside of all "block"."""
+    """Return the scope of a block: one of this name, or the current one; outside of all "block"."""
     return name_scope(name or "block") if name is not None or not current_scope() else nullcontext()
 
 
@@ -122,7 +122,7 @@ def transformer_encoder_block(
     mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
     bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return one block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
+    """Apply one block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
 
     With ``norm="pre"``, h = x + attention(norm(x)) and h + mlp(norm(h)) (Xiong et al., 2020); with ``norm="post"``, h = norm(x + attention(x)) and
     norm(h + mlp(h)) (Vaswani et al., 2017). With ``causal=True`` it is the block of a language model such as GPT-2.
@@ -136,19 +136,19 @@ def transformer_encoder_block(
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]`` (then without ``mask``).
         heads: of the attention; they divide the width.
-        inner_size: of `mlp`; four times the width if omitted.
-        norm: where the layers are normalised: "pre" or "post".
+        inner_size: of `mlp`; by default four times the width.
+        norm: the place of the normalisation: "pre" or "post".
         activation: of `mlp`.
         causal, mask, rotary: as for `multi_head_attention`.
-        dropout: of what the attention and the network give, and within the network, in training. The weights of the attention are not dropped,
-            so that it stays one kernel.
+        dropout: of the results of attention and network, and within the network, in training. The weights of the attention are not dropped, so it stays
+            one kernel.
         is_test: no dropout.
         epsilon: of both `layer_norm`.
         weight, bias: an initializer, a name or a `ParamAttr` for all weights and for all biases; with a name ``shared`` they are
-            ``shared.attention.query``, ..., ``shared.mlp.outer``, ``shared.mlp_norm``, and those of an equal name are one. An initializer is of
-            the products alone. ``bias=False`` leaves all biases out, those of `layer_norm` too.
+            ``shared.attention.query``, ..., ``shared.mlp.outer``, ``shared.mlp_norm``, and parameters of one name are shared. An initializer is for the
+            products alone. ``bias=False`` leaves all biases out, including `layer_norm`'s.
         split: divide heads and network over ranks, as `foreshape.split_layers` does.
-        name: of a scope around it. Left out, it stands in the scope that is there, and outside of all in one called ``block``.
+        name: of a scope around it. By default it is in the current scope, and outside of all in ``block``.
 
     Returns:
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``.
@@ -167,17 +167,17 @@ def transformer_decoder_block(
     causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0,
     is_test: bool = False, epsilon: float = 1e-5, weight: Any = None, bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return one block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
+    """Apply one block of a transformer's decoder: attention of the rows to earlier rows, attention to a memory, then a small network for each row.
 
     Examples:
         >>> y = layer.transformer_decoder_block(y, encoded, heads=8, memory_mask=is_word)
 
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
-        memory: what an encoder gave: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
+        memory: the result of an encoder: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
         heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, weight, bias, split, name: as for `transformer_encoder_block`.
         causal: a row of x sees the rows up to its own only; all of the memory.
-        mask, memory_mask: what may be seen of x and of the memory, as `attention_mask` takes it.
+        mask, memory_mask: the visible keys of x and of the memory, as for `attention_mask`.
         Errors as for `transformer_encoder_block`.
 
     Returns:
@@ -193,16 +193,16 @@ def transformer_decoder_block(
 @tells_line
 def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = False, mask: Variable | None = None,
                         name: str = "encoder", **settings: Any) -> Variable:  # fmt: skip
-    """Return ``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
+    """Apply ``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
 
-    The mask is made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``encoder.norm``.
+    The mask is made once for all of them. With the ``norm`` "pre", the result is normalised once more, by ``encoder.norm``.
 
     Examples:
         >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
         x, heads, inner_size, causal, mask: as for `transformer_encoder_block`.
-        layers: how many blocks.
+        layers: the number of blocks.
         name: of the scope around them.
         settings: further arguments of `transformer_encoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
     """
@@ -219,16 +219,16 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
 @tells_line
 def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = True,
                         mask: Variable | None = None, memory_mask: Variable | None = None, name: str = "decoder", **settings: Any) -> Variable:  # fmt: skip
-    """Return ``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
+    """Apply ``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
 
     Examples:
         >>> y = layer.transformer_decoder(y, encoded, layers=6, heads=8, memory_mask=is_word)
 
-    The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
+    The masks are made once for all of them. With the ``norm`` "pre", the result is normalised once more, by ``decoder.norm``.
 
     Args:
         x, memory, heads, inner_size, causal, mask, memory_mask: as for `transformer_decoder_block`.
-        layers: how many blocks.
+        layers: the number of blocks.
         name: of the scope around them.
         settings: further arguments of `transformer_decoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
     """

@@ -32,10 +32,10 @@ def numbers(given: Pair, what: str, axes: int) -> list[int]:
 
 
 def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -> dict[str, Any]:
-    """Return the attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID".
+    """Return the attributes of a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID".
 
     Raises:
-        SchemaError: "SAME" with a dilation, which PaddlePaddle's operator takes as 1 without a word.
+        SchemaError: "SAME" with a dilation: PaddlePaddle's operator would take it as 1 without a word.
     """
     if isinstance(padding, str):
         if padding.upper() == "SAME" and any(n != 1 for n in several(dilation)):
@@ -46,7 +46,7 @@ def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -
 
 
 def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int | None = None) -> int:
-    """Return the number of channels, which must be known to make a parameter."""
+    """Return the number of channels, needed for a parameter. Raises `ShapeError` if unknown."""
     spec = x.spec
     dims = spec.known_dims
     if (len(dims) != rank if rank is not None else len(dims) < 2):
@@ -61,7 +61,7 @@ def conv2d(
     x: Variable, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a convolutional layer: activation(conv(input, W) + b).
+    """Apply a convolutional layer: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
@@ -79,7 +79,7 @@ def conv2d(
         2 / (channels * window) at first; b is ``[num_filters]``.
 
     Raises:
-        ShapeError: unknown channels, groups that do not divide them, or a filter that does not fit into the image.
+        ShapeError: unknown channels, groups that do not divide them, or a filter larger than the image.
     """
     channels = known_channels("conv2d", x, data_format, 4)
     if groups < 1 or channels % groups or num_filters % groups:
@@ -103,20 +103,20 @@ def conv2d_transpose(
     activation: Activation = None, *, output_size: Pair | None = None, output_padding: Pair | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
+    """Apply a transposed convolutional layer, to larger images: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
 
     Args:
         x: ``[batch, channels, height, width]``, floats; the number of channels must be known.
         num_filters: the channels of the result; ``groups`` divides them and the input's.
         kernel_size, stride, dilation, groups: as for `conv2d`.
-        padding: as for `conv2d`: what is taken away from the result at each side.
+        padding: as for `conv2d`: cut from the result at each side.
         activation, weight, bias, data_format, name: as for `conv2d`.
-        output_size: the exact size, less than one stride above that.
-        output_padding: what is added at the end instead.
+        output_size: the exact size, less than one stride above the formula's.
+        output_padding: the pixels added at the end instead.
 
     Returns:
         ``[batch, num_filters, *image]``. W is ``[channels, num_filters / groups, *kernel_size]``, b is ``[num_filters]``; the
-        other arguments and errors are those of `conv2d`.
+        other arguments and errors as for `conv2d`.
     """
     channels = known_channels("conv2d_transpose", x, data_format, 4)
     if groups < 1 or channels % groups or num_filters % groups:
@@ -156,7 +156,7 @@ def pool2d(
         pool_type: "max" or "avg".
         stride: from window to window; by default as kernel_size.
         padding: as in `conv2d`.
-        ceil_mode: a last window that only begins inside the image counts.
+        ceil_mode: count a last window partly outside of the image.
         exclusive: a mean is over the elements inside the image, not over its padding.
         global_pooling: one window, the whole image.
         data_format: "NCHW", or "NHWC" with the channels last.
@@ -171,11 +171,11 @@ def pool2d(
 
 
 def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
-    """Return the mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size.
+    """Return the mean ("avg") or maximum ("max") of ``output_size`` windows, of about equal size.
 
     Args:
         x: ``[batch, channels, height, width]``.
-        output_size: how many windows: one number, or those down and across.
+        output_size: the number of windows: one number, or the numbers down and across.
         pool_type: "avg" or "max".
         data_format: "NCHW", or "NHWC" with the channels last.
     """
@@ -184,7 +184,7 @@ def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, d
 
 
 def unpooled(type: str, x: Variable, indices: Variable, size: list[int], steps: list[int], pads: list[int], output_size: Pair | None) -> Variable:
-    """Append an operator that undoes a pooling of windows of ``size``; what is left out of its output size follows from the pooling."""
+    """Append an operator that inverts a pooling of windows of ``size``; by default the output size follows from the pooling."""
     layer, image = f"max_unpool{len(size)}d({x.name})", x.spec.known_dims[2:]
     if len(image) != len(size):
         raise ShapeError(f"{layer}: x must have {len(size) + 2} dims; it is {x.spec.text()}")

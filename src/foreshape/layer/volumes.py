@@ -22,7 +22,7 @@ def conv1d(
     x: Variable, num_filters: int, kernel_size: int, stride: int = 1, padding: int | Sequence[int] | str = 0, dilation: int = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCL", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a convolutional layer along one axis: activation(conv(input, W) + b).
+    """Apply a convolutional layer along one axis: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
@@ -62,7 +62,7 @@ def conv3d(
     x: Variable, num_filters: int, kernel_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCDHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a convolutional layer over volumes: activation(conv(input, W) + b).
+    """Apply a convolutional layer over volumes: activation(conv(input, W) + b).
 
     Args:
         x: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
@@ -96,9 +96,9 @@ def conv3d_transpose(
     activation: Activation = None, *, output_size: Sizes | None = None, output_padding: Sizes | None = None, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
-    """Return a transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
+    """Apply a transposed convolutional layer, to larger volumes, as `conv2d_transpose` for images.
 
-    ``data_format`` is written as that of images, "NHWC" with the channels last. W is ``[channels, num_filters / groups, *kernel_size]``.
+    ``data_format`` is written as for images, "NHWC" with the channels last. W is ``[channels, num_filters / groups, *kernel_size]``.
 
     Args:
         x: ``[batch, channels, depth, height, width]``; the number of channels must be known.
@@ -171,13 +171,13 @@ def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None 
 def max_unpool3d(
     x: Variable, indices: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, output_size: Sizes | None = None
 ) -> Variable:
-    """Return volumes with the numbers of x where ``indices`` says, and zeros elsewhere.
+    """Return volumes with the numbers of x at ``indices``, and zeros elsewhere.
 
     Args:
         x: ``[batch, channels, depth, height, width]``, floats.
         indices: of the dims of x, int32: places in a volume, as from `max_pool3d_with_index`.
-        kernel_size, stride, padding: those of the pooling.
-        output_size: the sizes of the volumes; ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis if omitted.
+        kernel_size, stride, padding: as for the pooling.
+        output_size: the sizes of the volumes; by default ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis.
     """
     size = numbers(kernel_size, "kernel_size", 3)
     steps = size if stride is None else numbers(stride, "stride", 3)

@@ -20,22 +20,22 @@ from foreshape.program.variable import Variable
 from foreshape.spec import FP64
 
 ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | None"
-"""One number for each class: a variable ``[classes]``, a list, or those that are not 1 by class number."""
+"""One number for each class: a variable ``[classes]``, a list, or the weights other than 1 by class number."""
 
 
 @tells_line
 def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Variable:
-    """Return sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
+    """Return sum(weight * x) / sum(weight), a tensor without dims: the weighted mean of losses.
 
     Examples:
         >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
 
-    Over several batches or ranks, and in `fs.evaluate`, it is that of all examples.
+    Over several batches or ranks, and in `fs.evaluate`, it is the mean of all examples.
 
     Args:
         x: ``[batch, ...]``, floating-point.
         weight: ``[batch]`` or ``[batch, 1]`` for each example, or of the dims of ``x``.
-        empty: where all weights are 0, "zero" is 0 with a gradient of 0, as `nll_loss` has it where every label is ignored; "nan" is 0 / 0.
+        empty: if all weights are 0, "zero" is 0 with a gradient of 0, as in `nll_loss` with every label ignored; "nan" is 0 / 0.
 
     Raises:
         ShapeError: weights of other dims. SchemaError: another word.
@@ -53,7 +53,7 @@ def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Vari
 def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
     """Return a loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element.
 
-    Of ragged rows a weight that is not ragged is one for each sequence, and that of all its rows.
+    For ragged rows a dense weight has a number for each sequence, and for all its rows.
     """
     if weight is None:
         return loss
@@ -141,7 +141,7 @@ def _written(given: Any, classes: int, x: Variable, layer: str) -> Variable:
 
 
 def of_labels(weights: Variable, label: Variable, ignore_index: int) -> Variable:
-    """Return the weights of the classes that class numbers name, in the dims of the label; of ignored ones any."""
+    """Return the weights of the classes at class numbers, in the dims of the label; any for ignored ones."""
     return gather_nd(weights, unsqueeze(label * cast(counted(label, ignore_index), label.spec.known_dtype), [label.spec.rank]))
 
 
