@@ -118,7 +118,7 @@ def test_the_gradients_here_are_the_usual_ones(type_: str):
 def test_a_gradient_that_takes_other_slots_is_not_the_usual_one():
     relu, softmax_loss = all_operators()["relu_grad"], all_operators()["softmax_with_cross_entropy_grad"]
     assert is_usual_gradient(relu, computations.Relu) and not is_usual_gradient(relu, computations.Reduction)
-    assert [k for k in KINDS if is_usual_gradient(softmax_loss, k)] == [computations.ClassLoss]
+    assert [k for k in KINDS if is_usual_gradient(softmax_loss, k)] == [computations.SoftmaxCrossEntropy]
 
 
 def test_a_class_with_a_kernel_of_its_own_does_not_inherit_what_it_computes():

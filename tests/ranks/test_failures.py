@@ -89,7 +89,7 @@ def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, o
         for n in range(2):
             words, want = run.ranks[n].words, own if n == rank or others is None else others
             assert re.search(want.format(n=rank), words), words
-            assert "KEPT finite" in words, words
+            assert codes[n] != 3 or "KEPT finite" in words, words  # what is no error of ours ends the script
     assert not list(tmp_path.rglob(".writing*")), "no partial file"
     for path in tmp_path.rglob("*.safetensors"):
         container.read(path)

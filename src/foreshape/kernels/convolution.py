@@ -17,7 +17,7 @@ _STRIDED = 2
 """The factor of places in images over places in results from which on a convolution counts as strided."""
 
 
-class Convolution:
+class ConvolutionCalls:
     """A convolution of images ``x`` with filters ``w`` to ``y``, given as specs.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from foreshape.spec import Spec
 
 
-class Part(Protocol):
+class ComposedTensor(Protocol):
     """A tensor of a composition: an operand of the operator, or a result of one of its parts."""
 
     @property

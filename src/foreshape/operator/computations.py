@@ -364,7 +364,7 @@ class SequencePooling(Computation):
 
 
 @data_class(frozen=True)
-class Lookup(Computation):
+class Embedding(Computation):
     """The rows of the table X0 at the ids X1. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
 
     ``sparse``: True if the table's gradient is sparse rows.
@@ -377,7 +377,7 @@ class Lookup(Computation):
 
 
 @data_class(frozen=True)
-class ClassLoss(Computation):
+class SoftmaxCrossEntropy(Computation):
     """The cross entropy of Out0 = softmax of X0 along ``axis``; Out1 = -log(Out0) at the class numbers X1, zero for ``ignored`` ones."""
 
     operands: ClassVar[int] = 2

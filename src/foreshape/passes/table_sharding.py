@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError
-from foreshape.operator.computations import Lookup
+from foreshape.operator.computations import Embedding
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
 from foreshape.passes.data_parallelism import DataParallel
@@ -134,12 +134,12 @@ def _check_update(block: Block, update: Op, gradient: str) -> None:
         raise SchemaError(f"{gradient} is not sparse")
 
 
-def _looks_up(op: Op, undone: bool = False) -> Lookup | None:
+def _looks_up(op: Op, undone: bool = False) -> Embedding | None:
     """Return the lookup of an op, or of its forward op, with a row for each id; None for others."""
     operator = op.operator
     of = None if operator is None else operator.forward_class if undone else type(operator)
-    found = op.computes(Lookup) if not undone else operator.undoes() if operator is not None else None
-    if of is None or not isinstance(found, Lookup):
+    found = op.computes(Embedding) if not undone else operator.undoes() if operator is not None else None
+    if of is None or not isinstance(found, Embedding):
         return None
     out = of.schema.results[0].name
     names = op.input(of.schema.operands[1].name), op.input(f"{out}@GRAD") if undone else op.output(out)
@@ -148,7 +148,7 @@ def _looks_up(op: Op, undone: bool = False) -> Lookup | None:
 
 
 def _replace(
-    block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Lookup, height: int, nranks: int
+    block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Embedding, height: int, nranks: int
 ) -> None:
     attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": lookup.padding}
     at = block.ops.index(op)

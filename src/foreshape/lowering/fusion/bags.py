@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, Value
-from foreshape.operator.computations import Lookup, Pooled, Reduction, SequencePooling
+from foreshape.operator.computations import Embedding, Pooled, Reduction, SequencePooling
 from foreshape.spec import SELECTED_ROWS, Spec
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(Lookup))
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(Embedding))
 
 
 def shared_values(lowered: Lowered) -> dict[str, Spec]:
@@ -33,7 +33,7 @@ def shared_values(lowered: Lowered) -> dict[str, Spec]:
     return out
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: Lookup) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
     table, ids = i.arguments
     out = i.results[0]
     if not isinstance(out, Value) or graph.is_fixed(out):
@@ -75,7 +75,7 @@ def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall, i: Kernel
         if undoes(back, kind) != computes(pool, kind):
             return None
     grad = graph.only_reader(back.results[0])
-    if grad is None or undoes(grad, Lookup) != computes(i, Lookup):
+    if grad is None or undoes(grad, Embedding) != computes(i, Embedding):
         return None
     same = grad.arguments[0] is i.arguments[1] and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
     return grad if same else None

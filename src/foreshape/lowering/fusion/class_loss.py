@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
-from foreshape.operator.computations import ClassLoss, Reduction
+from foreshape.operator.computations import Reduction, SoftmaxCrossEntropy
 
 _MEAN = Reduction("AVERAGE")
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(ClassLoss))
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(SoftmaxCrossEntropy))
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: ClassLoss) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, of: SoftmaxCrossEntropy) -> bool:
     logits, label = i.arguments
     softmax, loss = i.results
     dims = dims_of(logits)
@@ -52,13 +52,13 @@ def _rewrite(graph: Graph, i: KernelCall, of: ClassLoss) -> bool:
     return graph.replace(new)
 
 
-def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: ClassLoss) -> tuple[Value, KernelCall, KernelCall] | None:
+def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: SoftmaxCrossEntropy) -> tuple[Value, KernelCall, KernelCall] | None:
     """Return the gradient ops behind the loss, if they are the usual two: (gradient of the mean, its op, the softmax's op)."""
     if undoes(mean_grad, Reduction) != _MEAN:
         return None
     start = mean_grad.arguments[1]
     d_loss = mean_grad.results[0]
     grad = graph.only_reader(d_loss)
-    if not isinstance(start, Value) or grad is None or undoes(grad, ClassLoss) != of or grad.arguments[1] is not softmax:
+    if not isinstance(start, Value) or grad is None or undoes(grad, SoftmaxCrossEntropy) != of or grad.arguments[1] is not softmax:
         return None
     return start, mean_grad, grad

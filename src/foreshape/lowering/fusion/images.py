@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.data_class import data_class
-from foreshape.kernels.convolution import Convolution
+from foreshape.kernels.convolution import ConvolutionCalls
 from foreshape.lowering.fusion.graph import dims_of, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall
 from foreshape.operator.computations import Computation, ImageConvolution
@@ -20,8 +20,8 @@ def are_images(i: KernelCall) -> bool:
     return x is not None and w is not None and len(x) == len(w) == 4
 
 
-def convolution_of(i: KernelCall, of: ImageConvolution, y: Argument) -> Convolution:
+def convolution_of(i: KernelCall, of: ImageConvolution, y: Argument) -> ConvolutionCalls:
     """Return the kernels of a convolution whose results are as ``y``."""
     of_x, of_w, of_y = spec_of(i.arguments[0]), spec_of(i.arguments[1]), spec_of(y)
     assert of_x is not None and of_w is not None and of_y is not None
-    return Convolution(of_x, of_w, of_y, of.strides, of.paddings, of.dilations, of.groups, of.is_spread)
+    return ConvolutionCalls(of_x, of_w, of_y, of.strides, of.paddings, of.dilations, of.groups, of.is_spread)

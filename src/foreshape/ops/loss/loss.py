@@ -92,9 +92,9 @@ class SoftmaxWithCrossEntropy(Operator):
         dims = check_label(Logits, Label, axis, self.soft_label, "Logits")
         return Logits.like(), Logits.with_dims(dims)
 
-    def computes(self) -> computations.ClassLoss | None:
+    def computes(self) -> computations.SoftmaxCrossEntropy | None:
         plain = self.use_softmax and not self.soft_label
-        return computations.ClassLoss(self.axis, self.ignore_index) if plain else None
+        return computations.SoftmaxCrossEntropy(self.axis, self.ignore_index) if plain else None
 
     def kernel(self, Logits: Tensor, Label: Tensor, *, requested: tuple[bool, ...]) -> Any:
         log_p = torch.log_softmax(Logits, self.axis) if self.use_softmax else Logits.log()

@@ -66,8 +66,8 @@ class Lookup(Operator):
     def work(self, W: Spec, Ids: Spec) -> Any:
         return Ids.elements * W.known_dims[-1] * _FETCHED
 
-    def computes(self) -> computations.Lookup:
-        return computations.Lookup(self.padding_idx, self.is_sparse)
+    def computes(self) -> computations.Embedding:
+        return computations.Embedding(self.padding_idx, self.is_sparse)
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         ids = self._ids(Ids)
