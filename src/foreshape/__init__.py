@@ -88,7 +88,7 @@ _CALLED_ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """A room is opened when it is asked for, without garbage collections: modules are no garbage, and with torch there is much to look at."""
+    """Import a room at its first use, without garbage collections: modules are no garbage, and torch has many objects."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -87,7 +87,7 @@ def _init(self: Any, *given: Any, **named: Any) -> None:
 
 
 def _others(of: Any, count: int, named: dict[str, Any]) -> list[Any]:
-    """The values of the fields behind the first ones, by name or by default."""
+    """Return the values of the fields behind the first ones, by name or by default."""
     names, _, defaults, factories, _, _ = of._form
     if count > len(names):
         raise TypeError(f"{of.__name__} takes {len(names)} values; seen {count}")

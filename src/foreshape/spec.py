@@ -266,7 +266,7 @@ class Spec:
 
     @property
     def rank(self) -> int:
-        """The number of packed dims. Raises `ShapeError` where nothing is known."""
+        """Return the number of packed dims. Raises `ShapeError` if nothing is known."""
         return len(self.known_dims)
 
     @property
@@ -289,12 +289,12 @@ class Spec:
 
     @property
     def elements(self) -> Size:
-        """The number of elements: an int, or an expression in the symbols."""
+        """Return the number of elements: an int, or an expression in the symbols."""
         return _elements(self.known_dims)
 
     @property
     def nbytes(self) -> Size:
-        """The size of the data in bytes: an int, or an expression in the symbols."""
+        """Return the size of the data in bytes: an int, or an expression in the symbols."""
         return _bytes(self.known_dims, self.known_dtype.itemsize)
 
     def with_dims(self, dims: Sequence[Size]) -> Spec:
@@ -304,7 +304,7 @@ class Spec:
         return Spec(self.kind, self.dtype, dims, self.lod if keeps else None)
 
     def with_dtype(self, of: DType) -> Spec:
-        """The same with another element type, and without a value."""
+        """Return the same with another element type, and without a value."""
         return Spec(self.kind, of, self.dims, self.lod)
 
     def with_value(self, value: Sequence[Size] | None) -> Spec:
@@ -314,7 +314,7 @@ class Spec:
         return Spec(self.kind, self.dtype, self.dims, self.lod, None if value is None else tuple(value))
 
     def dense(self, dims: Sequence[Size] | None = None, dtype: DType | None = None) -> Spec:
-        """A dense tensor of this element type (or another), without raggedness or value."""
+        """Return a dense tensor of this element type (or another), without raggedness or value."""
         return Spec(LOD_TENSOR, dtype or self.dtype, tuple(dims) if dims is not None else self.dims)
 
     def like(self) -> Spec:
@@ -340,7 +340,7 @@ class Spec:
         return self.text()
 
     def text(self) -> str:
-        """``f32[batch, 10]``; ragged rows as ``f32[words | batch, 10]``; sparse rows as ``rows f32[5000, 64]``."""
+        """Return ``f32[batch, 10]``; ragged rows as ``f32[words | batch, 10]``; sparse rows as ``rows f32[5000, 64]``."""
         if self.kind not in TENSOR_KINDS:
             return self.kind.name.lower()
         head = {SELECTED_ROWS: "rows ", LOD_TENSOR_ARRAY: "array "}.get(self.kind, "")
@@ -392,7 +392,7 @@ def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
 
 
 def tensor(of: DType, *dims: Size) -> Spec:
-    """The spec of a dense tensor."""
+    """Return the spec of a dense tensor."""
     return Spec(LOD_TENSOR, of, dims)
 
 

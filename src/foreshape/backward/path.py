@@ -20,7 +20,7 @@ _VERSION = "\0"
 
 
 def name_of(node: str) -> str:
-    """The variable of a node."""
+    """Return the variable of a node."""
     return node.partition(_VERSION)[0]
 
 
@@ -75,7 +75,7 @@ def is_floating(variable: Variable | None) -> bool:
 
 
 def no_gradient(op: Op) -> NoGradient | None:
-    """Why an op has no gradient, if it says so."""
+    """Return the reason why an op has no gradient, if it has one."""
     operator = op.operator
     given = operator.gradient if operator is not None else None
     return given if isinstance(given, NoGradient) else None

@@ -48,7 +48,7 @@ def record(make: Callable[..., T], /, *may_lack: str, **fields: Reader[Any]) -> 
 
 
 def document(make: Callable[..., T], /, *may_lack: str, **fields: Reader[Any]) -> Reader[T]:
-    """The same of an outermost object: an error calls its fields by their keys alone."""
+    """Return a reader of an outermost object: errors name its fields by their keys alone."""
     return lambda what, given: make(**_members(what, given, fields, may_lack, ""))
 
 
@@ -74,7 +74,7 @@ def mapping(element: Reader[T], most: int = 10_000, name: Reader[str] | None = N
 
 
 def listing(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[list[T]]:
-    """A list."""
+    """Return a reader of a list."""
 
     def read(what: str, given: Any) -> list[T]:
         if not isinstance(given, list) or not least <= len(cast("list[Any]", given)) <= most:
@@ -85,7 +85,7 @@ def listing(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[li
 
 
 def series(make: Callable[..., T], /, *elements: Reader[Any], or_first: int | None = None) -> Reader[T]:
-    """A list of so many, each read by a reader of its own; or of the first of them alone."""
+    """Return a reader of a list with a reader for each element; or of the first element alone."""
     counts = {len(elements), len(elements) if or_first is None else or_first}
 
     def read(what: str, given: Any) -> T:
@@ -97,7 +97,7 @@ def series(make: Callable[..., T], /, *elements: Reader[Any], or_first: int | No
 
 
 def tupled(element: Reader[T], most: int = 10_000, least: int = 0) -> Reader[tuple[T, ...]]:
-    """A list, as a tuple."""
+    """Return a reader of a list, as a tuple."""
     read = listing(element, most, least)
     return lambda what, given: tuple(read(what, given))
 
@@ -116,7 +116,7 @@ def anything(what: str, given: Any) -> Any:
 
 
 def text(most: int = MOST_TEXT, least: int = 1) -> Reader[str]:
-    """A text."""
+    """Return a reader of a text."""
 
     def read(what: str, given: Any) -> str:
         if not isinstance(given, str) or not least <= len(given) <= most or "\0" in given:
@@ -127,17 +127,17 @@ def text(most: int = MOST_TEXT, least: int = 1) -> Reader[str]:
 
 
 def any_text(what: str, given: Any) -> str:
-    """A text of any length and characters."""
+    """Read a text of any length and characters."""
     return given if isinstance(given, str) else refuse(what, "a text", given)
 
 
 def one_of(*words: str) -> Reader[str]:
-    """One of some words."""
+    """Return a reader of one of some words."""
     return lambda what, given: given if isinstance(given, str) and given in words else refuse(what, " or ".join(map(repr, words)), given)
 
 
 def checksum(what: str, given: Any) -> str:
-    """A SHA-256 in digits."""
+    """Read a SHA-256 in digits."""
     return given if isinstance(given, str) and len(given) == 64 and _DIGITS.issuperset(given) else refuse(what, "64 digits of a SHA-256", given)
 
 
@@ -145,12 +145,12 @@ def checksum(what: str, given: Any) -> str:
 
 
 def count(least: int = 0, most: int = MOST) -> Reader[int]:
-    """A whole number."""
+    """Return a reader of a whole number."""
     return lambda what, given: given if type(given) is int and least <= given <= most else refuse(what, f"a whole number from {least} to {most}", given)
 
 
 def number(what: str, given: Any) -> float:
-    """A number; NaN and infinities are such."""
+    """Read a number, including NaN and infinities."""
     if type(given) is float or (type(given) is int and abs(given) <= MOST):
         return float(given)
     refuse(what, "a number", given)

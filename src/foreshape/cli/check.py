@@ -84,7 +84,7 @@ def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
 
 
 def support(type: str) -> str:
-    """``yes``, ``yes, but its gradient``, or why not."""
+    """Return ``yes``, ``yes, but its gradient``, or the reason why not."""
     cls = find(type)
     if cls is None:
         why = refusal(type)
@@ -93,7 +93,7 @@ def support(type: str) -> str:
 
 
 def op_place(op: Op) -> str:
-    """``relu, op 3 of block 0 (net.py:12)``."""
+    """Return ``relu, op 3 of block 0 (net.py:12)``."""
     at = next((at for at, other in enumerate(op.block.ops) if other is op), -1)
     return f"{op.type}, op {at} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
 

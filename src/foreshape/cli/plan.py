@@ -81,7 +81,7 @@ def ways_to_set(rows: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, Any]:
-    """The whole plan for JSON."""
+    """Return the whole plan for JSON."""
     peak, op, line = plan.peak(**values), plan.peak_op(**values), None
     if op is not None and op.call_site is not None:
         line = op.call_site.short()

@@ -63,7 +63,7 @@ def _symbols_as_options() -> Generator[None]:
 
 
 def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
-    """A plan for JSON."""
+    """Return a plan for JSON."""
     limit = None if within is None else bytes_of(within)
     smallest, reason = None, ""
     if limit is not None:
@@ -98,7 +98,7 @@ def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
 
 
 def measured_facts(plan: RanksPlan, step: Measured) -> dict[str, Any]:
-    """A measured step beside the planned one, for JSON.
+    """Return a measured step beside the planned one, for JSON.
 
     Raises:
         FormatError: it is of another number of ranks.
@@ -170,7 +170,7 @@ def _print_plan(facts: dict[str, Any]) -> None:
 
 
 def _share_text(formula: str) -> str:
-    """``(batch + ranks - 1) // ranks`` as a person writes it."""
+    """Return ``(batch + ranks - 1) // ranks`` as a person writes it."""
     return RanksPlan.shared_words(formula)
 
 
@@ -179,7 +179,7 @@ def _ms(seconds: float) -> str:
 
 
 def simulation_table(points: Sequence[Point], title: str) -> Any:
-    """A simulation as a table."""
+    """Return a simulation as a table."""
     parts = ("kernels", "waits for bytes", "for latency", "for stragglers", "hidden")
     table = new_table(title, "ranks", "batch", "step", "efficiency", *parts, "memory of a rank", "fits", "bottleneck")
     for p in points:

@@ -22,7 +22,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def total(variables: Iterable[Variable]) -> Size:
-    """The bytes of all variables of known size together."""
+    """Return the bytes of all variables of known size together."""
     return _sum([size for size in map(size_of, variables) if size is not None])
 
 
@@ -40,12 +40,12 @@ def _sum(sizes: Sequence[Size]) -> Size:
 
 
 def bytes_text(size: Size | None) -> str:
-    """``31,400``, or a formula such as ``3136*batch``; ``?`` where it is not known."""
+    """Return ``31,400``, or a formula such as ``3136*batch``; ``?`` if unknown."""
     return "?" if size is None else f"{size:,}" if isinstance(size, int) else str(size)
 
 
 def human_bytes(size: Size) -> str:
-    """``30.7 KiB (31,400 bytes)``; a formula as it is."""
+    """Return ``30.7 KiB (31,400 bytes)``; a formula as it is."""
     if not isinstance(size, int):
         return f"{size} bytes"
     if size < 1024:
@@ -137,7 +137,7 @@ def _plain_size(size: Size) -> int | str:
 
 
 def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
-    """The whole program for JSON."""
+    """Return the whole program for JSON."""
     sums = _Sums(program)
     blocks: list[dict[str, Any]] = []
     for block in program.blocks:
@@ -220,7 +220,7 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
 
 
 def kept_of(program: Program) -> tuple[list[Variable], Size]:
-    """The parameters of a program, and how many numbers are in them together."""
+    """Return the parameters of a program, and the count of their numbers."""
     parameters = kept_variables(program)[0]
     return parameters, total_elements(parameters)
 

@@ -14,7 +14,7 @@ _SHOWN: Final = 16
 
 
 def tail_facts(program: Program) -> list[dict[str, Any]]:
-    """The last layers for JSON, in their order."""
+    """Return the last layers for JSON, in their order."""
     return [
         {"words": words, "name": layer.name, "ops": [op.type for op in layer.ops], "results": [variable_facts(v) for v in layer.outputs]}
         for layer, words in with_words(layers_of(program))[-_SHOWN:]

@@ -1,4 +1,4 @@
-"""Asks an operator's rules for the specs of its results, keeps the answers and the guards, and words the errors."""
+"""Inference: the specs of results from operators' rules, with kept answers, guards, and errors in words."""
 
 from foreshape.infer.rules import Answer, Key, answer, numbers
 from foreshape.program.guards import Guard, Guards

@@ -29,13 +29,13 @@ def sub_block(op: Op) -> Block:
 
 
 def names_in(op: Op, slot: str) -> tuple[str, ...]:
-    """The names in an input or output slot, `EMPTY` ones included."""
+    """Return the names in an input or output slot, `EMPTY` ones included."""
     found = op.inputs.get(slot)
     return found if found is not None else op.outputs.get(slot, ())
 
 
 def setting(op: Op, name: str) -> Any:
-    """The value of an attribute, its default where a file does not say it."""
+    """Return the value of an attribute, its default if a file has none."""
     return getattr(op.operator, name)
 
 
@@ -222,7 +222,7 @@ def own_size(name: str, what: str, axis: int) -> Size:
 
 
 def own_count(name: str, what: str, level: int) -> Size:
-    """The same for a number of sequences."""
+    """Return a variable's own symbol for a number of sequences that varies."""
     return symbol(f"{name}.{what}.level{level}"[:512])
 
 

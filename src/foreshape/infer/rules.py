@@ -92,7 +92,7 @@ def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:
 
 
 def named_after(found: Answer, name: str) -> Answer:
-    """``found`` with its placeholders made symbols of one op, whose first result is called ``name``; ``unknown`` are their names then."""
+    """Return ``found`` with its placeholders made symbols of one op, whose first result is called ``name``; ``unknown`` are their names then."""
     own = {n: symbol(f"{name}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in found.unknown}
     conditions = [Condition(substitute(c.left, own), c.relation, substitute(c.right, own), c.requirement) for c in found.conditions]
     names = {n for size in own.values() for n in symbols_of(size)}
@@ -183,7 +183,7 @@ def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
 
 
 def numbers(spec: Spec, values: Mapping[str, int]) -> Spec:
-    """``spec`` with every symbol replaced by a number. Raises `ShapeError` where one is missing."""
+    """Return ``spec`` with every symbol replaced by a number. Raises `ShapeError` if one is missing."""
     out = _replaced(spec, values)
     for dim in out.dims or ():
         if not isinstance(dim, int):

@@ -67,7 +67,7 @@ class Walk:
         return self.visits > self._limit
 
     def through(self, op: Op, infer: Callable[[Op], Answer]) -> Answer:
-        """The answer of ``infer``, or the last one where nothing has changed since."""
+        """Return the answer of ``infer``, or the last one if nothing has changed since."""
         program = self.program
         version, around = program.version, self._variables_around(op)
         came = [(v.spec, v.known) for v in around]

@@ -205,7 +205,7 @@ def _stored(value: Pieces, variable: Variable) -> Pieces:
 
 
 def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
-    """The program's file, and where its parameters are."""
+    """Return the paths of the program and of its parameters."""
     path = path_of(given)
     if os.path.isdir(path):
         model = os.path.join(path, "__model__")

@@ -66,7 +66,7 @@ def _array(data: Any) -> Any:
 
 
 def _header(head: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
-    """The element type, whether the first dim changes fastest, the dims, and where the numbers begin."""
+    """Return the element type, True if the first dim changes fastest, the dims, and the offset of the numbers."""
     from numpy.lib import format as form
 
     file = io.BytesIO(head)

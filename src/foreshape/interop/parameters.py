@@ -44,7 +44,7 @@ class Stored(NamedTuple):
     """The offset of the bytes in the file."""
 
     def bits(self) -> Array:
-        """The bytes as an array."""
+        """Return the bytes as an array."""
         import numpy
 
         return numpy.frombuffer(self.data, numpy.uint8)
@@ -161,7 +161,7 @@ def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
 
 
 def _packed(array: Array, of: DType) -> memoryview:
-    """The bytes of an array as the file has them."""
+    """Return the bytes of an array as the file has them."""
     import numpy
 
     data = bf16_bits(array) if of is BF16 else array.astype(numpy.dtype(of.numpy_name).newbyteorder("<"), copy=False)

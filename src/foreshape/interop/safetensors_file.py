@@ -122,7 +122,7 @@ def contents(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Place]]:
 
 
 def _library() -> Any:
-    """The format's library, imported when a file is read."""
+    """Return the format's library, imported when a file is read."""
     return importlib.import_module("safetensors")
 
 

@@ -109,7 +109,7 @@ class MeanAveragePrecision(Metric):
 
 
 def _images(given: Any) -> list[Any]:
-    """The rows of each image, of a `LoDTensor` or of a list of arrays."""
+    """Return the rows of each image, of a `LoDTensor` or of a list of arrays."""
     if not hasattr(given, "sequence_lengths"):
         return [np.asarray(one) for one in given]
     lengths: list[int] = given.sequence_lengths[-1]

@@ -48,7 +48,7 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__} must say what its value is")
 
     def of(self, *arrays: Any) -> Any:
-        """The measure of ``arrays`` alone, one for each of the inputs."""
+        """Return the measure of ``arrays`` alone, one for each of the inputs."""
         state = self.begin()
         self.add(state, *arrays)
         return self.value(state)

@@ -35,16 +35,16 @@ class _Errors(Metric):
         state["errors"] = state["errors"] + [(weights * self.error(guess - truth)).sum(), weights.sum()]
 
     def flat(self, guess: Any, truth: Any, weight: Any = None) -> tuple[Any, Any, Any]:
-        """Both as fp64 in a row, and the weight of each element."""
+        """Return both as fp64 in a row, and the weight of each element."""
         x, y = (np.asarray(a, np.float64).reshape(-1) for a in (guess, truth))
         return x, y, np.ones(len(y)) if weight is None else spread(weight, len(y))
 
     def error(self, difference: Any) -> Any:
-        """The error of each element."""
+        """Return the error of each element."""
         return difference**2
 
     def mean(self, state: State) -> float:
-        """The mean error."""
+        """Return the mean error."""
         total, count = state["errors"]
         return float(total / count) if count else math.nan
 

@@ -90,7 +90,7 @@ def words_for(type: AttrType) -> str:
 
 
 def coerce(name: str, type: AttrType, value: Any) -> Any:
-    """``value`` as the attribute ``name`` of this type holds it: lists become tuples, numbers the stored precision.
+    """Return ``value`` as the attribute ``name`` of this type holds it: lists become tuples, numbers the stored precision.
 
     Raises:
         SchemaError: the value is of another type, or does not fit.
@@ -108,7 +108,7 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
 
 
 def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
-    """Several values as they are, or one integer, be it numpy's, so many times.
+    """Return several values as they are, or one integer, be it numpy's, so many times.
 
     Raises:
         SchemaError: neither.
@@ -185,7 +185,7 @@ def _refused(name: str, type: AttrType, value: Any) -> SchemaError:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: of bounded length."""
+    """Return a value in an error: of bounded length."""
     try:
         text = repr(value)
     except ValueError:  # more digits than Python writes

@@ -67,7 +67,7 @@ class Attributes:
 
     @property
     def gradient(self) -> Attributes:
-        """The same attributes for the operator ``<type>_grad``."""
+        """Return the same attributes for the operator ``<type>_grad``."""
         found = self._gradient
         if found is None:
             found = self._gradient = Attributes.of(self.type + "_grad", self.entries)

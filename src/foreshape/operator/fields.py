@@ -117,7 +117,7 @@ class Attribute:
 
 
 def named(field: Operand | Result | Attribute, name: str) -> Operand | Result | Attribute:
-    """The same field with a name; many times faster than `dataclasses.replace`, and asked for every field of every operator."""
+    """Return the same field with a name; many times faster than `dataclasses.replace`, and run for every field of every operator."""
     values: list[Any] = [name if k == "name" else getattr(field, k) for k in field.__match_args__]
     return type(field)(*values)
 
@@ -171,7 +171,7 @@ def result(
         layout: the layout in memory; see `Layout`.
         updates: the operand changed in place by the kernel, and returned as the result.
         new_offsets: the result may be ragged with offsets of no operand (its rule gives it a `new_lod`). After its results
-            the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
+            the kernel returns one `Offsets` for each such slot, in the schema's order (None if the rule shared an operand's).
     """
     return Result(doc, many, optional, may_share, view_of, updates, new_offsets, name, layout)
 

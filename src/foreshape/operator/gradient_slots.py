@@ -25,14 +25,14 @@ class GradientSlots:
     )
 
     def input(self, slot: str) -> list[str]:
-        """The names in an input slot of the forward op."""
+        """Return the names in an input slot of the forward op."""
         return list(self.op.inputs.get(slot, ()))
 
     def output(self, slot: str) -> list[str]:
         return list(self.op.outputs.get(slot, ()))
 
     def grad_of_output(self, slot: str) -> list[str]:
-        """The names of the gradients of the results in a slot."""
+        """Return the names of the gradients of the results in a slot."""
         return [n + _GRADIENT for n in self.op.outputs.get(slot, ())]
 
     def needs(self, name: str) -> bool:

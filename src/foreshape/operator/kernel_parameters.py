@@ -23,7 +23,7 @@ def note_keywords(cls: type[Operator]) -> None:
 
 
 def _plain_code(function: Callable[..., Any]) -> CodeType | None:
-    """The code of a function whose parameters it tells: many times faster than its signature, and asked for every class."""
+    """Return the code of a function, for its parameters: many times faster than its signature, and asked for every class."""
     code = getattr(function, "__code__", None)
     return None if hasattr(function, "__signature__") or hasattr(function, "__wrapped__") else code
 

@@ -39,7 +39,7 @@ class Operator:
     """The base of all operators. A subclass declares `operand`, `result` and `attribute` fields and defines:
 
     ``infer_shape(self, <slots>)``
-        from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
+        from the operands' specs (None if absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
         from torch tensors to torch tensors. Keyword-only parameters: ``requested`` has True for each result with a reader; ``offsets`` has one entry
         per slot: the `Offsets` of a ragged operand, None for a dense one, a list for a list; ``into`` is None, or the operand's tensor to take the
@@ -173,7 +173,7 @@ class Operator:
         raise SchemaError(f"{self.type} has no shape rule")
 
     def infer_var_type(self, *specs: Any, **named: Any) -> Kind | tuple[Kind, ...]:
-        """The results' kinds from the operands' ``specs`` (or ``named`` slots)."""
+        """Return the results' kinds from the operands' ``specs`` (or ``named`` slots)."""
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
@@ -241,7 +241,7 @@ class Operator:
 
     @classmethod
     def with_values(cls, values: Mapping[str, Any]) -> Operator:
-        """The instance with these attribute values (all of the schema's, already coerced)."""
+        """Return the instance with these attribute values (all of the schema's, already coerced)."""
         key = tuple(exact(values[n]) for n in cls.schema.attributes)
         found = cls._instances.get(key)
         if found is None:
@@ -289,7 +289,7 @@ class Operator:
 
     @classmethod
     def check_attribute(cls, name: str, value: Any) -> Any:
-        """``value`` coerced to the type of the attribute ``name``. Raises `SchemaError` where it is of another type or out of its range."""
+        """Return ``value`` coerced to the type of the attribute ``name``. Raises `SchemaError` if it is of another type or out of its range."""
         field = cls.schema.attributes[name]
         held = coerce(name, field.type, value)
         many = isinstance(held, tuple)

@@ -66,7 +66,7 @@ def _kept_promise(type: str) -> Any:
 
 
 def get(type: str) -> type[Operator]:
-    """The operator of this type. Raises `SchemaError` where there is none."""
+    """Return the operator of this type. Raises `SchemaError` if there is none."""
     found = _registry.get(type) or find(type)
     if found is None:
         if type in _refusals:
@@ -155,7 +155,7 @@ def in_package(cls: type[Operator]) -> bool:
 
 
 def register(cls: type[Operator]) -> None:
-    """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
+    """Make an operator known by its type. Raises `SchemaError` if the type is taken by another class."""
     if not in_package(cls):
         _import_modules_with(cls.type)  # a type of this package is taken, also if not asked for yet
     taken = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)

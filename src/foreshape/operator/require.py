@@ -124,7 +124,7 @@ def require_broadcast(a: Size, b: Size, requirement: str, **sides: int | None) -
 
 
 def require_broadcast_to(a: Size, to: Size, requirement: str, **sides: int | None) -> Size:
-    """``a`` must be ``to``, or 1. Returns ``to``."""
+    """Require ``a`` to be ``to``, or 1. Returns ``to``."""
     _decide(_either(equal(a, to), equal(a, 1)), a, "broadcasts to", to, requirement, sides)
     return to
 
@@ -135,7 +135,7 @@ def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> 
 
 
 def require_divides(divisor: Size, a: Size, requirement: str, **sides: int | None) -> Size:
-    """``divisor`` must divide ``a``. Returns the quotient."""
+    """Require ``divisor`` to divide ``a``. Returns the quotient."""
     if isinstance(divisor, int) and divisor <= 0:
         raise RuleError(requirement, sides)
     remainder = a % divisor
@@ -148,7 +148,7 @@ def require_divides(divisor: Size, a: Size, requirement: str, **sides: int | Non
 
 
 def axis_of(axis: int, rank: int, what: str = "axis", **sides: int | None) -> int:
-    """``axis`` as 0..rank-1; it may count from the back."""
+    """Return ``axis`` as 0..rank-1; it may count from the back."""
     if not -rank <= axis < rank:
         raise RuleError(f"{what} must be in [{-rank}, {rank}), not {axis}", sides)
     return axis + rank if axis < 0 else axis

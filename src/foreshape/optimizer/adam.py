@@ -52,10 +52,10 @@ class AdamW(Adam):
     """Adam, after each parameter was made smaller by learning_rate * weight_decay of itself (Loshchilov and Hutter, 2019).
 
     Args:
-        learning_rate, beta1, beta2, epsilon, lazy_mode: as of `Adam`.
+        learning_rate, beta1, beta2, epsilon, lazy_mode: as for `Adam`.
         weight_decay: the decay of each parameter.
-        apply_decay_param_fun: from a parameter's name to whether it decays; all do where it is left out.
-        clip, groups, freeze: as of `Optimizer`.
+        apply_decay_param_fun: from a parameter's name to whether it decays; by default all do.
+        clip, groups, freeze: as for `Optimizer`.
 
     Of a sparse gradient: exact, all rows move and decay; lazy, only the rows of the gradient do.
     """

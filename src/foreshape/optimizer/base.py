@@ -152,7 +152,7 @@ class Optimizer(ConstructorRepr):
     # --- methods of a subclass
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
-        """The update op of one parameter: type, inputs, outputs, attributes.
+        """Return the update op of one parameter: type, inputs, outputs, attributes.
 
         Args:
             parameter, gradient: of one another's shape; the gradient may be sparse rows.
@@ -229,7 +229,7 @@ class Optimizer(ConstructorRepr):
         return found
 
     def rate_variable(self, program: Program) -> Variable:
-        """The learning rate as a variable of the program, a number without dims; made at the first question."""
+        """Return the learning rate as a variable of the program, a number without dims; made at the first request."""
         found = self._owner.rates.get(id(program))
         if found is not None and found.block.program is program:
             return found

@@ -33,7 +33,7 @@ class ClipByValue(Clip):
 
     Args:
         max: the upper bound.
-        min: the lower bound; -max where it is left out.
+        min: the lower bound; by default -max.
     """
 
     def __init__(self, max: float, min: float | None = None) -> None:

@@ -80,7 +80,7 @@ class Course(Schedule):
 
     @abstractmethod
     def after(self, step: Variable) -> Variable:
-        """The rate at a step after the warmup."""
+        """Return the rate at a step after the warmup."""
 
     def part(self, step: Variable) -> Variable:
         """Return the elapsed fraction of the course, from 0 to 1."""

@@ -53,7 +53,7 @@ class Group:
 
 
 def checked_patterns(what: str, given: object) -> tuple[str, ...]:
-    """Patterns as a tuple. Raises `SchemaError` where they are none."""
+    """Return patterns as a tuple. Raises `SchemaError` if they are none."""
     patterns = cast("tuple[object, ...]", tuple(given) if isinstance(given, (list, tuple)) else (given,))  # pyright: ignore[reportUnknownArgumentType]
     for one in patterns:
         if not isinstance(one, str) or not one:

@@ -16,7 +16,7 @@ from foreshape.program import Program, Variable
 
 
 class Mark:
-    """Tells optimizers apart, and keeps none."""
+    """A mark of an optimizer that keeps none alive."""
 
     __slots__ = ("__weakref__",)
 

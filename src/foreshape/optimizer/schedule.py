@@ -174,14 +174,14 @@ class LinearWarmup(Schedule):
 
 
 def positive(what: str, name: str, value: float) -> float:
-    """A number as it is. Raises `SchemaError` where it is not above 0."""
+    """Return a number above 0 unchanged. Raises `SchemaError` for others."""
     if not (value > 0 and math.isfinite(value)):
         raise SchemaError(f"{what} needs {name} above 0; seen {value}")
     return float(value)
 
 
 def _step(program: Program) -> Variable:
-    """The counter as fp32 ``[1]``: 0 in the first step. Its increment is the program's first op."""
+    """Return the counter as fp32 ``[1]``: 0 in the first step. Its increment is the program's first op."""
     block = program.global_block
     name = next(n for n in chain([COUNTER], (f"{COUNTER}_{number}" for number in count(1))) if n not in program.reserved)
     counter = block.vars.get(name)
@@ -201,7 +201,7 @@ def apply(type: str, attrs: dict[str, Any] | None = None, /, **inputs: Variable)
 
 
 def number(value: float) -> Variable:
-    """A constant, fp32 ``[1]``."""
+    """Return a constant, fp32 ``[1]``."""
     return apply("fill_constant", {"shape": [1], "dtype": FP32.code, "value": float(value), "str_value": repr(float(value))})
 
 
@@ -211,5 +211,5 @@ def _whole(x: Variable) -> Variable:
 
 
 def where(condition: Variable, x: Variable, y: Variable) -> Variable:
-    """``x`` where the condition holds, otherwise ``y``."""
+    """Return ``x`` where the condition holds, otherwise ``y``."""
     return apply("where", Condition=condition, X=x, Y=y)

@@ -28,7 +28,7 @@ class Piece:
 
     @property
     def whole(self) -> tuple[Size, ...]:
-        """The dims of the described value."""
+        """Return the dims of the described value."""
         return tuple(d * self.ways if at == self.axis else d for at, d in enumerate(self.dims))
 
 
@@ -68,7 +68,7 @@ class Part:
 
     @property
     def size(self) -> Size:
-        """The elements of one rank."""
+        """Return the elements of one rank."""
         return product(self.dims)
 
 

@@ -47,7 +47,7 @@ class Inserted:
         return self("cast", {"X": true}, {"in_dtype": BOOL.code, "out_dtype": code})
 
     def never_zero(self, name: str) -> str:
-        """A number, or 1 where it is 0."""
+        """Return a number, or 1 for 0."""
         return self("elementwise_add", {"X": name, "Y": self.is_zero(name)}, {"axis": -1})
 
 

@@ -367,7 +367,7 @@ class Divider:
         self.parts[name] = Part(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
 
     def _dims(self, name: str) -> tuple[Size, ...]:
-        """The dims of the whole."""
+        """Return the dims of the whole."""
         found = self.dims[name]
         assert found is not None
         return found

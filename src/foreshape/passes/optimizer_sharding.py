@@ -386,7 +386,7 @@ def shard_optimizer(bucket: int | None = None, patience: float = 20.0, synchroni
     """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its.
 
     Args:
-        bucket, patience, synchronise_batch_norm: as of `data_parallel`.
+        bucket, patience, synchronise_batch_norm: as for `data_parallel`.
     """
     return ShardOptimizer(bucket, patience, synchronise_batch_norm)
 

@@ -109,7 +109,7 @@ class SplitLayers:
         return degree
 
     def _marks(self, program: Program, degree: int) -> dict[str, str]:
-        """The weights to divide, and how."""
+        """Return the weights to divide, with "columns" or "rows"."""
         said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None}
         for name, split in self.layers:
             if name not in program.global_block.vars:

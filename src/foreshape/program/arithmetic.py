@@ -70,7 +70,7 @@ class Arithmetic(Described):
         return self._apply("fill_constant", {}, {"shape": [1] if self.spec.dims else [], "dtype": of.code, "value": value, "str_value": repr(other)})
 
     def _array(self, given: Any) -> Self:
-        """An array of numbers in the element type of this variable. Raises `TypeMismatchError` where it is of another kind or does not fit."""
+        """Return an array of numbers in the element type of this variable. Raises `TypeMismatchError` if it is of another kind or does not fit."""
         import numpy
 
         me, given = self, numpy.asarray(given)
@@ -217,7 +217,7 @@ class Arithmetic(Described):
 
     @tells_line
     def __getitem__(self, index: Any) -> Self:
-        """A slice: integers, slices, an Ellipsis, and None for a new dim of 1; a step other than 1 is the strided_slice operator."""
+        """Return a slice: integers, slices, an Ellipsis, and None for a new dim of 1; a step other than 1 is the strided_slice operator."""
         me = self
         index, new = _new_dims(index, me)
         axes, starts, ends, steps, dropped, turned = index_parts(index, me)
@@ -232,7 +232,7 @@ class Arithmetic(Described):
 
 
 def turned_around(x: ArithmeticT, axes: Sequence[int]) -> ArithmeticT:
-    """``x`` with the entries of some axes from the last to the first."""
+    """Return ``x`` with the entries of some axes from the last to the first."""
     if not axes:
         return x
     each = [1] * len(axes)
@@ -241,7 +241,7 @@ def turned_around(x: ArithmeticT, axes: Sequence[int]) -> ArithmeticT:
 
 
 def _new_dims(index: Any, of: Described) -> tuple[Any, list[int]]:
-    """An index without the Nones in it, and where in the result they put dims of 1."""
+    """Return an index without its Nones, and their dims of 1 in the result."""
     items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     if not any(item is None for item in items):
         return items, []

@@ -34,7 +34,7 @@ class ArrayMethods(Arithmetic):
 
     @property
     def T(self) -> Self:
-        """The axes in reverse order."""
+        """Return the axes in reverse order."""
         return self.transpose()
 
     def __len__(self) -> int:
@@ -74,19 +74,19 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The sums over ``axis`` (one, several, or all where it is left out); of bools how many are true."""
+        """Return the sums over ``axis`` (one, several, or by default all); of bools the count of true ones."""
         return self._reduced("reduce_sum", axis, keepdims)
 
     @tells_line
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The means over ``axis`` (one, several, or all); of integers and bools in fp32."""
+        """Return the means over ``axis`` (one, several, or all); of integers and bools in fp32."""
         of = self.dtype
         me = self if of is None or of.is_floating else self.astype(FP32)
         return me._reduced("reduce_mean", axis, keepdims)
 
     @tells_line
     def var(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The means of the squared distances from the mean over ``axis`` (one, several, or all), as numpy's: divided by the number of elements."""
+        """Return the means of the squared distances from the mean over ``axis`` (one, several, or all), as numpy's: divided by the number of elements."""
         of = self.dtype
         me = self if of is None or of.is_floating else self.astype(FP32)
         apart = me - me.mean(axis, keepdims=True)
@@ -94,33 +94,33 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def std(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The roots of `var`."""
+        """Return the roots of `var`."""
         return self._apply("sqrt", {"X": self.var(axis, keepdims)}, {})
 
     @tells_line
     def cumsum(self, axis: int | None = None) -> Self:
-        """The running sums along ``axis``, or of all elements in row-major order; of bools how many were true so far, in int64."""
+        """Return the running sums along ``axis``, or of all elements in row-major order; of bools the counts of true ones so far, in int64."""
         me = self.astype("int64") if self.dtype is not None and self.dtype.family == "bool" else self
         return self._apply("cumsum", {"X": me}, {"axis": -1 if axis is None else axis, "flatten": axis is None})
 
     @tells_line
     def cumprod(self, axis: int | None = None) -> Self:
-        """The running products along ``axis``, or of all elements in row-major order."""
+        """Return the running products along ``axis``, or of all elements in row-major order."""
         return self._apply("cumprod", {"X": self.reshape(-1) if axis is None else self}, {"dim": 0 if axis is None else axis})
 
     @tells_line
     def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The largest over ``axis`` (one, several, or all)."""
+        """Return the largest elements over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_max", axis, keepdims)
 
     @tells_line
     def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The smallest over ``axis`` (one, several, or all)."""
+        """Return the smallest elements over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_min", axis, keepdims)
 
     @tells_line
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The products over ``axis`` (one, several, or all)."""
+        """Return the products over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_prod", axis, keepdims)
 
     @tells_line
@@ -157,7 +157,7 @@ class ArrayMethods(Arithmetic):
     def reshape(self, *shape: Any) -> Self:
         """Return the elements in row-major order in other dims: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``, with at most one -1 for the rest.
 
-        A size with symbols, as `shape` gives it, is accepted if it is the same axis's, or the only one without a number.
+        A size with symbols, as from `shape`, is accepted if it is the same axis's, or the only one without a number.
 
         Raises:
             ShapeError: another number of elements; or a 0, with another meaning in this operator than in numpy.
@@ -181,14 +181,14 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def flatten(self) -> Self:
-        """All elements in row-major order, in one dim."""
+        """Return all elements in row-major order, in one dim."""
         return self.reshape(-1)
 
     ravel = flatten
 
     @tells_line
     def transpose(self, *axes: Any) -> Self:
-        """The axes in another order, ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; in reverse order where none are given."""
+        """Return the axes in another order, ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; by default in reverse order."""
         given: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         rank = self.spec.rank
         order = list(range(rank))[::-1] if given is None else [a + rank if a < 0 else a for a in given]
@@ -196,7 +196,7 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def swapaxes(self, one: int, other: int) -> Self:
-        """Two axes in each other's place."""
+        """Exchange two axes."""
         order = list(range(self.spec.rank))
         try:
             order[one], order[other] = order[other], order[one]
@@ -215,6 +215,6 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def clip(self, min: float | None = None, max: float | None = None) -> Self:
-        """``min`` where it is less, ``max`` where it is more."""
+        """Clip the elements to ``min`` and ``max``."""
         low = -3.4028234663852886e38 if min is None else min
         return self._apply("clip", {"X": self}, {"min": float(low), "max": float(3.4028234663852886e38 if max is None else max)})

@@ -72,7 +72,7 @@ class Block:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """``vars`` and ``ops`` as long as they are not made."""
+            """Make and return ``vars`` and ``ops`` at their first use."""
             if name not in ("ops", "vars"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             records = self.records
@@ -102,7 +102,7 @@ class Block:
                 return found
 
     def var(self, name: str) -> Variable:
-        """The variable of this name here or in a parent. Raises `SchemaError` where there is none."""
+        """Return the variable of this name here or in a parent. Raises `SchemaError` if there is none."""
         found = self.find(name)
         if found is None:
             raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents")
@@ -120,7 +120,7 @@ class Block:
     # --- variables
 
     def add_variable(self, variable: Variable) -> None:
-        """Take in a variable. Raises `SchemaError` where the name is taken or empty."""
+        """Take in a variable. Raises `SchemaError` if the name is taken or empty."""
         name = variable.name
         if name in self.vars:
             raise self._taken(name, variable)
@@ -160,7 +160,7 @@ class Block:
     # --- ops
 
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, prefix: str | None = None) -> Any:
-        """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as of `append_op`. Returns a variable, or a tuple of one for each result."""
+        """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as for `append_op`. Returns a variable, or a tuple of one for each result."""
         op = self.append_op(type, inputs, None, attrs, prefix=prefix)
         outputs, known = op._outputs, self.vars  # pyright: ignore[reportPrivateUsage]
         out: list[Any] = []
@@ -188,8 +188,8 @@ class Block:
             inputs: slot -> a variable or its name, or a list of them.
             outputs: slot -> a variable or a name (made where it is new), or a list. Slots left out are made and named.
             attrs: attribute values; the others are at their defaults.
-            prefix: what made-up names start with; the op's type where it is left out.
-            index: where to insert it; the end where it is left out. role, role_variables, site: what it is for, of which variables, and its line.
+            prefix: begins made-up names; by default the op's type.
+            index: its position; by default the end. role, role_variables, site: its purpose, its parameter and gradient, and its line.
 
         Raises:
             SchemaError, TypeMismatchError, ShapeError: as the operator demands, with the user's lines.
@@ -279,7 +279,7 @@ class Block:
         return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:
-        """The variables of these names."""
+        """Return the variables of these names."""
         return [self.var(n) for n in names]
 
     def __repr__(self) -> str:

@@ -55,18 +55,18 @@ def warn_user(words: str) -> None:
 
 
 def call_site(site: Site) -> CallSite | None:
-    """The same as an object with words."""
+    """Return a call site as an object with words."""
     return None if site is None else CallSite(*site)
 
 
 def line_of(site: Site, otherwise: str) -> str:
-    """The line of a call site, as the last line of an error; ``otherwise`` where its text cannot be read. Nothing where there is none."""
+    """Return the line of a call site, as the last line of an error; ``otherwise`` if its text cannot be read. Empty without a call site."""
     where = call_site(site)
     return "" if where is None else f"\n    at {where.source_line() or otherwise}    {where.short()}"
 
 
 def located(error: DescriptionError, site: Site) -> DescriptionError:
-    """The same error with the user's line, where it does not have one yet."""
+    """Return the same error with the user's line, unless it has one."""
     if site is None or error.site is not None or error.op is not None:
         return error
     return error.reworded(f"{error}{line_of(site, site[2])}").told(site=call_site(site))

@@ -10,7 +10,7 @@ from foreshape.spec import DType, Kind, Lod, Spec
 
 
 class Declared:
-    """Kind, element type, dims (-1 where unknown; None where not described) and lod level, as read. Shared by equal variables."""
+    """Kind, element type, dims (-1 where unknown; None if not described) and lod level, as read. Shared by equal variables."""
 
     __slots__ = ("_shared", "dims", "dtype", "form", "kind", "lod_level", "negative", "symbolic", "symbolic_lod")
 

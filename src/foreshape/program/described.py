@@ -48,27 +48,27 @@ class Described:
 
     @property
     def data_type(self) -> DType | None:
-        """Another name of `dtype`."""
+        """Return another name of `dtype`."""
         return self.spec.dtype
 
     @property
     def shape(self) -> list[Size | Unknown]:
-        """The logical shape, with symbols: of ragged data ``[sequences, UNK, *row]``."""
+        """Return the logical shape, with symbols: of ragged data ``[sequences, UNK, *row]``."""
         return self.spec.logical_shape()
 
     @property
     def packed_shape(self) -> list[Size]:
-        """The shape of the packed rows, with symbols; equal to `shape` where dense."""
+        """Return the shape of the packed rows, with symbols; equal to `shape` if dense."""
         return list(self.spec.dims or ())
 
     @property
     def dims(self) -> list[int]:
-        """The logical shape in the saved form: -1 where unknown."""
+        """Return the logical shape in the saved form: -1 where unknown."""
         return self.spec.logical_dims()
 
     @property
     def packed_dims(self) -> list[int]:
-        """The dims as they are saved: -1 where unknown; equal to `dims` where dense."""
+        """Return the dims as they are saved: -1 where unknown; equal to `dims` if dense."""
         return self.spec.packed_dims()
 
     @property
@@ -78,5 +78,5 @@ class Described:
 
     @property
     def nbytes(self) -> Size:
-        """The bytes of its data: an int, or an expression in the symbols."""
+        """Return the bytes of its data: an int, or an expression in the symbols."""
         return self.spec.nbytes

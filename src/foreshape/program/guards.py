@@ -50,7 +50,7 @@ class Known(Mapping[str, Size]):
         return Known(dict(self.sizes))
 
     def with_size(self, name: str, size: Size) -> Known:
-        """The same with one more; it takes the place of this object."""
+        """Return an object with one more size, in place of this one."""
         self.sizes[name] = size
         return Known(self.sizes)
 
@@ -119,7 +119,7 @@ class Guards:
         return out
 
     def first(self, count: int) -> Guards:
-        """The same as it was when it had so many guards."""
+        """Return the first guards with the sizes known from them."""
         out = Guards()
         out.made = self.made
         for guard in self._all[:count]:

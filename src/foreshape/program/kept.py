@@ -17,7 +17,7 @@ def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:
 
 
 def size_of(variable: Variable) -> Size | None:
-    """The bytes of a variable's data: a number, a formula, or None where it is not known."""
+    """Return the bytes of a variable's data: a number, a formula, or None if unknown."""
     spec = variable.spec
     if spec.kind not in TENSOR_KINDS or spec.dims is None or spec.dtype is None:
         return None

@@ -24,11 +24,11 @@ class CallSite:
         self.file, self.line, self.function = file, line, function
 
     def short(self) -> str:
-        """``net.py:14``; of a notebook the cell, ``In[3]:14``."""
+        """Return ``net.py:14``; of a notebook the cell, ``In[3]:14``."""
         return f"{shown_file(self.file)}:{self.line}"
 
     def source_line(self) -> str:
-        """The text of the line, where its file can be read; otherwise empty."""
+        """Return the text of the line; empty if its file cannot be read."""
         if self.file not in linecache.cache and not _is_source(self.file):
             return ""
         text = linecache.getline(self.file, self.line).strip()

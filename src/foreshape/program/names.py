@@ -31,7 +31,7 @@ class BlockNames:
 
 
 def names_of(block: Block) -> BlockNames:
-    """The names of a block. Raises `SchemaError` where it is run by an op within itself."""
+    """Return the names of a block. Raises `SchemaError` if it is run by an op within itself."""
     program = block.program
     version, known = program.names
     if version != program.version:

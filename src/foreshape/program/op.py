@@ -81,7 +81,7 @@ class Op:
 
     @property
     def type(self) -> str:
-        """The operator's type, as on the wire."""
+        """Return the operator's type, as on the wire."""
         return self.attributes.type
 
     @property
@@ -91,7 +91,7 @@ class Op:
 
     @property
     def operator(self) -> Operator | None:
-        """The operator with this op's attribute values; None where the type is not known."""
+        """Return the operator with this op's attribute values; None for an unknown type."""
         return self.attributes.operator
 
     @property
@@ -117,12 +117,12 @@ class Op:
         return call_site(self.site)
 
     def input(self, slot: str) -> str | None:
-        """The one name in an input slot, or None."""
+        """Return the one name in an input slot, or None."""
         names = self._inputs.get(slot)
         return names[0] if names and names[0] not in ("", EMPTY) else None
 
     def output(self, slot: str) -> str | None:
-        """The one name in an output slot, or None."""
+        """Return the one name in an output slot, or None."""
         names = self._outputs.get(slot)
         return names[0] if names and names[0] not in ("", EMPTY) else None
 
@@ -135,12 +135,12 @@ class Op:
         return None if any(self._inputs.get(o.name) for o in operator.schema.operands[found.operands :]) else found
 
     def operand(self, at: int) -> str:
-        """The first name in the operand slot at a place of the schema, as `foreshape.operator.computations` counts them; empty where it is absent."""
+        """Return the first name in the operand slot at a place of the schema, counted as in `foreshape.operator.computations`; empty if absent."""
         slots = self.operator.schema.operands if self.operator is not None else ()
         return self.input(slots[at].name) or "" if at < len(slots) else ""
 
     def result(self, at: int = 0) -> str:
-        """The first name in the result slot at a place of the schema; empty where it is left out."""
+        """Return the first name in the result slot at a place of the schema; empty if omitted."""
         slots = self.operator.schema.results if self.operator is not None else ()
         return self.output(slots[at].name) or "" if at < len(slots) else ""
 
@@ -241,7 +241,7 @@ class Op:
         self.block.program.touch()
 
     def drop_output(self, slot: str) -> None:
-        """Do without the optional result ``slot``. Raises `SchemaError` where the operator always has it."""
+        """Do without the optional result ``slot``. Raises `SchemaError` if the operator always has it."""
         operator = self.operator
         if operator is not None and not any(r.name == slot and r.optional for r in operator.schema.results):
             raise SchemaError(f"{self.type} has no optional result {slot!r}")

@@ -34,7 +34,7 @@ class Program:
         self.reserved: frozenset[str] = frozenset()
         """Names not to be given: names of another optimizer's state over the same values."""
         self.updated_by: object = None
-        """Tells the optimizer whose updates it has from others; None where it has none, or came with them."""
+        """Tells the optimizer whose updates it has from others; None if it has none, or came with them."""
         self.inference: InferenceState = elsewhere("infer.inference:Inference")(self)
         """The inference of its ops, with its open conditions."""
         self._feeds: Feeds | None = None
@@ -107,7 +107,7 @@ class Program:
         return given or self.unique_name(key)
 
     def var(self, name: str) -> Variable:
-        """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""
+        """Return the variable of this name in the global block, else in any block. Raises `SchemaError` if there is none."""
         for block in self.blocks:
             records = block.records
             if records is not None and name in records.forms:
@@ -117,11 +117,11 @@ class Program:
         raise SchemaError(f"the program has no variable {name!r}")
 
     def all_ops(self) -> Iterator[Op]:
-        """The ops of all blocks, block by block."""
+        """Yield the ops of all blocks, block by block."""
         return (op for block in self.blocks for op in block.ops)
 
     def all_variables(self) -> Iterator[Variable]:
-        """The variables of all blocks, block by block."""
+        """Yield the variables of all blocks, block by block."""
         return (variable for block in self.blocks for variable in block.vars.values())
 
     def parameters(self) -> list[Variable]:
@@ -222,7 +222,7 @@ class Program:
     # --- copies, text and bytes
 
     def clone(self) -> Program:
-        """An equal program of its own."""
+        """Return an equal program of its own."""
         out = Program()
         elsewhere("program.copying:fill")(out, self)
         return out
@@ -233,7 +233,7 @@ class Program:
         return self.clone()
 
     def to_bytes(self) -> bytes:
-        """The program in the file format; equal programs give equal bytes."""
+        """Return the program in the file format; equal programs give equal bytes."""
         return elsewhere("wire.encode:encode")(self)
 
     def save(self, path: Any) -> None:
@@ -242,7 +242,7 @@ class Program:
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
-        """The program in the bytes ``data``. Raises `FormatError` where they are none."""
+        """Return the program in the bytes ``data``. Raises `FormatError` if they are none."""
         return elsewhere("wire:load_program")(data)
 
     @staticmethod

@@ -237,7 +237,7 @@ def scope_of(attributes: Attributes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def placed(attributes: Attributes, path: str) -> Attributes:
-    """The same attributes with this ``op_namescope``, where they do not say another one."""
+    """Return the same attributes with this ``op_namescope``, unless they have another one."""
     if attributes.values.get(ATTRIBUTE) not in (None, "", "/"):
         return attributes
     entries = [e for e in attributes.entries if e[0] != ATTRIBUTE]

@@ -35,7 +35,7 @@ class UnknownType:
 
     @property
     def words(self) -> str:
-        """``the operator 'matrix_thing' is not known here (3 ops, the first is op 3 of block 0)``; with the reason, where there is one."""
+        """Return ``the operator 'matrix_thing' is not known here (3 ops, the first is op 3 of block 0)``; with the reason, if known."""
         where = f"({self.place})" if self.count == 1 else f"({self.count:,} ops, the first is {self.place})"
         why = "is not known here" if self.reason is None else f"cannot run here: {self.reason}"
         return f"the operator {self.type[:100]!r} {why} {where}"

@@ -44,7 +44,7 @@ def default_of(cls: type[Operator] | None, item: Item) -> Any:
 
 
 def type_of(cls: type[Operator] | None, item: Item) -> AttrType:
-    """The stored type of an attribute in a layout."""
+    """Return the stored type of an attribute in a layout."""
     if item.type is not None:
         return item.type
     if cls is not None and item.name in cls.schema.attributes:

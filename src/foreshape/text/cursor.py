@@ -76,7 +76,7 @@ class Cursor:
         raise FormatError(f"line {self.number}, column {self.at + 1}: {escape(words)}")
 
     def take(self) -> tuple[str, str]:
-        """The next token; the place moves past it."""
+        """Return the next token; the place moves past it."""
         token = self.next
         self._scan(self.next_end)
         return token
@@ -97,12 +97,12 @@ class Cursor:
         return False
 
     def expect(self, mark: str, what: str = "") -> None:
-        """Go past this mark or word. Raises `FormatError` where another is next."""
+        """Go past this mark or word. Raises `FormatError` if another is next."""
         if not self.accept(mark):
             self.fail(what or f"'{mark}'")
 
     def peek_after(self, count: int = 1) -> tuple[str, str]:
-        """The token after the next ``count``, without going there."""
+        """Return the token after the next ``count``, without going there."""
         at, end, token = self.at, self.next_end, self.next
         for _ in range(count):
             self._scan(self.next_end)
@@ -150,7 +150,7 @@ class Cursor:
         return int(text)
 
     def number_value(self) -> float:
-        """A number, ``inf``, ``nan``, or a NaN with its bits."""
+        """Return a number, ``inf``, ``nan``, or a NaN with its bits."""
         negative = self.accept("-")
         kind, text = self.next
         if (kind == "number" and len(text) <= _MAX_DIGITS) or (kind == "name" and text in ("inf", "nan")):
@@ -172,7 +172,7 @@ class Cursor:
         return False
 
     def attribute(self, type: AttrType) -> Any:
-        """A value of an attribute of this type."""
+        """Return a value of an attribute of this type."""
         if self.sees("raw"):
             self.take()
             return Raw(self.hex())

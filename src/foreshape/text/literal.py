@@ -27,7 +27,7 @@ def quoted(text: str) -> str:
 
 
 def name_text(name: str) -> str:
-    """A name as it is where it is plain, else in quotation marks."""
+    """Return a plain name as it is, others in quotation marks."""
     return name if _PLAIN.match(name) else quoted(name)
 
 
@@ -57,7 +57,7 @@ def _single(value: float) -> bytes | None:
 
 
 def attribute_text(type: AttrType, value: Any) -> str:
-    """An attribute's value."""
+    """Return an attribute's value."""
     if isinstance(value, Raw):
         return f'raw "{value.data.hex()}"'
     if isinstance(value, tuple):

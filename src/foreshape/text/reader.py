@@ -1,4 +1,4 @@
-"""Reads the text form of a program back: the inverse of `foreshape.text.writer`."""
+"""The reader of a program's text form: the inverse of `foreshape.text.writer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads ops of the text form: results, inputs by slot, and attributes by layout."""
+"""The reader of ops in the text form: results, inputs by slot, and attributes by layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads variables of the text form: their specs, flags and constant values."""
+"""The reader of variables in the text form: their specs, flags and constant values."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class VariableReader:
         return other_kind(name, code)
 
     def _dims(self, cursor: Cursor) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-        """``[rows | innermost | ... | outermost, *row]``: the packed dims, and the counts with the outermost first."""
+        """Return ``[rows | innermost | ... | outermost, *row]``: the packed dims, and the counts with the outermost first."""
         cursor.expect("[")
         dims: list[Size] = []
         counts: list[Size] = []

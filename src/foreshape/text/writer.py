@@ -39,7 +39,7 @@ _WRITTEN_VALUES: Final = 64
 
 
 def op_text(op: Op) -> str:
-    """One op on one line, with the specs of its results."""
+    """Return one op on one line, with the specs of its results."""
     made = {n: op.block.vars[n] for n in op.output_names() if n in op.block.vars}
     return _op_line(op, made, None)
 
@@ -50,12 +50,12 @@ def settings_text(op: Op) -> str:
 
 
 def block_text(block: Block) -> str:
-    """One block, line by line."""
+    """Return one block, line by line."""
     return "\n".join(_block_lines(block, Layouts(o.attributes for o in block.ops)))
 
 
 def program_text(program: Program) -> str:
-    """The whole program, with its open guards as comments at the end."""
+    """Return the whole program, with its open guards as comments at the end."""
     layouts = Layouts(o.attributes for o in program.all_ops())
     lines: list[str] = []
     if program.format_version:
@@ -202,7 +202,7 @@ def _variable_line(variable: Variable) -> str:
 
 
 def value_text(spec: Spec, value: Any) -> str:
-    """A constant value."""
+    """Return a constant value."""
     if spec.kind not in TENSOR_KINDS:
         return _scalars(value)
     import numpy
@@ -249,7 +249,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _results(op: Op, made: Mapping[str, Variable]) -> str:
-    """The results; with their slots where these do not follow from the operator's schema."""
+    """Return the results; with their slots unless these follow from the operator's schema."""
     outputs = op.outputs
     if not outputs:
         return ""
@@ -272,7 +272,7 @@ def _results(op: Op, made: Mapping[str, Variable]) -> str:
 
 
 def _attributes(op: Op, layouts: Layouts | None) -> tuple[int, list[str]]:
-    """The number of the op's layout, and the attributes whose values are not the usual ones."""
+    """Return the number of the op's layout, and the attributes with unusual values."""
     attributes = op.attributes
     cls = find(op.type)
     if cls is None:
@@ -301,7 +301,7 @@ def _alone(op: Op) -> Layout:
 
 
 def _typed(op: Op) -> list[str]:
-    """All attributes of an op whose operator is not known, with their types, in their order."""
+    """Return all attributes of an op with an unknown operator, with their types, in their order."""
     out: list[str] = []
     roles = {"op_role": op.role, "op_role_var": op.role_variables}
     for name, type, value in op.attributes.entries:

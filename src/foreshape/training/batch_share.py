@@ -23,7 +23,7 @@ class Share(dict[str, Any]):
 
 
 def bounds_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The examples of a rank, of so many: from and to. The parts differ by one example at most."""
+    """Return the examples of a rank, of so many: from and to. The parts differ by one example at most."""
     return total * rank // ranks, total * (rank + 1) // ranks
 
 

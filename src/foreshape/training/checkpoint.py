@@ -207,14 +207,14 @@ class SavedValues:
         self._whole, self._parts = dict(whole), parts
 
     def names(self) -> list[str]:
-        """The names of all values, sorted."""
+        """Return the names of all values, sorted."""
         return sorted({*self._whole, *self._parts.names})
 
     def __contains__(self, name: object) -> bool:
         return name in self._whole or name in self._parts.names
 
     def pieces(self, name: str) -> Pieces:
-        """A value piece by piece. Raises `ExecutionError` where there is none of this name."""
+        """Return a value in pieces. Raises `ExecutionError` for an unknown name."""
         if name in self._parts.names:
             return Pieces(*self._parts.described(name), (to_numpy(rows) for _, rows in self._parts.blocks(name)))
         if name not in self._whole:

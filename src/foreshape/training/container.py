@@ -95,7 +95,7 @@ def _digits_at(data: Any, length: int) -> int | None:
 
 
 def _digest(data: Any, at: int) -> bytes:
-    """The checksum's digits, were they zeros at ``at``."""
+    """Return the checksum's digits, computed with zeros in their place at ``at``."""
     view = memoryview(data)
     out = hashlib.sha256(view[:at])
     out.update(_NO_DIGITS)

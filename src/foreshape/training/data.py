@@ -33,7 +33,7 @@ class Data(Protocol):
     """A digest of the first batch of the epoch asked for last, of data without their own."""
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch, without the first ``skip``."""
+        """Yield the batches of one epoch, without the first ``skip``."""
         ...
 
     def facts(self) -> dict[str, Scalar]:
@@ -108,7 +108,7 @@ class Rows:
 
 
 def _chosen(count: int, batch_size: int, seed: int | None, number: int, skip: int) -> Iterator[Any]:
-    """The numbers of the examples of each batch of an epoch: in order where there is no seed."""
+    """Yield the numbers of the examples of each batch of an epoch: in order without a seed."""
     import numpy
 
     order = numpy.arange(count) if seed is None else numpy.random.Generator(numpy.random.PCG64([seed, number])).permutation(count)
@@ -168,7 +168,7 @@ class Taken:
 
 
 def _whole(name: str, given: Any, variable: Variable | None) -> Any:
-    """All examples of an input as an array, a tensor or ragged rows; looked at before anything is run.
+    """Return all examples of an input as an array, a tensor or ragged rows, checked before the run.
 
     Raises:
         FeedError: numbers of another kind than the input's, other dims, or no numbers.
@@ -356,5 +356,5 @@ def batch_examples(batch: Batch) -> int:
 
 
 def rows_of(value: Any, chosen: Any) -> Any:
-    """The chosen rows of an array, or the chosen sequences of a ragged tensor."""
+    """Return the chosen rows of an array, or the chosen sequences of a ragged tensor."""
     return value.choose(chosen) if isinstance(value, LoDTensor) else value[chosen]

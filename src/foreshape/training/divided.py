@@ -29,12 +29,12 @@ _PREFIX = "part/"
 
 
 def file_of(path: str, rank: int, ranks: int) -> str:
-    """The file of a rank's parts, beside the checkpoint's own."""
+    """Return the file of a rank's parts, beside the checkpoint's own."""
     return f"{path}.part-{rank}-of-{ranks}"
 
 
 def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: int) -> str:
-    """Write a rank's parts; returns the checksum of the file. Raises `FormatError` where it cannot be written."""
+    """Write a rank's parts; returns the checksum of the file. Raises `FormatError` if it cannot be written."""
     to = file_of(path, rank, ranks)
     container.write(to, {_PREFIX + p.name: scope.tensor(p.name).reshape(-1) for p in parts}, {"rank": rank, "ranks": ranks})
     return container.checksum(to)
@@ -68,7 +68,7 @@ class ShardedCheckpoint:
         return f"{place.dtype.short}[{', '.join(map(str, place.dims))}]"
 
     def whole(self, name: str) -> Tensor:
-        """A value, put together."""
+        """Return a value, put together."""
         of, dims = self.described(name)
         out = torch.empty(dims, dtype=torch_dtype(of))
         rows = out if dims else out.view(1)
@@ -83,7 +83,7 @@ class ShardedCheckpoint:
         return self._files[rank][_PREFIX + place.part].view(dims)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
-        """Rows of a value whose rows are dealt."""
+        """Return rows of a value with dealt rows."""
         place = self._places[name]
         ranks, width = len(place.holders), math.prod(place.dims[1:])
         out = torch.empty((len(ids), width), dtype=torch_dtype(place.dtype))
@@ -146,7 +146,7 @@ class ShardedCheckpoint:
         return torch.cat([self.elements(name, a * width, b * width, of).view(b - a, *rest) for of, a, b in ranges if a < b])
 
     def described(self, name: str) -> tuple[DType, tuple[int, ...]]:
-        """A value's element type and dims."""
+        """Return a value's element type and dims."""
         return self._places[name].dtype, self._places[name].dims
 
     def own(self, part: Part, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
@@ -187,7 +187,7 @@ class ShardedCheckpoint:
         return own_part(part, at, elements)
 
     def _along(self, name: str, axis: int, ways: int, at: int) -> Tensor:
-        """One of so many parts of a value along an axis."""
+        """Return one of so many parts of a value along an axis."""
         of, dims = self.described(name)
         own = dims[axis] // ways
         out = torch.empty([own if k == axis else d for k, d in enumerate(dims)], dtype=torch_dtype(of))
@@ -201,7 +201,7 @@ class ShardedCheckpoint:
         return out
 
     def _dealt(self, part: Part, name: str, at: int, count: int) -> Tensor:
-        """Every ``count``-th row of a value from row ``at`` on, with zeros behind them."""
+        """Return every ``count``-th row of a value from row ``at`` on, with zeros behind them."""
         out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
         for first, rows in self.blocks(name):
             begin = (at - first) % count
@@ -212,7 +212,7 @@ class ShardedCheckpoint:
         return out
 
     def _range(self, piece: Piece, of: int, begin: int, end: int) -> Tensor:
-        """Some elements, in its own order, of a value, or of its part ``of`` along the axis of the piece."""
+        """Return some elements, in its own order, of a value, or of its part ``of`` along the axis of the piece."""
         dtype, dims = self.described(piece.name)
         axis, own = piece.axis, 0 if piece.axis is None else dims[piece.axis] // piece.ways
         out = torch.empty(end - begin, dtype=torch_dtype(dtype))
@@ -262,14 +262,14 @@ def own_part(part: Part, rank: int, elements: Callable[[Piece, int, int], Tensor
 
 
 def dealt_part(part: Part, rows: Tensor) -> Tensor:
-    """A rank's rows with as many zeros behind them as the others may have rows more."""
+    """Return a rank's rows with zeros behind them up to the other ranks' largest number of rows."""
     out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
     out[: len(rows)] = rows
     return out
 
 
 def axis_part(axis: int, ways: int, whole: Tensor, at: int) -> Tensor:
-    """One of so many parts along an axis of a whole value."""
+    """Return one of so many parts along an axis of a whole value."""
     own = whole.shape[axis] // ways
     return whole.narrow(axis, at * own, own).clone(memory_format=torch.contiguous_format)
 

@@ -41,7 +41,7 @@ class Figure(Protocol):
         ...
 
     def results(self, sums: Sums) -> dict[str, float]:
-        """The same as a number for each name."""
+        """Return the figures of the sums as a number for each name."""
         ...
 
 
@@ -74,7 +74,7 @@ def figure_of(name: str, given: Variable | Metric, program: Program, over: OverE
 
 
 def figures_of(program: Program, loss: str, metrics: Mapping[str, Variable | Metric], executor: Executor, scope: Scope) -> list[Figure]:
-    """The loss and the metrics whose variables a program has."""
+    """Return the loss and the metrics whose variables a program has."""
     block, over = program.global_block, OverExamples(program.global_block)
     given = {"loss": block.var(loss)} | {n: m for n, m in metrics.items() if all(v in block.vars for v in fetched_of(m))}
     return [figure_of(n, one, program, over, executor, scope) for n, one in given.items()]

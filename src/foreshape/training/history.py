@@ -46,7 +46,7 @@ class History:
         return len(self.losses)
 
     def column(self, name: str) -> list[float]:
-        """One figure of every epoch. Raises `KeyError` where there is none of this name."""
+        """Return one figure of every epoch. Raises `KeyError` for an unknown name."""
         return [row[name] for row in self.epochs]
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class History:
         return list(dict.fromkeys(n for row in self.epochs for n in row))
 
     def _table(self, which: Sequence[int]) -> list[str]:
-        """Lines for these epochs, a row of three dots where some are left out."""
+        """Return lines for these epochs, with a row of three dots for omitted ones."""
         names = self._names()
         lines = [["epoch", *names]]
         for at, before in zip(which, [-1, *which], strict=False):

@@ -57,7 +57,7 @@ class Strategy(Protocol):
         ...
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
-        """A copy of a training program for so many ranks, and the name of the loss over all."""
+        """Return a copy of a training program for so many ranks, and the name of the loss over all ranks."""
         ...
 
 
@@ -147,7 +147,7 @@ class DistributedSession:
                 op.set_attribute("seed", _seed_of(zlib.crc32(f"{self.startup.random_seed} {name}".encode()), place + 1) % (1 << 31))
 
     def begin(self, executor: Executor, scope: Scope, seed: int) -> None:
-        """Before the first step: all ranks have the same program and begin with the values of rank 0; each draws numbers of its own."""
+        """Prepare the first step: all ranks have the same program and begin with the values of rank 0; each draws numbers of its own."""
         if self.alone:
             return
         self._compare_programs()
@@ -312,7 +312,7 @@ class DistributedSession:
             raise RankError("the data of the ranks do not end together")
 
     def total(self, sums: Sums) -> Sums:
-        """Figures over the examples of all ranks."""
+        """Return figures over the examples of all ranks."""
         if self.alone or not sums:
             return dict(sums)
         import numpy

@@ -107,7 +107,7 @@ parts_of = record(
 
 
 def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, ValuePlace]:
-    """Return the place of each value. Raises `FormatError` where parts do not fit together, or the number of ranks that wrote them."""
+    """Return the place of each value. Raises `FormatError` if parts do not fit together, or the number of ranks that wrote them."""
     places: dict[str, ValuePlace] = {}
     for name, entry in layout.items():
         entry.check(name, ranks)

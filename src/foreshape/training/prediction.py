@@ -191,7 +191,7 @@ class _Parts:
                                  "batches cannot be joined; fs.evaluate gives means, Executor.run each batch by itself")  # fmt: skip
 
     def joined(self) -> Any:
-        """One array, or one ragged tensor, of all batches."""
+        """Return one array, or one ragged tensor, of all batches."""
         import numpy
 
         if len(self.values) == 1:

@@ -61,7 +61,7 @@ def depended_on(y: Variable) -> list[Op]:
 
 
 def scalar_loss(cost: Variable, startup: Program) -> Variable:
-    """The cost itself where it is one number, otherwise its mean (appended once)."""
+    """Return the cost itself if it is one number, otherwise its mean (appended once)."""
     if cost.spec.dims is not None and all(d == 1 for d in cost.spec.dims):
         return cost
     block = cost.block

@@ -96,7 +96,7 @@ class Bar(Lines):
 
 
 def figures(row: dict[str, float]) -> str:
-    """A row of the history in words."""
+    """Return a row of the history in words."""
     named = [n for n in row if n not in ("seconds", RATE) and (n != LEFT_OUT or row[n])]
     return "  ".join(f"{name} {number(row[name])}" for name in named) + f"  {row['seconds']:.1f} s"
 
@@ -115,7 +115,7 @@ _A_MOMENT = 1.0
 
 
 def counted(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterable[T]:
-    """Batches as they come, with a bar: at once where it is asked for, after a moment on a terminal where nothing is said."""
+    """Return batches as they come, with a bar: at once if asked for, by default after a moment on a terminal."""
     if progress is False or (progress is None and console is None and not (sys.stderr.isatty() or "FORCE_COLOR" in os.environ)):
         return batches
     return _with_bar(batches, total, what, progress, console)

@@ -83,7 +83,7 @@ def set_global_state(state: RandomState) -> None:
 
 
 def to_tensors(prefix: str, state: RandomState) -> dict[str, Tensor]:
-    """The state as tensors with names of their own."""
+    """Return the state as tensors with names of their own."""
     return {prefix + f.name: to_tensor(getattr(state, f.name)) for f in fields(state)}
 
 

@@ -60,7 +60,7 @@ class Changes:
             self.new.append(f"the callbacks that keep something were {', '.join(before) or 'none'}, and are {', '.join(now) or 'none'}")
 
     def text(self) -> str:
-        """A line for each, the first ones."""
+        """Return a line for each of the first differences."""
         found = [*self.apart, *self.new]
         more = f"\n    and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return "".join(f"\n    {one}" for one in found[:_SHOWN]) + more
@@ -102,7 +102,7 @@ def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
 
 
 def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The names whose facts differ, with both; None where there is none."""
+    """Yield the names with different facts, and both facts; None for a missing one."""
     for name in sorted(before.keys() | now.keys()):
         a, b = before.get(name), now.get(name)
         if type(a) is not type(b) or repr(a) != repr(b):  # NaN is as NaN was
@@ -118,7 +118,7 @@ def _value_differs(name: str, before: str | None, now: str | None) -> str:
 
 
 def _ops_differ(before: list[str], now: list[str]) -> list[str]:
-    """Op by op where there are as many; otherwise the first."""
+    """Return the difference op by op for equal numbers of ops; otherwise the first one."""
     places = [at for at in range(max(len(before), len(now))) if at >= min(len(before), len(now)) or before[at] != now[at]]
     out: list[str] = []
     for at in places if len(before) == len(now) else places[:1]:

@@ -280,7 +280,7 @@ class TrainingSession:
         return state
 
     def _epoch(self, state: State) -> bool:
-        """The rest of an epoch; leaves the position at the beginning of the next one. False where the run was stopped within it."""
+        """Run the rest of an epoch, up to the beginning of the next one. Returns False if the run was stopped within it."""
         position, sums, losses = state.position, state.sums, state.history.losses
         going_on, self.going_on = self.going_on, None
         resumed = position.batch > 0
@@ -366,7 +366,7 @@ class TrainingSession:
         return loss_not_finite(loss, own, self._place(), made, share, self.executor.step(self.step_of, self.fetch).feeder, self.over, self.executor.check)
 
     def _evaluate(self) -> dict[str, float]:
-        """The figures of the validation data; the random generators are left as they were."""
+        """Return the figures of the validation data; the random generators are left as they were."""
         if self.evaluation is None:
             return {}
         before = random_state(self.executor)

@@ -219,7 +219,7 @@ def _sums(tensors: Mapping[str, Tensor]) -> Sums:
 
 
 def _of_type(name: str, tensors: Mapping[str, Tensor], of: Any, size: int | None = None) -> Tensor:
-    """A tensor of one dim."""
+    """Return a tensor of one dim."""
     found = tensors.get(name)
     if found is None:
         raise FormatError(f"the checkpoint lacks {name}")

@@ -1,4 +1,4 @@
-"""Measures steps of a run: when each message is started, waited for and through, on each rank. The step of median time is written to a file."""
+"""Measured steps of a run: the times of each message's start, wait and end, on each rank. The step of median time is written to a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT: Final = 101
 
 
 class Stopwatch:
-    """Measures the steps of a rank, where somebody has asked for it; otherwise it only runs them."""
+    """A stopwatch for the steps of a rank, if asked for; otherwise it only runs them."""
 
     def __init__(self, ranks: Ranks, path: str | None = None) -> None:
         self.ranks = ranks

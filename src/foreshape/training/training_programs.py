@@ -42,11 +42,11 @@ class TrainingProgram:
     described: frozenset[str]
     """The persistable values of the described program; all others are the optimizer's."""
     owner: Owner
-    """Whose these are."""
+    """The owner of the state."""
     optimizer: Optimizer | None = None
-    """None where the program had its updates already."""
+    """The optimizer of the updates; None for a program with updates of its own."""
     ungathered: Ungathered | None = None
-    """The same before its loss was scaled and its gradients were gathered over several batches; None where neither was done."""
+    """The same before its loss was scaled and its gradients were gathered over several batches; None if neither was done."""
 
     @property
     def state(self) -> list[str]:
@@ -96,7 +96,7 @@ class _Known:
         return same and self.options == options and _same(self.settings, settings)
 
     def given(self, optimizer: Optimizer) -> TrainingProgram:
-        """The same again."""
+        """Return the same training program for an optimizer."""
         found = self.made()
         if found is None:
             program, startup, loss, rate, described, before = self.parts
@@ -203,7 +203,7 @@ def _made(cost: Variable, optimizer: Optimizer, others: frozenset[str], startup:
 
 
 def _gathering(of: Program, loss: str, startup: Program, accumulate: int) -> TrainingProgram:
-    """A program with updates, as it is or with its gradients gathered over several batches."""
+    """Return a program with updates, as it is or with its gradients gathered over several batches."""
     described = frozenset(v.name for v in persistables(of))
     owner = _OWNERS.setdefault(of, Owner())
     if accumulate == 1:

@@ -36,7 +36,7 @@ class Validation:
         self.program = of_step(evaluated, self.fetches)
 
     def measure(self, over: DistributedSession) -> dict[str, float]:
-        """The figures, by name, over the data of all ranks."""
+        """Return the figures, by name, over the data of all ranks."""
         sums: Sums = {key: zeros for figure in self.figures for key, zeros in figure.begin().items()}
         step = repeated(self.executor, self.program, self.fetches, self.scope)
         for batch in self.data.epoch(1):

@@ -281,7 +281,7 @@ class Probes:
                             self.telling.add(name)
 
     def key(self, probed: frozenset[str]) -> Key:
-        """The inputs' specs, with the named sizes replaced by symbols of their own."""
+        """Return the inputs' specs, with the named sizes replaced by symbols of their own."""
         return tuple(
             tuple(self._probed(v, probed) for v in variables) if many else self._probed(variables[0], probed) if variables else None
             for many, variables in self.inputs
@@ -330,7 +330,7 @@ class Probes:
         return value is own or equal(value, own) is True
 
     def text(self, formula: Size, used: set[str]) -> str:
-        """The formula, its symbols written as places."""
+        """Return the formula, its symbols written as places."""
         out = str(formula)
         for name in sorted(used, key=len, reverse=True):
             out = out.replace(json.dumps(name), name)

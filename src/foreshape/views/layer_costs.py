@@ -78,7 +78,7 @@ class Sizes:
                     self.values[name] = size
 
     def number(self, size: Size | None) -> int | None:
-        """A size as a number; None where it is not known, or is no size with these values."""
+        """Return a size as a number; None if unknown, or invalid with these values."""
         if size is None or isinstance(size, int):
             return size
         found = self._known.get(size)
@@ -91,7 +91,7 @@ class Sizes:
         return found
 
     def words(self) -> str:
-        """``for batch = 1, height = 32``; empty where no size is open."""
+        """Return ``for batch = 1, height = 32``; empty if no size is open."""
         shown = [f"{symbol_text(n)} = {v:,}" for n, v in self.values.items()]
         return f"for {', '.join(shown[:6])}{' and more' if len(shown) > 6 else ''}" if shown else ""
 
@@ -117,14 +117,14 @@ class Meter:
         self._found: dict[int, Measure] = {}
 
     def op(self, op: Op) -> Measure:
-        """One op."""
+        """Measure one op."""
         found = self._found.get(id(op))
         if found is None:
             found = self._found[id(op)] = self._measured(op)
         return found
 
     def all(self, ops: Iterable[Op]) -> Measure:
-        """Several ops together."""
+        """Measure several ops together."""
         parameters = held = results = work = 0
         for op in ops:
             one = self.op(op)

@@ -80,7 +80,7 @@ class _Folding:
         return found
 
     def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
-        """A row of layers, and all rows below, folded. One of more than so many is divided into blocks."""
+        """Fold a row of layers, and all rows below. A row of more than so many layers is divided into blocks."""
         layers = self._blocks(layers) if len(layers) > most else list(layers)
         for at, layer in enumerate(layers):
             if layer.children:
@@ -263,7 +263,7 @@ class _Folding:
         return out
 
     def _parts(self, layers: list[Layer]) -> list[Layer]:
-        """A long row in parts, all about as long."""
+        """Return a long row in parts, all about as long."""
         while len(layers) > WIDEST:
             size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
             pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
@@ -330,7 +330,7 @@ def _block_name(piece: Sequence[Layer], has_kept: Callable[[Layer], bool]) -> st
 
 
 def _ends(name: str) -> list[str]:
-    """``conv2d_7`` and ``conv2d_12`` of ``conv2d_7…12``."""
+    """Return ``conv2d_7`` and ``conv2d_12`` of ``conv2d_7…12``."""
     first, _, last = name.partition("…")
     return [first, first.rstrip("0123456789") + last] if last.isdecimal() else [first]
 

@@ -140,7 +140,7 @@ def _pieces(name: str) -> list[str]:
 
 
 def _words(name: str) -> set[str]:
-    """The words in a name, one and several in a row: ``max_pool2d_with_index`` has max, pool, max_pool and so on."""
+    """Return the words in a name, one and several in a row: ``max_pool2d_with_index`` has max, pool, max_pool and so on."""
     pieces = _pieces(name)[:_LONGEST]
     return {"_".join(pieces[first:last]) for first in range(len(pieces)) for last in range(first + 1, len(pieces) + 1)}
 

@@ -22,7 +22,7 @@ _LISTED: Final = 200
 
 
 def counts(program: Program) -> str:
-    """``176 ops in 1 block, 161 parameters with 25.6M numbers (97.7MiB)``."""
+    """Return ``176 ops in 1 block, 161 parameters with 25.6M numbers (97.7MiB)``."""
     parameters, _ = kept_variables(program)
     numbers = sum(v.spec.elements for v in parameters if v.spec.dims is not None and isinstance(v.spec.elements, int))
     size = sum(b for v in parameters if isinstance(b := size_of(v), int))

@@ -70,7 +70,7 @@ class Layer:
         return self.members or [self]
 
     def types(self) -> str:
-        """``conv2d, batch_norm, relu``: the operators of a layer, each once."""
+        """Return ``conv2d, batch_norm, relu``: the operators of a layer, each once."""
         return ", ".join(dict.fromkeys(op.type for op in self.ops))
 
 
@@ -80,7 +80,7 @@ def forward_ops(ops: Iterable[Op]) -> list[Op]:
 
 
 def layers_of(program: Program) -> list[Layer]:
-    """The layers of a program, as they are named and in their order; nothing is folded."""
+    """Return the layers of a program, as they are named and in their order; nothing is folded."""
     program.refresh_quietly()
     return _layers(program, forward_ops(program.global_block.ops), frozenset({0}), forward_ops)
 
@@ -124,7 +124,7 @@ def _first_parameter(op: Op) -> Variable | None:
 
 
 def _named_path(op: Op, scope: list[str]) -> list[str] | None:
-    """Scopes and layer, where a parameter tells them."""
+    """Return scopes and layer from a parameter's name; None without one."""
     parameter = _first_parameter(op)
     if parameter is None:
         return None
@@ -133,7 +133,7 @@ def _named_path(op: Op, scope: list[str]) -> list[str] | None:
 
 
 def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
-    """Layers in their order: the names of the groups around them with their own, and their ops."""
+    """Return layers in their order: the names of the groups around them with their own, and their ops."""
     scopes = [list(op.scope[: DEEPEST - 1]) for op in ops]
     paths = [_named_path(op, scope) for op, scope in zip(ops, scopes, strict=True)]
     after = _next_paths(paths, scopes)
@@ -221,7 +221,7 @@ def output_of(layer: Layer) -> Variable | None:
 
 
 def _grouped(items: Sequence[tuple[list[str], Layer]], depth: int) -> list[Layer]:
-    """Layers with the same group in a row are put into it."""
+    """Put consecutive layers of one group into it."""
     out: list[Layer] = []
     at = 0
     while at < len(items):

@@ -80,7 +80,7 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
 
 
 def parted(layers: Sequence[Layer], parts: Sequence[tuple[int, int]], same: bool) -> list[Layer]:
-    """A row with branches beside each other as one, as `beside` divides it; ``same``: whether they are of the same sizes too."""
+    """Return a row with branches beside each other as one, as `beside` divides it; ``same``: True if they have the same sizes, too."""
     out: list[Layer] = []
     at = 0
     for period, times in parts:
@@ -101,7 +101,7 @@ def _one(branches: Sequence[Sequence[Layer]], same: bool) -> Layer:
 
 
 def range_of(first: str, last: str) -> str:
-    """``conv2d_7…12``."""
+    """Return ``conv2d_7…12``."""
     first, last = first.split("…")[0], last.split("…")[0]
     at = 0
     while at < min(len(first), len(last)) and first[at] == last[at]:

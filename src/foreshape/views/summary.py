@@ -158,7 +158,7 @@ class Summary:
         return card("Summary", *heads, self._tables(), *(tag("div", line) for line in self._tail))
 
     def _tables(self) -> Markup:
-        """Every level, each group to be unfolded."""
+        """Return every level, each group to be unfolded."""
         return Markup("".join([self._level([[layer] for layer in self._layers], 0), _table([self._cells(r) for r in self.more]) if self.more else ""]))
 
     def _level(self, layers: Sequence[Sequence[Layer]], depth: int) -> Markup:
@@ -220,7 +220,7 @@ def _with(dim: Size, given: Mapping[str, int]) -> Size:
 
 
 def _fit_dims(text: str, width: int) -> str:
-    """Dims in a width: the longest of them give way first, each as a whole."""
+    """Return dims in a width: the longest of them give way first, each as a whole."""
     if wide(text) <= width or not text.startswith("["):
         return fit(text, width)
     inside, end = text[1:].rpartition("]")[::2]
@@ -252,7 +252,7 @@ def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _fit(text: str, width: int) -> str:
-    """The name of a layer in a width: its operators give way first."""
+    """Return the name of a layer in a width: its operators give way first."""
     if wide(text) <= width:
         return text
     name, gap, kinds = text.rpartition("  ")

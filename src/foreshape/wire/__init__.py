@@ -39,7 +39,7 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
 
 
 def save_program(program: Program, path: Any = None) -> bytes:
-    """The program's bytes, also written to ``path`` where one is given.
+    """Return the program's bytes, also written to ``path`` if given.
 
     Raises:
         FormatError: the path cannot be written to.

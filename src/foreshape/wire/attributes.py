@@ -81,7 +81,7 @@ class Tail:
 
 
 def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
-    """The tail of an op, and its message (with slots in it where the writer put them last)."""
+    """Return the tail of an op, and its message (with slots in it if the writer put them last)."""
     try:
         message = pb.OpDesc.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -188,7 +188,7 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
 
 
 def _scalar_value(scalar: pb.Scalar) -> bool | int | float | complex | None:
-    """The number in a Scalar message, whose Python type is the message's own; None where there is none."""
+    """Return the number in a Scalar message, whose Python type is the message's own; None if there is none."""
     if scalar.type == pb.Scalar.BOOLEAN:
         return scalar.b
     if scalar.type == pb.Scalar.LONG:
@@ -223,6 +223,6 @@ def _message(name: str, type: AttrType, value: Any) -> pb.OpDesc.Attr:
 
 
 def encode_attribute(name: str, type: AttrType, value: Any) -> bytes:
-    """One attribute as a field of OpDesc."""
+    """Return one attribute as a field of OpDesc."""
     body = value.data if isinstance(value, Raw) else _message(name, type, value).SerializeToString(deterministic=True)
     return delimited(b"\x22", body)

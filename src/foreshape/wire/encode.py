@@ -21,7 +21,7 @@ from foreshape.wire.variables import VariableForm, encode_form
 
 @border("the program cannot be written", FormatError)
 def encode(program: Program) -> bytes:
-    """The program in the file format."""
+    """Return the program in the file format."""
     parts = [delimited(b"\x0a", _block(b)) for b in program.blocks]
     parts.append(delimited(b"\x22", pb.Version(version=program.format_version).SerializeToString()))
     if program.op_versions is not None:

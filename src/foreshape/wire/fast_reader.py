@@ -62,7 +62,7 @@ class Patterns:
         return self._layouts.get
 
     def pattern(self, tail: Tail, slots: Slots) -> Pattern:
-        """The pattern of an op."""
+        """Return the pattern of an op."""
         found = self._patterns.get((tail, slots))
         if found is None:
             found = Pattern(tail.attributes, *slots, tail.role, tail.role_variables, tail.is_target, tail.site, tail.unknown_fields)
@@ -70,7 +70,7 @@ class Patterns:
         return found
 
     def seen(self, tail: Tail, slots: Slots) -> Pattern | None:
-        """The pattern of an op, if there was one before."""
+        """Return the pattern of an op if known from before, else None."""
         return self._patterns.get((tail, slots))
 
     def distinct(self) -> list[Pattern]:
@@ -153,7 +153,7 @@ def read_records(
 
 
 def _slots(data: bytes, letters: str, begin: int, stop: int) -> tuple[Slots, list[slice], int]:
-    """The slots of an op, where their names stand in it, and where they end; -1 where they are not as every writer puts them."""
+    """Return the slots of an op, the places of their names, and their end; -1 if in another form than every writer's."""
     at = begin
     inputs: list[Slot] = []
     outputs: list[Slot] = []

@@ -14,7 +14,7 @@ from foreshape.errors import FormatError
 
 
 def read_file(path: Any, limit: int) -> bytes:
-    """The bytes of a regular file.
+    """Return the bytes of a regular file.
 
     Raises:
         FormatError: it cannot be read, is not a regular file, or is larger than ``limit``.
@@ -50,7 +50,7 @@ def map_file(path: Any, limit: int, writable: bool = True) -> Any:
 
 
 def open_file(path: Any, limit: int) -> IO[bytes]:
-    """A regular file, open for reading without a buffer. Raises `FormatError` as `read_file`."""
+    """Return a regular file, open for reading without a buffer. Raises `FormatError` as `read_file`."""
     file: IO[bytes] | None = None
     try:
         shown: str = os.fsdecode(path)
@@ -71,7 +71,7 @@ def _shown(path: Any) -> str:
 
 
 def map_opened(file: IO[bytes], writable: bool = True) -> Any:
-    """The bytes of an open file, as `map_file` gives them."""
+    """Return the bytes of an open file, as from `map_file`."""
     try:
         size = os.fstat(file.fileno()).st_size
         return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()

@@ -72,7 +72,7 @@ class Pattern:
         """The plan for its ops, after the first request."""
 
     def op(self, block: Block, names: Names) -> Op:
-        """The op of this pattern with these names."""
+        """Return the op of this pattern with these names."""
         inputs = {slot: names[first:last] for slot, first, last in self.inputs}
         outputs = {slot: names[first:last] for slot, first, last in self.outputs}
         made = Op(block, self.attributes, inputs, outputs, self.role, self.role_variables, self.site)
@@ -228,7 +228,7 @@ class Records:
 
 
 def _settled(pattern: Pattern, key: Key, found: Answer, guards: Guards) -> Answer:
-    """The answer when its conditions are known."""
+    """Return the answer when its conditions are known."""
     if found.unknown:
         raise NeedsObjects
     known = guards.known

@@ -12,7 +12,7 @@ from foreshape.errors import FormatError
 
 
 def varint(data: bytes, at: int, end: int, where: str) -> tuple[int, int]:
-    """The varint at ``at`` and the position after it."""
+    """Return the varint at ``at`` and the position after it."""
     value = shift = 0
     start = at
     while True:
@@ -62,7 +62,7 @@ def expect(wire_type: int, wanted: int, where: str, at: int) -> None:
 
 
 def text(data: bytes, start: int, end: int, where: str) -> str:
-    """The UTF-8 text of a field."""
+    """Return the UTF-8 text of a field."""
     try:
         return data[start:end].decode()
     except UnicodeDecodeError as error:
@@ -76,7 +76,7 @@ def int32(value: int) -> int:
 
 
 def write_varint(value: int) -> bytes:
-    """A number of at least zero as a varint."""
+    """Return a number of at least zero as a varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -88,6 +88,6 @@ def write_varint(value: int) -> bytes:
 
 
 def delimited(tag: bytes, value: bytes) -> bytes:
-    """A length-delimited field."""
+    """Return a length-delimited field."""
     size = len(value)
     return tag + (bytes((size,)) if size < 0x80 else write_varint(size)) + value

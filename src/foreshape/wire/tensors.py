@@ -10,7 +10,7 @@ from foreshape.wire import framework_pb2 as pb
 
 
 def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]:
-    """The element type and dims. Raises `FormatError` where the bytes are no TensorDesc."""
+    """Return the element type and dims. Raises `FormatError` if the bytes are no TensorDesc."""
     try:
         message = pb.VarType.TensorDesc.FromString(data)
     except DecodeError as error:
@@ -22,5 +22,5 @@ def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]
 
 
 def encode_tensor_desc(of: DType, dims: tuple[int, ...]) -> bytes:
-    """The message's bytes."""
+    """Return the message's bytes."""
     return pb.VarType.TensorDesc(data_type=of.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]

@@ -67,7 +67,7 @@ def form_cost(data: bytes, where: str) -> int:
 
 
 def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
-    """The form of a variable from its bytes without the name."""
+    """Return the form of a variable from its bytes without the name."""
     try:
         message = pb.VarDesc.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -181,7 +181,7 @@ def _array(data: bytes, declared: Declared) -> Any:
 
 
 def encode_form(spec: Spec, declared_form: Any, *, flags: tuple[bool, bool, bool, bool, bool], value: Any, site: Site, extra: tuple[bytes, ...]) -> bytes:
-    """A VarDesc without its name. ``flags``: persistable, need_check_feed, is_parameter, stop_gradient, trainable."""
+    """Return a VarDesc without its name. ``flags``: persistable, need_check_feed, is_parameter, stop_gradient, trainable."""
     message = pb.VarDesc()
     encode_type(spec, message)
     message.persistable = flags[0]

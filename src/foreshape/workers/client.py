@@ -253,7 +253,7 @@ def _replies(sent: Sent, meeting: Meeting, keys: Keys, ranks: int) -> list[Reply
 
 
 def table(replies: Sequence[Reply]) -> Any:
-    """The answers of ranks, to be printed."""
+    """Return the answers of ranks, to be printed."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -131,7 +131,7 @@ class Job:
         }
 
     def to_bytes(self) -> bytes:
-        """The whole job.
+        """Return the whole job.
 
         Raises:
             FormatError: it is larger than a worker takes.
@@ -170,7 +170,7 @@ class Job:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Job:
-        """The job in the file ``path``. Raises `FormatError` where there is none."""
+        """Return the job in the file ``path``. Raises `FormatError` if there is none."""
         data = read_file(path, MOST_BYTES)
         try:
             return Job.from_bytes(data)

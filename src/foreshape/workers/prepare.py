@@ -45,7 +45,7 @@ class Prepared:
     reply: Reply
 
     def path(self, given: str) -> str:
-        """A path of the job's, within the folder."""
+        """Return a path of the job's, within the folder."""
         return within(self.folder, given)
 
 
@@ -199,7 +199,7 @@ def _peak(program: Program, fetch: list[str], main: Program, arrays: Arrays, sha
 
 
 def _largest(arrays: Arrays, share: int) -> Any:
-    """The examples with the most rows, as many as a share has."""
+    """Return the examples with the most rows, as many as a share has."""
     import numpy
 
     rows = numpy.zeros(arrays.count, numpy.int64)

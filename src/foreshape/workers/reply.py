@@ -47,7 +47,7 @@ class Reply:
     memory: int | None = None
     """The memory of its machine or container in bytes; None if the system does not tell."""
     error: str = ""
-    """Why it cannot do the job; empty where it can."""
+    """The obstacle to the job, in words; empty without one."""
 
     @property
     def fits(self) -> bool:
@@ -55,7 +55,7 @@ class Reply:
         return self.peak is None or self.memory is None or self.peak <= self.memory
 
     def to_bytes(self) -> bytes:
-        """The answer as JSON."""
+        """Return the answer as JSON."""
         return json.dumps(dataclasses.asdict(dataclasses.replace(self, error=self.error[:MOST_WORDS]))).encode()
 
 
@@ -67,17 +67,17 @@ reply_of = document(
 
 
 def reply_from(data: bytes | bytearray) -> Reply:
-    """The answer in bytes. Raises `FormatError` where there is none."""
+    """Return the answer in bytes. Raises `FormatError` if there is none."""
     return reply_of("a reply", bounded_json.parse(bytes(data)))
 
 
 def replies_from(data: bytes | bytearray) -> list[Reply]:
-    """The answers of all ranks. Raises `FormatError` where they are none."""
+    """Return the answers of all ranks. Raises `FormatError` if they are none."""
     return listing(reply_of, MOST_RANKS)("replies", bounded_json.parse(bytes(data)))
 
 
 def replies_to_bytes(replies: Iterable[Reply]) -> bytes:
-    """The answers of all ranks."""
+    """Return the answers of all ranks."""
     return b"[" + b",".join(r.to_bytes() for r in replies) + b"]"
 
 
@@ -91,13 +91,13 @@ class Result:
     error: str = ""
 
     def to_bytes(self) -> bytes:
-        """The result as JSON."""
+        """Return the result as JSON."""
         out = {"losses": self.history.losses, "epochs": self.history.epochs, "files": self.files, "error": self.error[:MOST_WORDS]}
         return json.dumps(out).encode()
 
     @staticmethod
     def from_bytes(data: bytes | bytearray) -> Result:
-        """A result, all of it looked at. Raises `FormatError` where it is none."""
+        """Return a result after all checks. Raises `FormatError` if it is none."""
         def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> Result:
             return Result(History(losses, epochs), files, error)
 
@@ -106,7 +106,7 @@ class Result:
 
 
 def row(what: str, given: Any) -> dict[str, float]:
-    """The figures of an epoch."""
+    """Return the figures of an epoch."""
     found = mapping(number)(what, given)
     if "seconds" not in found:
         raise FormatError(f"{what} lacks 'seconds'")
@@ -143,7 +143,7 @@ def described(program: Program) -> str:
 
 
 def digest(lines: Iterable[str]) -> str:
-    """The SHA-256 of lines."""
+    """Return the SHA-256 of lines."""
     out = hashlib.sha256()
     for line in lines:
         data = line.encode(errors="surrogatepass")
@@ -166,5 +166,5 @@ def differences(replies: Sequence[Reply]) -> str:
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """``0, 1, 2 and 40 more``."""
+    """Return ``0, 1, 2 and 40 more``."""
     return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

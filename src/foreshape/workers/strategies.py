@@ -39,7 +39,7 @@ def strategy_document(strategy: Strategy) -> dict[str, Any]:
 
 
 def patient(strategy: Strategy, patience: float) -> Strategy:
-    """A strategy whose ranks wait so long for one another."""
+    """Return a strategy with this patience of its ranks."""
     if isinstance(strategy, SplitLayers):
         rest = patient(strategy.rest, patience)
         assert not isinstance(rest, SplitLayers)
@@ -58,7 +58,7 @@ def with_layers(strategy: Strategy, program: Program) -> Strategy:
 
 
 def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
-    """A strategy of one of these names, each with a reader of its own."""
+    """Return a reader of a strategy with one of these names, each with a reader of its own."""
 
     def read(what: str, given: Any) -> Any:
         name = one_of(*makers)(f"{what}.name", mapping(anything, 100)(what, given).get("name"))
@@ -68,7 +68,7 @@ def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
 
 
 def _record(make: Callable[..., Any], **fields: Reader[Any]) -> Reader[Any]:
-    """The settings beside a strategy's name."""
+    """Return a reader of the settings beside a strategy's name."""
     def made(name: str, **settings: Any) -> Any:
         return make(**settings)
 

@@ -43,7 +43,7 @@ class Keys:
         """The client has all results."""
 
     def epoch(self, number: int) -> str:
-        """The figures of an epoch."""
+        """Return the figures of an epoch."""
         return f"{self.job} epoch {number}"
 
 
@@ -59,7 +59,7 @@ class Here:
 
     @staticmethod
     def from_bytes(data: bytes) -> Here:
-        """Raises `FormatError` where it is nothing of the kind."""
+        """Raises `FormatError` if it is nothing of the kind."""
         found = document(dict[str, Any], foreshape=text(100), ranks=count(1), keeps=truth)("the worker", bounded_json.parse(data))
         return Here(found["foreshape"], found["ranks"], found["keeps"])
 
@@ -77,7 +77,7 @@ def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None
 
 
 def worker_at(meeting: Meeting) -> Here:
-    """Who works at a meeting. Raises `ExecutionError` where nobody does, or who does is of another version."""
+    """Return the workers at a meeting. Raises `ExecutionError` if there are none, or workers of another version."""
     from foreshape.version import VERSION
 
     try:

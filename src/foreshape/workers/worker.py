@@ -78,7 +78,7 @@ class _Rank:
         """The number of jobs given to the ranks so far."""
 
     def prepared(self, job: Job) -> tuple[Prepared | None, Reply]:
-        """The job, ready to begin with, and the answer; only the answer where it cannot be done."""
+        """Return the job, ready to begin with, and the answer; only the answer if it cannot be done."""
         try:
             ready = prepare(job, self.settings.folder, self.ranks.rank, self.ranks.count)
         except (ForeshapeError, MemoryError, OSError) as error:
@@ -124,7 +124,7 @@ class _Follower(_Rank):
         return self.common
 
     def _next(self) -> bytearray | None:
-        """The next job; None where there is none any more."""
+        """Return the next job; None after the last."""
         if self.number and not self.settings.keep:
             return None
         key = f"job {self.number + 1}"
@@ -286,7 +286,7 @@ class _Leader(_Rank):
             return refusal(rank, error)
 
     def _refused(self, replies: list[Reply]) -> str:
-        """Why the ranks cannot do a job, each reason with its ranks; empty where they can."""
+        """Return the obstacles to a job, each with its ranks; empty without any."""
         reasons: dict[str, list[int]] = {}
         for reply in replies:
             if reply.error:
@@ -382,7 +382,7 @@ def too_much(replies: list[Reply]) -> str:
 
 
 def _with_folder(path: str) -> str:
-    """A path whose folder is made where there is none."""
+    """Return a path, with its folder made if missing."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except OSError as error:

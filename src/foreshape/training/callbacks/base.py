@@ -92,7 +92,7 @@ class Run(Protocol):
         ...
 
     def network(self) -> dict[str, Any]:
-        """The network's own values, name -> tensor, as an evaluation uses them: averages where a callback keeps such."""
+        """Return the network's own values, name -> tensor, as used by evaluations: averages, if a callback keeps some."""
         ...
 
     def restore(self, values: Mapping[str, Any]) -> None:
@@ -138,19 +138,19 @@ class Callback(ConstructorRepr):
         """Continue after the attributes held by a checkpoint were put back into ``run``."""
 
     def on_batch_end(self, run: Run) -> None:
-        """After each step; its loss is ``run.history.losses[-1]``."""
+        """Follow a step; its loss is ``run.history.losses[-1]``."""
 
     def on_checkpoint(self, run: Run) -> None:
         """Prepare for a checkpoint of ``run`` about to be written: a killed run continues from there, and does not repeat anything before it."""
 
     def on_evaluation_begin(self, run: Run) -> None:
-        """Before ``run`` measures the validation data."""
+        """Prepare for an evaluation of ``run`` on the validation data."""
 
     def on_evaluation_end(self, run: Run) -> None:
         """Follow an evaluation of ``run``, also one that failed."""
 
     def on_epoch_end(self, run: Run) -> None:
-        """After each epoch; its row is ``run.history.epochs[-1]``."""
+        """Follow an epoch; its row is ``run.history.epochs[-1]``."""
 
     def on_train_end(self, run: Run) -> None:
         """End, after the last step of a ``run`` not broken off."""

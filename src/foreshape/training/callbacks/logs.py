@@ -1,4 +1,4 @@
-"""Writes a run's figures where others read them: a table of comma-separated values, TensorBoard."""
+"""The figures of a run for other programs: a table of comma-separated values, TensorBoard."""
 
 from __future__ import annotations
 

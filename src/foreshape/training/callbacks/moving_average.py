@@ -10,7 +10,7 @@ from foreshape.values.torch_proxy import torch
 
 
 class MovingAverage(Callback):
-    """Keeps ``average = d * average + (1 - d) * value`` of each parameter, with ``d = min(decay, (1 + steps) / (10 + steps))``.
+    """A callback that keeps ``average = d * average + (1 - d) * value`` of each parameter, with ``d = min(decay, (1 + steps) / (10 + steps))``.
 
     (Polyak and Juditsky, 1992; the smaller factor at the beginning as in TensorFlow's ExponentialMovingAverage.) Validation data are measured with
     the averages, and `EarlyStopping` and `SaveBest` keep them. They are in checkpoints.

@@ -1,4 +1,4 @@
-"""Makes the learning rate smaller when nothing gets better."""
+"""A smaller learning rate when a figure stops improving."""
 
 from __future__ import annotations
 

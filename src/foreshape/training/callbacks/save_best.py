@@ -1,4 +1,4 @@
-"""Writes the network's values when they are better than ever."""
+"""The network's values saved at the best epoch."""
 
 from __future__ import annotations
 
