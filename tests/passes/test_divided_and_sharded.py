@@ -135,9 +135,9 @@ def test_files_of_one_layout_are_read_in_another(writer: str, reader: str, tmp_p
         ([2, 2], "cannot be of 2 parts along axis 2"),
         ([1, 3], "cannot be of 3 parts along axis 1"),
         ([1, 0], "cannot be of 0 parts"),
-        ([-1, 2], "the axis of .* must be a whole number"),
-        ([1, True], "the ways of .* must be a whole number"),
-        ([1], "a piece of .* must be a name"),
+        ([-1, 2], "pieces must be a whole number .* seen .-1"),
+        ([1, True], "pieces must be a whole number .* seen .True"),
+        ([1], "pieces must be a list of 3 or 5"),
     ],
 )
 def test_pieces_that_do_not_hold_together_are_refused(cut: list[Any], says: str, tmp_path: Any) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 
-class Records(Protocol):
+class LazyRecords(Protocol):
     """The variables and ops of a loaded block, turned into objects at the first look; see `foreshape.wire.records`."""
 
     forms: dict[str, Form]
@@ -51,7 +51,7 @@ class Block:
 
     vars: dict[str, Variable]
     ops: list[Op]
-    records: Records | None
+    records: LazyRecords | None
     """The loaded records, until the first look at its variables and ops."""
 
     def __init__(self, program: Program, idx: int, parent_idx: int) -> None:
@@ -64,7 +64,7 @@ class Block:
         self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
         """While an op's block is written: the specs of outer variables before its writes."""
 
-    def keep_records(self, records: Records) -> None:
+    def keep_records(self, records: LazyRecords) -> None:
         """Keep the ``records`` of a file: variables and ops are made of them when somebody looks at these."""
         del self.vars, self.ops
         self.records = records
