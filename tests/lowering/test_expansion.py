@@ -13,6 +13,7 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.expansion import expanded
+from foreshape.lowering.kernel_calls import OpCall
 from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.spec import Spec
@@ -115,6 +116,22 @@ def test_lists_and_operands_that_are_results() -> None:
     assert [op.type for op in expanded(main.global_block).ops] == ["scale"] * 3 + ["sum", "assign", "relu", "elementwise_add"]
     without = chain(False)[0].global_block
     assert expanded(without) is without
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_lookup_whose_rows_are_summed_is_a_bag_in_both_directions(sparse: bool) -> None:
+    main = fs.default_main_program()
+    ids, table = layer.data("ids", ["n", 1], dtype="int64", lod_level=1), layer.create_parameter([20, 3], "float32")
+    out = main.global_block.apply("fused_embedding_seq_pool", {"W": table, "Ids": ids}, {"is_sparse": sparse, "padding_idx": 3})
+    append_backward(layer.reduce_sum(out))
+    names, numbers = [out.name, f"{table.name}@GRAD"], np.array([[3], [1], [1], [19]])
+    executor, scope = fs.Executor(), fs.Scope()
+    scope.set(table.name, np.arange(60, dtype="float32").reshape(20, 3))
+    summed, gradient = executor.run(main, {"ids": fs.LoDTensor(numbers, [[2, 0, 2]])}, names, scope)
+    np.testing.assert_array_equal(summed, [[3, 4, 5], [0, 0, 0], [60, 62, 64]])
+    dense = np.asarray(gradient.to_dense() if sparse else gradient)
+    assert dense[:, 0].tolist() == [{1: 2.0, 19: 1.0}.get(n, 0.0) for n in range(20)]
+    assert not any(isinstance(call, OpCall) and "lookup" in call.op.type for call in executor.step(main, names).emitted.lowered.calls)
 
 
 def test_state_that_stays_as_it_is_takes_no_op() -> None:

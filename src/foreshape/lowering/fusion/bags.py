@@ -41,15 +41,18 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
     readers = graph.readers(out)
     pool, how = next(((r, how) for r in readers if (how := _pooling(r, out)) is not None), (None, None))
     back = [r for r in readers if r is not pool]
-    if pool is None or how is None or any(not graph.unused(r) for r in pool.results[1:]) or len(back) > 1:
+    if pool is None and back and (of_back := undoes(back[0], SequencePooling)) is not None:  # the rows are looked up for the gradient again
+        how = of_back.how if len(dims_of(out) or ()) == 2 else None
+    if how is None or (pool is not None and any(not graph.unused(r) for r in pool.results[1:])) or len(back) > 1:
         return False
     grad = _lookup_gradient(graph, back[0], pool, i) if back else None
     if back and grad is None:
         return False
     bag = Bag(how, of.padding, i.op.type)
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
-    pooled = fused(i, bag.pooled(bool(offsets)), [table, ids, *offsets], [pool.results[0]])
-    new: dict[KernelCall, Sequence[KernelCall]] = {i: [pooled], pool: ()}
+    new: dict[KernelCall, Sequence[KernelCall]] = {i: ()}
+    if pool is not None:
+        new = {i: [fused(i, bag.pooled(bool(offsets)), [table, ids, *offsets], [pool.results[0]])], pool: ()}
     if grad is not None:
         d_bag = back[0].arguments[-1]
         new[grad] = [fused(grad, bag.gradient(bool(offsets), of.sparse), [ids, d_bag, table, *offsets], [grad.results[0]])]
@@ -69,10 +72,10 @@ def _pooling(pool: KernelCall, out: Value) -> Pooled | None:
     return reduction.how if reduction.axes in ((1,), (-2,)) and not reduction.keeps else None
 
 
-def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall, i: KernelCall) -> KernelCall | None:
+def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall | None, i: KernelCall) -> KernelCall | None:
     """Return the gradient op of the lookup, if it alone reads the pooling's gradient."""
     for kind in (SequencePooling, Reduction):
-        if undoes(back, kind) != computes(pool, kind):
+        if pool is not None and undoes(back, kind) != computes(pool, kind):
             return None
     grad = graph.only_reader(back.results[0])
     if grad is None or undoes(grad, Embedding) != computes(i, Embedding):
