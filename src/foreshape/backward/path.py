@@ -1,7 +1,7 @@
 """The ops between variables and the values whose gradients are taken, and the flow of values through them.
 
-A node is one value of a variable on the path: its name, if written once. If a name is written again, as by a loop
-with a carried variable, each further value is a node of its own, so that gradients never go to another value.
+A node is one value of a variable on the path: its name, if written once. Each further value of a name written again, as in a loop, is a node of its
+own: gradients never go to another value.
 """
 
 from __future__ import annotations

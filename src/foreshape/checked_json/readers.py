@@ -108,7 +108,7 @@ def optional(element: Reader[T]) -> Reader[T | None]:
 
 
 def anything(what: str, given: Any) -> Any:
-    """Whatever is given."""
+    """Read any value."""
     return given
 
 
@@ -168,7 +168,7 @@ def real(below: float = math.inf, above_zero: bool = False) -> Reader[float]:
 
 
 def truth(what: str, given: Any) -> bool:
-    """True or false."""
+    """Read true or false."""
     return given if isinstance(given, bool) else refuse(what, "true or false", given)
 
 

@@ -52,7 +52,7 @@ def _levels(name: str, text: str) -> list[list[int]]:
 
 
 def asked_for(result: Variable) -> str:
-    """Return the user's name of a result: a saved model has a copy of it, made by a ``scale`` of 1, with a name of its own."""
+    """Return the user's name of a result: a saved model has a copy of it, a ``scale`` of 1 under its own name."""
     op = result.op
     return (op.input("X") if op is not None and is_copy(result) else None) or result.name
 

@@ -131,7 +131,7 @@ def _early_words(early: Early) -> str:
 
 
 def _some(lines: Sequence[str]) -> None:
-    """The first lines, and how many there are more."""
+    """Print the first lines, and the number of the others."""
     for line in lines[:_MOST]:
         print_plain(line)
     if len(lines) > _MOST:

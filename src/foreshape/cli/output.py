@@ -76,7 +76,7 @@ def _parts(line: str, width: int) -> list[str]:
 
 
 def print_json(value: Any) -> None:
-    """``value`` as JSON in ASCII."""
+    """Print ``value`` as JSON in ASCII."""
     with printing():
         typer.echo(json.dumps(value, indent=2))
 
@@ -161,7 +161,7 @@ def nobody_reads() -> bool:
 
 
 def drop_unprintable() -> None:
-    """Drop the rest of an unwritable output, such as a pipe without a reader, so that the end of the process does not try it again."""
+    """Drop the rest of an unwritable output, as a pipe without a reader: the end of the process would try it again."""
     try:
         _flush()
     except OSError:

@@ -192,7 +192,7 @@ def _cells(name: str, variable: Variable | None) -> tuple[str, str, str]:
 
 
 def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> None:
-    """Inputs, parameters, ops with their results, and totals."""
+    """Print inputs, parameters, ops with their results, and totals."""
     out = console()
     sums = _Sums(program)
     with printing():

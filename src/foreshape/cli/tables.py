@@ -28,7 +28,7 @@ class Rows(Table):
             self.add_column(column, justify="right" if column in _RIGHT else "left", overflow="fold")
 
     def add(self, *cells: str) -> None:
-        """One row."""
+        """Add one row."""
         self.texts.append(cells)
         self.add_row(*map(Text, cells))
 

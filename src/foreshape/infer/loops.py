@@ -37,10 +37,9 @@ MAX_ROUNDS = 200
 def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
     """Infer the block of a loop, and return the specs of its written variables after it.
 
-    A variable read before its write, on some path through the block, is carried: each round hands it to the
-    next, with one rank, element type and kind. Of other variables only the value after the last round is visible: before the loop
-    it may have been anything. Without a common spec the loop forgets the former value (`Op.forgets`). So it does with a placeholder
-    constant, set by a branch in it, or another loop (see `forgets_placeholder`).
+    A variable read before its write, on some path through the block, is carried. Each round hands it to the next, with one rank, element type and kind.
+    Of other variables only the value after the last round is visible: before the loop it may have been anything. Without a common spec the loop forgets
+    the former value (`Op.forgets`). So it does with a placeholder constant, set by a branch in it, or another loop (see `forgets_placeholder`).
     """
     block, program = sub_block(op), op.block.program
     condition = op.block.var(names_in(op, "Condition")[0]) if names_in(op, "Condition") else None

@@ -44,7 +44,7 @@ def answer(operator: Operator, key: Key) -> Answer:
 
 
 def ask(operator: Operator, key: Key) -> Answer:
-    """As `answer`, without keeping it."""
+    """Return the `answer` without keeping it."""
     schema = operator.schema
     for operand, given in zip(schema.operands, key, strict=True):
         check_operand(operand, given)

@@ -39,10 +39,10 @@ class _Found(NamedTuple):
 class Walk:
     """The inference of one outermost op with blocks, and of all ops within.
 
-    A loop's block is inferred round by round, and so are the loops in it in each of these rounds: from scratch that would take 2 to the
-    depth. So an op is not inferred again for equal inputs of its blocks. A loop entered again begins with
-    symbols for the sizes known to change from round to round: each becomes one once. The rounds of a loop are then at
-    most one more than the changing sizes in it and around it, and the work at most the depth times the number of ops.
+    A loop's block is inferred round by round, and so are the loops in it in each of these rounds. From scratch this would take 2 to the depth. So an op
+    is not inferred again for equal inputs of its blocks. A loop entered again begins with
+    symbols for the sizes known to change from round to round: each becomes one once. The rounds of a loop are then at most one more than the changing
+    sizes in it and around it. The work is at most the depth times the number of ops.
     """
 
     def __init__(self, program: Program) -> None:

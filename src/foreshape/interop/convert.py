@@ -101,7 +101,7 @@ def _write_safetensors(path: str, values: Mapping[str, Stored]) -> None:
 
 
 def _write_folder(folder: str, values: Mapping[str, Stored]) -> None:
-    """A file for each, all of them whole in a folder beside the others before the first takes its place."""
+    """Write a file for each value; all are complete in a temporary folder before the first takes its place."""
     made = not os.path.isdir(folder)
     try:
         os.makedirs(folder, exist_ok=True)

@@ -88,8 +88,8 @@ def load_inference_model(
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.
 
-    From a parameter file of 64 MiB and more only the descriptions of the tensors are read: each tensor is read at its first use, so a look
-    at a network takes no memory for it.
+    From a parameter file of 64 MiB and more only the descriptions of the tensors are read. Each tensor is read at its first use, so a look at a network
+    takes no memory for it.
 
     Raises:
         FormatError: a file cannot be read or is invalid (a large one changed since, at the first use of the tensor).

@@ -35,7 +35,7 @@ _MAX_DESCRIPTION: Final = 1024
 
 
 class Stored(NamedTuple):
-    """A tensor as a file has it: ``data`` are its bytes, little-endian, not read before they are looked at where the file is a large one."""
+    """A tensor as stored: ``data`` are its bytes, little-endian, read from a large file only at their use."""
 
     dtype: DType
     dims: tuple[int, ...]
@@ -128,7 +128,7 @@ def write_parameters(path: Any, values: Mapping[str, Any], types: Mapping[str, D
 
 
 def bf16_bits(array: Any) -> Array:
-    """fp32 numbers as the 16 bits of bf16, rounded to nearest, ties to even; a NaN stays one."""
+    """Convert fp32 numbers to the 16 bits of bf16, rounded to nearest, ties to even; a NaN stays one."""
     import numpy
 
     numbers = numpy.ascontiguousarray(array, dtype=numpy.float32)

@@ -1,5 +1,7 @@
-"""Parameters whose file describes them otherwise than the program: PaddlePaddle's quantizing tools put whole numbers into weights, and other dims
-into scales, without a word to the program."""
+"""Parameters described differently by their file than by the program.
+
+PaddlePaddle's quantizing tools put whole numbers into weights, and other dims into scales, without a word to the program.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from foreshape.spec import LOD_TENSOR, DType, Spec
 def as_stored(parameters: Mapping[str, Variable]) -> Fits:
     """Return a check of a file's tensors against a program's parameters that accepts harmless differences.
 
-    The file is right about a tensor with as many numbers as the program says, if all ops accept its element type and dims with
-    unchanged results. Its variable is described anew. Any other tensor is refused.
+    The file is right about a tensor with as many numbers as in the program, if all ops accept it with unchanged results. Its variable is described
+    anew. Any other tensor is refused.
     """
 
     def fits(name: str, of: DType, dims: tuple[int, ...]) -> str:

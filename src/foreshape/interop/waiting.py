@@ -1,6 +1,6 @@
 """Parameters of large files: each tensor is read into its own memory, of a large file at its first use.
 
-Kernels compute on tensors aligned to 64 bytes, and in a parameter file they begin anywhere: mapped memory would have to be
+Kernels compute on tensors aligned to 64 bytes, and in a parameter file they begin anywhere. Mapped memory would have to be
 copied all the same. So the file is mapped only for its description, and stays open for tensors to be read into their own memory.
 A file cut off or overwritten meanwhile is then an error with the tensor's name, where a mapping would end the process.
 A replaced file is still there for its readers.

@@ -296,7 +296,7 @@ def _same(x: Variable, number: float) -> Variable:
 
 
 def _spread(x: Variable, like: Variable) -> Variable:
-    """To the dims of another: PaddlePaddle's operator of ``where`` broadcasts nothing."""
+    """Repeat a variable to the dims of another: PaddlePaddle's operator of ``where`` broadcasts nothing."""
     return expand_as(x, like)
 
 

@@ -129,9 +129,9 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
 
     Args:
         pred: a bool variable of one element.
-        true_fn, false_fn: each returns a variable, or a list (or tuple) of them, or None: both the same number, each pair of one element type and
-            number of dims. A size that differs is set by the run. Different numbers of dims would leave all further ops without a description: adjust
-            one branch, as by `unsqueeze` or `reshape`. (A loaded program may have such a result; it can be passed on and fetched.)
+        true_fn, false_fn: each returns a variable, or a list (or tuple) of them, or None. Both return as many, each pair of one element type and number
+            of dims. A size that differs is set by the run. Different numbers of dims would leave all further ops without a description: adjust one
+            branch, as by `unsqueeze` or `reshape`. (A loaded program may have such a result; it can be passed on and fetched.)
 
     Returns:
         In the functions' form: a variable, a list, or None. Gradients flow through the branch that ran.

@@ -108,7 +108,7 @@ def logspace(start: float | Variable, stop: float | Variable, num: int | Variabl
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
-    """Ones on the diagonal of a matrix of zeros, ``[rows, columns]``.
+    """Return a matrix of zeros with ones on the diagonal, ``[rows, columns]``.
 
     Args:
         rows: how many.
@@ -119,7 +119,7 @@ def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
 
 
 def uniform_random(shape: Shape, dtype: Any = "fp32", min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
-    """Numbers drawn uniformly from [min, max). A seed other than 0 draws the same at each run.
+    """Draw numbers uniformly from [min, max). A seed other than 0 draws the same at each run.
 
     Args:
         shape: as for `fill_constant`.
@@ -132,7 +132,7 @@ def uniform_random(shape: Shape, dtype: Any = "fp32", min: float = -1.0, max: fl
 
 
 def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "fp32") -> Variable:
-    """Numbers drawn from the normal distribution. A seed other than 0 draws the same at each run.
+    """Draw numbers from the normal distribution. A seed other than 0 draws the same at each run.
 
     Args:
         shape: as for `fill_constant`.

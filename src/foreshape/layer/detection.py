@@ -68,7 +68,7 @@ def box_clip(x: Variable, im_info: Variable) -> Variable:
 
 
 def polygon_box_transform(x: Variable) -> Variable:
-    """From how far corners lie from each pixel, ``[batch, 2 * corners, height, width]``, to where they lie in an image four times as large.
+    """Convert the offsets of corners from each pixel, ``[batch, 2 * corners, height, width]``, to places in an image four times as large.
 
     Args:
         x: floats.

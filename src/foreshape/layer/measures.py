@@ -59,7 +59,7 @@ def auc(
 def precision_recall(
     x: Variable, label: Variable, num_classes: int | None = None, sample_weight: Variable | None = None
 ) -> tuple[Variable, Variable, Variable]:
-    """Return precision, recall and F1 of the batch, and of all batches so far: the means over the classes, and of the counts of all classes together.
+    """Return precision, recall and F1 of the batch, and of all batches so far: macro and micro averages.
 
     A class neither predicted nor true has precision and recall 1, and the F1 is of the two means, as in PaddlePaddle. `fs.metrics.F1` is the mean of
     the classes' F1, as in scikit-learn, begins anew with each epoch, and is exact over ranks.

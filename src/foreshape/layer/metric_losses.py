@@ -34,7 +34,7 @@ def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
 
 
 def _unit(x: Variable) -> Variable:
-    """Rows divided by their lengths; one of zeros has no direction, and stays with a gradient of zeros."""
+    """Divide rows by their lengths; a row of zeros stays, with a gradient of zeros."""
     squares = reduce_sum(square(x), 1, keepdim=True)
     return x * (rsqrt(maximum(squares, _LEAST)) * cast(squares > _LEAST, x.spec.known_dtype))
 

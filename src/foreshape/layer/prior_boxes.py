@@ -40,7 +40,8 @@ def density_prior_box(
     x: Variable, image: Variable, densities: Sequence[int], fixed_sizes: Sequence[float], fixed_ratios: Sequence[float],
     variances: Sequence[float] = _VARIANCES, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5, flatten_to_2d: bool = False,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``.
+    """Return boxes as `prior_box`: density x density boxes spread over a cell for each of ``fixed_sizes`` and ``fixed_ratios``; ``[boxes, 4]`` with
+    ``flatten_to_2d``.
 
     Args:
         x, image, variances, clip, steps, offset: as for `prior_box`.

@@ -24,7 +24,7 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
         >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own
 
     `foreshape.train`, ``minimize``, and a run of the program as described are training. `foreshape.predict`, `foreshape.evaluate`,
-    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests: there ``x`` is read in its place, and ops
+    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests. There ``x`` is read in its place, and ops
     needed only by the function are dropped. Random numbers within are drawn as for dropout: from the executor's generator, anew in each step, by the
     seed of the run. They continue after a resumption, and differ between ranks with examples of their own.
 

@@ -59,8 +59,8 @@ REQUIRED: Final = _Required()
 Layout = Literal["same", "strided", "reshaped", "row"]
 """The layout of a result in memory.
 
-A view has the element type of its base. "same": as its base. "strided": with strides of its own; several elements may be one number in memory,
-and nothing can be written into it (a scaled gradient has memory of its own then, as large as its base). "reshaped": the same elements contiguous,
+A view has the element type of its base. "same": as its base. "strided": with strides of its own; several elements may be one number in memory, so
+nothing can be written into it. (A scaled gradient has memory of its own then, as large as its base.) "reshaped": the same elements contiguous,
 a view of a base either contiguous or of equal dims, and possibly a copy of another one. A gradient of another number of elements than its base
 is a view only if "strided".
 
@@ -279,8 +279,8 @@ def gradient(
         view_of: for a gradient: the slot among ``inputs`` that is its base.
         layout: for a gradient: its layout in memory, by default ``"same"``. See `Layout`.
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
-        absent: the slots among ``inputs`` that may be None: gradients of single results without gradient flow (others are filled with zeros), and
-            operands left out by other writers of programs.
+        absent: the slots among ``inputs`` that may be None: gradients of single results without gradient flow, and operands left out by other writers.
+            Other gradients are filled with zeros.
         apart: the rule ``(self, *specs) -> Part | None``: the gradient computable by another operator.
         called: for a slot among ``inputs``: its name in the gradient op, if different.
     """
@@ -349,7 +349,7 @@ def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bo
 
 
 def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> Value:
-    """fp32 numbers, uniform in [low, high]; ``distinct`` keeps them apart, for maxima and sorting."""
+    """Return fp32 numbers, uniform in [low, high]; ``distinct`` keeps them apart, for maxima and sorting."""
     return _value(FP32, dims, low, high, distinct, data)
 
 
@@ -358,7 +358,7 @@ def f64(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False
 
 
 def i64(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, data: Any = None) -> Value:
-    """int64 numbers, uniform in low..high, both included."""
+    """Return int64 numbers, uniform in low..high, both included."""
     return _value(INT64, dims, low, high, distinct, data)
 
 
@@ -367,5 +367,5 @@ def i32(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, dat
 
 
 def b1(*dims: int, data: Any = None) -> Value:
-    """bool values, both as likely."""
+    """Return bool values, both equally likely."""
     return _value(BOOL, dims, 0, 1, False, data)

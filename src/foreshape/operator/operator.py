@@ -43,8 +43,8 @@ class Operator:
     ``kernel(self, <slots>)``
         from torch tensors to torch tensors. Keyword-only parameters: ``requested`` has True for each result with a reader; ``offsets`` has one entry
         per slot: the `Offsets` of a ragged operand, None for a dense one, a list for a list; ``into`` is None, or the operand's tensor to take the
-        result declared with ``may_share``; ``use`` is None, or in a compiled step the `foreshape.operator.use.Use`: the names of its variables, the
-        element types of its results, and a count of its runs.
+        result declared with ``may_share``; ``use`` is None, or in a compiled step the `foreshape.operator.use.Use`, with variables' names, results'
+        element types, and a count of runs.
     ``group_kernel(self, <slots>)``
         optional, of an update: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -73,7 +73,7 @@ class Operator:
         does not.
     ``sharding_rule(self, <slots>)``
         from the operands' specs to the `foreshape.operator.traits.ShardingRule`: the axes along which parts of the operands give parts of the results,
-        for ranks with a part of a value each. None, the default, for none; for a ``per_element`` operator they are known.
+        for divided values. None, the default, for none; for a ``per_element`` operator they are known.
     ``expand(self, of, <slots>)``
         of an operator made of others: appends them by the `foreshape.operator.composition.Composition` ``of`` and returns its results. It has no
             kernel: a step has the others in its place.
@@ -135,8 +135,8 @@ class Operator:
     (but for the ``bias`` of `scale`).
     """
     elementwise_state: ClassVar[tuple[str, ...] | None] = None
-    """The state operands, of the parameter's shape, of an update of Param by Grad with independent elements, so any part of it can be
-    updated elsewhere; None for other updates.
+    """The state operands, of the parameter's shape, of an update of Param by Grad element by element: any part can be updated elsewhere. None for other
+    updates.
     """
     over_ranks: ClassVar[str] = ""
     """The type of the same operator with statistics over the examples of all ranks. It has one more

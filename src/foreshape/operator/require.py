@@ -130,7 +130,7 @@ def require_broadcast_to(a: Size, to: Size, requirement: str, **sides: int | Non
 
 
 def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> None:
-    """``a <= b`` must hold."""
+    """Require ``a <= b``."""
     _decide(less_equal(a, b), a, "<=", b, requirement, sides)
 
 
@@ -202,7 +202,7 @@ def _ones_between(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
 
 
 def require_one_per_row(spec: Any, slot: str, rows: Size, of: str) -> None:
-    """The tensor in ``slot`` must have one number for each of the ``rows`` rows of ``of``: ``[rows, 1]`` or ``[rows]``."""
+    """Require one number in ``slot`` for each of the ``rows`` rows of ``of``: ``[rows, 1]`` or ``[rows]``."""
     requirement = f"{slot} must have one number for each row of {of}"
     require(len(spec.dims) > 0, requirement, **{slot: None})
     require_equal(spec.dims[0], rows, requirement, **{slot: 0, of: 0})

@@ -27,7 +27,7 @@ WHOLE: Final = ""
 class ShardingRule:
     """The relation of results' axes to operands' axes: slot -> a name for each axis, of a list for each axis of any entry.
 
-    Along axes of one name, operands can be cut into equal parts, and each part gives its part of the results, whatever the other parts are. An operand
+    Along axes of one name, operands can be cut into equal parts. Each part gives its part of the results, whatever the other parts are. An operand
     without the name is read by every part. Axes named `WHOLE`, and slots missing here, cannot be cut.
     """
 

@@ -325,5 +325,5 @@ def _risen(step: Variable, steps: float) -> Variable:
 
 
 def _between(part: Variable, first: float, last: float) -> Variable:
-    """From ``first`` to ``last`` along half a cosine, as ``part`` goes from 0 to 1."""
+    """Return a variable from ``first`` to ``last`` along half a cosine, as ``part`` goes from 0 to 1."""
     return (apply("cos", X=part * math.pi) + 1.0) * (0.5 * (first - last)) + last

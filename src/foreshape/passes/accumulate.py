@@ -1,9 +1,9 @@
 """Gradients of several batches in one update: they are added to sums kept between runs, and their means are used once per group.
 
-A step of a group updates as one with all its batches in one: if the loss is a mean, or a quotient of sums, each batch counts
-by its number of elements (`foreshape.passes.group_weights`).
+A step of a group updates as one with all its batches in one. In a mean, or a quotient of sums, each batch counts by its number of elements
+(`foreshape.passes.group_weights`).
 
-Groups of batches do not end with epochs: an unfinished group continues in the next epoch, and the sums left
+Groups of batches do not end with epochs. An unfinished group continues in the next epoch, and the sums left
 after the last epoch wait for a resumed run. The learning rate of a schedule is the same in all batches of a group. The sum of
 sparse gradients is sparse rows, too, each once: it takes the memory of the rows looked up by several batches.
 """

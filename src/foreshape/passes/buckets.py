@@ -38,7 +38,7 @@ class Gradient:
 
     @property
     def size(self) -> int:
-        """Bytes; 0 where they are not known before the run."""
+        """Return the bytes; 0 if unknown before the run."""
         found = self.spec.nbytes
         return found if isinstance(found, int) else 0
 
@@ -77,7 +77,7 @@ def gradients_of(block: Block) -> list[Gradient]:
 def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket]:
     """Return dense gradients in buckets of about so many bytes (None: chosen by their number), in the order of their filling.
 
-    A gradient of a bucket's size is sent alone, without a copy, and the bucket of small ones around it stays open: a bias costs no message.
+    A gradient of a bucket's size is sent alone, without a copy. The bucket of small ones around it stays open: a bias costs no message.
     """
     total = sum(g.size for g in gradients)
     most = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)

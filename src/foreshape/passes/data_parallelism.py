@@ -101,7 +101,7 @@ def data_parallel(bucket: int | None = None, patience: float = 20.0, synchronise
     Args:
         bucket: the bytes of gradients sent at once; by default chosen by their number.
         patience: the seconds that a rank waits for the others before it names the missing one.
-        synchronise_batch_norm: take the statistics of batch normalisation over the examples of all ranks, equal to one rank with the whole batch, for
-            two small messages per normalisation. Otherwise each rank normalises by its own part of the batch.
+        synchronise_batch_norm: take the statistics of batch normalisation over the examples of all ranks, as of the whole batch, for two small messages
+            each. Otherwise each rank normalises by its own part of the batch.
     """
     return DataParallel(bucket, patience, synchronise_batch_norm)

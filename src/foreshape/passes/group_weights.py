@@ -41,7 +41,7 @@ class Inserted:
         self.at += 1
 
     def is_zero(self, name: str) -> str:
-        """1 where a number is 0, otherwise 0."""
+        """Write an op for 1 if a number is 0, otherwise 0."""
         code = self.block.var(name).spec.known_dtype.code
         true = self("logical_not", {"X": self("cast", {"X": name}, {"in_dtype": code, "out_dtype": BOOL.code})})
         return self("cast", {"X": true}, {"in_dtype": BOOL.code, "out_dtype": code})

@@ -126,7 +126,7 @@ class Divider:
         self.axes[name] = axis
 
     def _columns(self, op: Op, weight: str) -> None:
-        """Every rank has the whole input, and gives some of the columns; the gradient of the input is the sum over the ranks."""
+        """Divide a product by columns: every rank has the whole input, and gives some columns; the input's gradient is summed over the ranks."""
         (slot, _, x), out = next(_operands(op)), op.result()
         if x in self.axes:
             x = self._whole(op, x)
@@ -135,7 +135,7 @@ class Divider:
         self._divide(op, out, self._rank(out) - 1)
 
     def _rows(self, op: Op, weight: str) -> None:
-        """Every rank has some of the input's columns, and the rows of the weight for them; the results are summed."""
+        """Divide a product by rows: every rank has some of the input's columns, and their rows of the weight; the results are summed."""
         x, out, product = op.operand(0), op.result(), op.computes(FlattenedProduct)
         last = self._rank(x) - 1
         if product is None or product.x_rows != last:
@@ -355,7 +355,7 @@ class Divider:
                 raise SchemaError(f"it is not clear of which product {shown(op)} is the gradient, so that {name} cannot be divided over ranks")
 
     def _hold(self, name: str, axis: int) -> None:
-        """A rank's part of a persistable value, in place of the whole."""
+        """Hold a rank's part of a persistable value, in place of the whole."""
         whole = self.block.vars[name]
         dims = tuple(floordiv(d, self.degree) if at == axis else d for at, d in enumerate(whole.spec.known_dims))
         if not equal(dims[axis] * self.degree, whole.spec.known_dims[axis]):

@@ -216,7 +216,7 @@ class Shard:
         return list(parts.values())
 
     def _hold(self) -> Part:
-        """This rank's part of the parameters, in place of them."""
+        """Hold this rank's part of the parameters, in place of them."""
         made = self._name("parameters@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
         return replace(self._part_of_parameters(made), begins_whole=True)

@@ -1,6 +1,6 @@
 """The sums and means over examples behind a value: over several batches or ranks they are added, and the function is applied to the sums.
 
-The mean of an epoch, the loss of ranks and the gradients of several batches are made of them: each equals the value for one batch of all examples.
+The mean of an epoch, the loss of ranks and the gradients of several batches are made of them. Each equals the value for one batch of all examples.
 """
 
 from __future__ import annotations

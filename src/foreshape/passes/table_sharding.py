@@ -69,7 +69,7 @@ class SplitTables:
         return self.rest.evaluated(Pass("split_tables", change)(program)[0], parts, ranks)
 
     def mesh(self, ranks: int) -> Mesh:
-        """As the rest has it."""
+        """Return the groups of ``rest``."""
         return self.rest.mesh(ranks)
 
     def _chosen(self, block: Block) -> list[str]:

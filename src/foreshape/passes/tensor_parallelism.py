@@ -203,8 +203,8 @@ def split_layers(
         degree: the number of ranks with the parts of the layers and the same examples; by default all, so no batch is divided.
             Consecutive ranks are together: on 4 ranks with degree 2 these are 0 and 1, and 2 and 3.
         layers: the names of weights, each with "columns" or "rows", beside the layers' marks; for a saved program.
-        choose: also divide unmarked layers, if one sum serves two of them: the first by columns and the second by rows,
-            with only elementwise ops between them.
+        choose: also divide unmarked layers, if one sum serves two of them. The first is divided by columns, the second by rows, with only elementwise
+            ops between them.
         bucket, patience, synchronise_batch_norm: as for `data_parallel`, without ``rest``.
     """
     return SplitLayers(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), degree, tuple((layers or {}).items()), choose)

@@ -29,9 +29,8 @@ ArithmeticT = TypeVar("ArithmeticT", bound="Arithmetic")
 class Arithmetic(Described):
     """Python's operators and indices: ``+ - * / // % ** @``, ``== != < <= > >=``, ``& | ^ ~``, ``abs``, minus, and slices.
 
-    They have numpy's meaning: both sides are broadcast, a comparison gives a bool for each element, and a number or an array
-    beside a variable is taken in its element type. ``==`` with anything else is False. A variable is hashed by identity,
-    for dicts and sets; use ``is`` to compare identity.
+    They have numpy's meaning: both sides are broadcast, and a comparison gives a bool for each element. A number or an array beside a variable takes
+    its element type. ``==`` with anything else is False. A variable is hashed by identity, for dicts and sets; use ``is`` to compare identity.
     """
 
     __slots__ = ()

@@ -206,7 +206,7 @@ class ArrayMethods(Arithmetic):
 
     @tells_line
     def squeeze(self, axis: Axes = None) -> Self:
-        """Without the dims of 1 at ``axis`` (one or several), or without all dims of 1."""
+        """Remove the dims of 1 at ``axis`` (one or several), or all dims of 1."""
         axes = [] if axis is None else several(axis)
         for at in axes:
             if -self.spec.rank <= at < self.spec.rank and isinstance(size := self.spec.known_dims[at], int) and size != 1:

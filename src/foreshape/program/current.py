@@ -24,7 +24,7 @@ class _Current(threading.local):
         self.begin()
 
     def begin(self) -> None:
-        """Two new programs."""
+        """Begin two new programs."""
         self.main, self.startup = self.new(), self.new()
         self.main.startup = self.startup
         self.block: Block | None = None
@@ -112,8 +112,8 @@ def is_default(program: Program) -> bool:
 def region(parent: Block | None = None) -> Generator[Block]:
     """Begin a new current block inside of the ``with``, to be run by an op of the outer block.
 
-    Facts found meanwhile, for the variables' specs of the moment, are dropped: they are found again, for all possible
-    specs, when the op with the block is appended.
+    Facts found meanwhile, for the variables' specs of the moment, are dropped. They are found again, for all possible specs, when the op with the block
+    is appended.
     """
     parent = parent if parent is not None else current_block()
     program = parent.program

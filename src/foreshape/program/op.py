@@ -46,8 +46,8 @@ class Role:
 
 
 class Op:
-    """One operation in a block: its attributes (with their operator), inputs and outputs by slot, its ``role`` (forward, backward,
-    update) with parameter and gradient (``role_variables``), and the line, ``site``.
+    """One operation in a block: its attributes (with their operator), inputs and outputs by slot, and its line, ``site``. Its ``role`` is forward,
+    backward or update, with parameter and gradient (``role_variables``).
 
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """

@@ -170,10 +170,9 @@ class Program:
         """Return the results of a layer selected by words: one variable, or several of an op with a list.
 
         Args:
-            words: "last pool", "first conv", "second last batch_norm", "linear_1", or a variable's name. The word is part of its op's type
-                or of its name, or several parts in a row ("depthwise_conv"), without suffixes such as 2d or v2. Ops whose results share one name, as a
-                product and its bias, are one layer. "before last linear" is its input. ``foreshape show FILE --tail`` prints the
-                last layers with such words.
+            words: "last pool", "first conv", "second last batch_norm", "linear_1", or a variable's name. The word is one part of its op's type or name,
+                or several in a row ("depthwise_conv"), without suffixes such as 2d. Ops whose results share one name, as a product and its bias, are
+                one layer. "before last linear" is its input. ``foreshape show FILE --tail`` prints the last layers with such words.
 
         Raises:
             SchemaError: words for no layer, or for several; the message lists the layers.
@@ -267,7 +266,7 @@ class Program:
         return elsewhere("views.notebook:variable_html")(variable)
 
     def refresh_quietly(self) -> None:
-        """As `refresh`, for showing: a program with errors is shown as far as it is known."""
+        """Infer as `refresh`, for display: a program with errors is shown as far as known."""
         if self.inference.stale:
             self.diagnose()
 

@@ -181,7 +181,7 @@ def _count(counters: dict[str, int], name: str) -> int:
 
 
 def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
-    """Settle the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or a new one if that has the key."""
+    """Settle the numbers of the open scopes. The outermost one, at ``at``, is the last of its name, or a new one if the last has the key."""
     entry = entries[at]
     counters, place = _counters_of(program), _place(entries, at)
     number = counters.get(place, 0)  # of the last one of this name; the first has none

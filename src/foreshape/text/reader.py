@@ -187,7 +187,7 @@ class _Reader(OpReader):
         layouts.append(tuple(items))
 
     def _layout_again(self, cursor: Cursor) -> None:
-        """A layout's line when the text is read in order: it was read before."""
+        """Skip a layout's line, read before, when the text is read in order."""
         while cursor.next is not END:
             cursor.take()
 

@@ -142,7 +142,7 @@ class History:
 
     @staticmethod
     def _name_lines(axes: Any) -> None:
-        """A legend within some axes, of the first lines where there are many: it takes no room from them, however long the names are."""
+        """Draw a legend within some axes, without taking room from them however long the names are; of many lines only the first."""
         lines, names = axes.get_legend_handles_labels()
         if len(lines) > _NAMED:
             lines, names = [*lines[: _NAMED - 1], lines[_NAMED]], [*names[: _NAMED - 1], f"and {len(lines) - _NAMED + 1} more"]

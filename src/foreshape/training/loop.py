@@ -56,13 +56,13 @@ def train(
         cost: one number, or a variable to be minimised in the mean (``[batch, 1]``).
         data: input -> array ``[examples, ...]`` (or `LoDTensor`), cut into batches; or an iterable of batches (dicts, input ->
             array), iterated once per epoch; or a function that returns such an iterable for each epoch, and may take the epoch's
-            number (from 1). A resumed run asks for its epoch again and must get the same batches: draw them from the number, or from the global
+            number (from 1). A resumed run asks for its epoch again and must get the same batches. Draw them from the number, or from the global
             generators of numpy, torch and Python, restored for it.
         optimizer: by default the optimizer of this program's last training, or ``SGD(0.01)``.
         batch_size: of arrays; the last batch of an epoch may be smaller.
-        metrics: name -> variable, or one of `foreshape.metrics`: measured over all examples of each epoch, whatever the batches and ranks, and over the
-            validation data if the copy for inference has it. A mean or a sum over a batch becomes the same over all examples, and so does a function of
-            them.
+        metrics: name -> variable, or one of `foreshape.metrics`. It is measured over all examples of each epoch, whatever the batches and ranks. So it
+            is over the validation data, if the copy for inference has it. A mean or a sum over a batch becomes the same over all examples, and so does
+            a function of them.
         validation: data as above, measured after each epoch on a copy of the program for inference. Or a share of the examples of ``data``, such as
             0.2, held out of training: drawn by ``seed``, or without ``shuffle`` the last ones.
         checkpoint: a folder, or a `Checkpoint`: a killed run started again continues from it as if never killed.
@@ -82,12 +82,12 @@ def train(
         ranks: the division of the training over torchrun's processes, such as ``fs.data_parallel()``; without torchrun it is one rank alone.
             ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part of each batch; rank 0 shows progress, calls
             functions given as callbacks and writes the checkpoints, in a folder seen by all ranks.
-        accumulate: the number of batches for one update, equal to one larger batch in less memory. Groups of batches do not end with epochs: an
+        accumulate: the number of batches for one update, equal to one larger batch in less memory. Groups of batches do not end with epochs. An
             unfinished one continues in the next epoch, and after the last epoch waits for a resumed run.
         precision: "bf16" or "fp16" computes matrix products and convolutions in it; weights, state and everything else stay fp32. "fp16" scales the
             loss, and leaves out updates with non-finite gradients, counted by the history; a warning at the end says if most were.
         augment: ``function(batch, random)``, which returns the training batch for each batch (a dict, input -> array). ``random`` is a numpy
-            ``Generator`` for this batch, from the seed, the epoch and the batch's number: a resumed run and every rank draw the same. It runs between
+            ``Generator`` for this batch, from the seed, the epoch and the batch's number. A resumed run and every rank draw the same. It runs between
             steps, in the thread of the loop. Validation data are left alone. Layers for it in the network: `layer.random_flip` ...
 
     Returns:

@@ -11,7 +11,7 @@ from foreshape.training.history import number
 class LossScale:
     """A watch on the scale of a program's loss, which counts the updates of this run.
 
-    The program needs no op for it: after an update with finite gradients the count of good steps is above 0, or the scale has grown.
+    The program needs no op for it. After an update with finite gradients the count of good steps is above 0, or the scale has grown.
     """
 
     def __init__(self, program: Program, op: Op) -> None:

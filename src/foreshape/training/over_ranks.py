@@ -278,14 +278,14 @@ class DistributedSession:
     # --- batches and figures
 
     def part(self, batch: Batch) -> Share:
-        """This rank's share of a batch."""
+        """Return this rank's share of a batch."""
         if self.alone:
             count = batch_examples(batch)
             return Share(batch, count, count)
         return share_of(batch, self.described, self.share, self.shares)
 
     def take(self, batch: Batch, step: int) -> Share:
-        """This rank's share of the batch of a step."""
+        """Return this rank's share of the batch of a step."""
         share = self.part(batch)
         if self.alone:
             return share

@@ -16,7 +16,7 @@ MOST_RANKS = 65536
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """The elements of a value: in which part, from which of its elements on."""
+    """The place of a value's elements: the part, and the first element in it."""
 
     part: str
     start: int
@@ -27,7 +27,7 @@ class ValuePlace:
     holders: tuple[int, ...]
     """For each part the rank whose file it is read from."""
     cut: tuple[int, int] | None = None
-    """(axis, ways): the ranks from there on have each a part of the value along this axis, and of that what is said above."""
+    """(axis, ways): the ranks from there on have each a shard of the value along this axis, and the other fields speak of the shard."""
 
 
 class PartEntry(NamedTuple):
@@ -42,7 +42,7 @@ class PartEntry(NamedTuple):
     pieces: list[PieceEntry]
 
     def check(self, name: str, ranks: int) -> None:
-        """Refuse what does not fit together, or the number of ranks."""
+        """Refuse inconsistent parts, or another number of ranks."""
         one = self.dealt or self.axis is not None
         if ranks % self.ways or (self.ways - 1) * self.stride >= ranks:
             words = f"{self.ways} parts, each for {self.stride} ranks one after the other, where {ranks} ranks wrote it"
@@ -107,7 +107,7 @@ parts_of = record(
 
 
 def places_of(layout: Mapping[str, PartEntry], ranks: int) -> dict[str, ValuePlace]:
-    """Return the place of each value. Raises `FormatError` if parts do not fit together, or the number of ranks that wrote them."""
+    """Return the place of each value. Raises `FormatError` for inconsistent parts, or another number of writing ranks."""
     places: dict[str, ValuePlace] = {}
     for name, entry in layout.items():
         entry.check(name, ranks)

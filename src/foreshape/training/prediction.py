@@ -59,8 +59,8 @@ def predict(
 ) -> Any:  # fmt: skip
     """Compute outputs of a network for data, batch by batch, joined.
 
-    Runs only the ops behind the outputs, as in a test: dropout is off, normalisation uses the averages of training, nothing is updated,
-    and labels are needed only by outputs that depend on them.
+    Runs only the ops behind the outputs, as in a test. Dropout is off, normalisation uses the averages of training, and nothing is updated. Labels are
+    needed only by outputs that depend on them.
 
     Args:
         outputs: variables of one program, with one row (or sequence) for each example.
@@ -104,7 +104,7 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """Compute the losses and metrics of data, without a step of training; as in a test, see `predict`.
 
-    Each is the value for one batch of all examples, whatever ``batch_size``: means over examples (or words, or weights) are means over all of them,
+    Each is the value for one batch of all examples, whatever ``batch_size``. Means over examples (or words, or weights) are means over all of them,
     sums are sums, and functions of them functions of these.
 
     Args:

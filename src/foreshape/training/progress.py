@@ -25,13 +25,13 @@ class Quiet:
         return None
 
     def begin(self, epoch: int, epochs: int, batches: int | None, done: int) -> None:
-        """An epoch begins, or goes on after ``done`` batches."""
+        """Begin an epoch, or continue it after ``done`` batches."""
 
     def step(self, done: int, loss: float, examples: int) -> None:
-        """A batch is done."""
+        """Count a batch as done."""
 
     def end(self, epoch: int, epochs: int, row: dict[str, float]) -> None:
-        """An epoch is done."""
+        """End an epoch."""
 
     def say(self, text: str) -> None:
         """Report a fact of interest to the user."""

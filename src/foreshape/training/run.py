@@ -248,7 +248,7 @@ class TrainingSession:
             callback.on_resume(self)
 
     def _go_on(self, path: str, found: Contents, now: Facts, startup: Program, on_change: OnChange) -> State:
-        """From a checkpoint: everything is compared before anything is changed, and the generators are put back where it is refused."""
+        """Continue from a checkpoint: everything is compared before any change, and a refusal puts the generators back."""
         executor, state, position = self.executor, found.state, found.state.position
         changes = compare(found.facts, now, found.values)
         changes.compare_callbacks([k.kind for k in state.callbacks], [type(c).__name__ for c in self._keepers()])

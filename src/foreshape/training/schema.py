@@ -1,10 +1,10 @@
-"""What a checkpoint's file holds, field by field: types, ranks, ranges, counts. Nothing of it is used before all of it has been looked at.
+"""The contents of a checkpoint's file, field by field: types, ranks, ranges, counts. All is checked before any of it is used.
 
-Tensors: ``value/NAME`` for each value of the program; ``losses`` fp64 ``[steps]``; and of each generator where it is, now
-(``random/``) and when the epoch began (``epoch_random/``): ``executor`` uint8 ``[bytes]``, ``torch`` uint8 ``[5056]``, ``numpy_key``
-int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``; and ``callback/INDEX/ATTRIBUTE/NAME``, what a callback keeps of a value
-of the program, of its type and dims; and within an epoch ``sum/NAME``, what its figures are made of, fp64 ``[n]`` or
-``[rows, n]``. Facts: the keys of `_DOCUMENT`.
+Tensors: ``value/NAME`` for each value of the program; ``losses`` fp64 ``[steps]``.
+Of each generator its state now (``random/``) and when the epoch began (``epoch_random/``): ``executor`` uint8 ``[bytes]``, ``torch``
+uint8 ``[5056]``, ``numpy_key`` int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``.
+``callback/INDEX/ATTRIBUTE/NAME``: a callback's tensor of a value of the program, of its type and dims.
+Within an epoch ``sum/NAME``: the sums of its figures, fp64 ``[n]`` or ``[rows, n]``. Facts: the keys of `_DOCUMENT`.
 """
 
 from __future__ import annotations

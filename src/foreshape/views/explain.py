@@ -80,7 +80,7 @@ def _note(variable: Variable) -> str:
 
 
 def _precision(variable: Variable) -> list[str]:
-    """Why a recurrence has another precision than the products around it."""
+    """Explain the precision of a recurrence, if different from the products around it."""
     op, spec = variable.op, variable.spec
     operator = op.operator if op is not None else None
     if op is None or operator is None or not type(operator).multiplies_steps or spec.dtype is None or spec.known_dtype.itemsize < 4:

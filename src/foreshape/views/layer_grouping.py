@@ -1,7 +1,7 @@
 """The folding of repeated layers in a row into one with their number, and of long rows into parts, for short levels.
 
-A long row is first divided at the places crossed by a single value: the layers between two such places, as within a
-residual connection, are a block. Results without parameters, such as a mask for every layer, do not count there.
+A long row is first divided at the places crossed by a single value. The layers between two such places, as within a residual connection, are a block.
+Results without parameters, such as a mask for every layer, do not count there.
 """
 
 from __future__ import annotations

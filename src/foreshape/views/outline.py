@@ -2,7 +2,7 @@
 
 An op belongs to its `name_scope`; without one, to the dotted name of its first parameter
 (``encoder.0.attention.query.weight``, or ``conv2d_7.w_0``). One without parameters belongs to the layer with the same names of results
-(``fc_0.tmp_1``), or, as an activation and the like that keeps the shape and reads nothing else, to the layer right before it. All others
+(``fc_0.tmp_1``). An activation or the like, with the shape of its only operand, belongs to the layer right before it. All others
 stand by themselves, between their neighbours. A group always consists of consecutive ops, so arrows between groups go one way.
 """
 

@@ -143,7 +143,7 @@ def _entry(attr: pb.OpDesc.Attr, place: str, offset: int) -> Entry:
 
 
 def expected_tail_cost(data: bytes, where: str) -> int:
-    """Return the most memory for a parse of this tail, from a count of its bytes: a tree of it may take hundreds of times their number."""
+    """Return the most memory for a parse of this tail, counted from its bytes: a tree may take hundreds of times their number."""
     cost = TAIL_COST
     for number, _, _, start, stop in fields(data, 0, len(data), where):
         cost += (250 if number in (1, 2, 4) else 100) + 24 * (stop - start)

@@ -46,7 +46,7 @@ def _block(block: Any) -> bytes:
 
 
 def _saved_site(site: Site) -> Site:
-    """Only the file's own name: the folders of whoever described the network are nobody's business."""
+    """Return a call site with only the file's own name: the user's folders are private."""
     return None if site is None else (os.path.basename(site[0]), site[1], site[2])
 
 

@@ -90,7 +90,7 @@ def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Any) -> Generator[IO[bytes]]:
-    """A file to write to; it takes the place of ``path`` when all is written, and leaves the old one where not.
+    """Open a file for writing; it replaces ``path`` when all is written, and otherwise leaves the old one.
 
     Raises:
         FormatError: the place cannot be written to, or the disk is full.

@@ -1,7 +1,7 @@
 """A loaded block: its variables and ops as records, turned into objects at the first look.
 
-Loads for a run, a shape, or a check look at few of a network's thousands of ops and variables,
-but all of them have to be inferred. So they are inferred as records, without objects; a record differs from others of its pattern
+Loads for a run, a shape, or a check look at few of a network's thousands of ops, but all have to be inferred. So they are inferred as records, without
+objects; a record differs from others of its pattern
 only in names.
 """
 

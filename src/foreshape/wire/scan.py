@@ -31,7 +31,7 @@ def varint(data: bytes, at: int, end: int, where: str) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, int, int, int, int]]:
-    """For each field of the message in ``data[at:end]``: number, wire type, start of the tag, start and end of its value."""
+    """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[at:end]``."""
     while at < end:
         tag_at = at
         tag, at = varint(data, at, end, where)

@@ -33,7 +33,7 @@ def _leaky_relu(op: Op) -> Written:
 
 
 def _hard_shrink(op: Op) -> Written:
-    """Before version 1 ``X * ((X < -threshold) + (X > threshold))``, a sum of numbers: 2 X where a threshold below 0 makes both true."""
+    """Rewrite hard_shrink: before version 1 ``X * ((X < -threshold) + (X > threshold))``, a sum of numbers: 2 X if a negative threshold makes both true."""
     threshold = getattr(op.operator, "threshold", 0.0)
     variable = op.block.find(op.input("X") or "")
     if not threshold < 0.0 or variable is None:

@@ -54,7 +54,7 @@ class Here:
         self.version, self.ranks, self.keeps = version, ranks, keeps
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the JSON."""
         return json.dumps({"foreshape": self.version, "ranks": self.ranks, "keeps": self.keeps}).encode()
 
     @staticmethod

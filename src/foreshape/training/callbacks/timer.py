@@ -11,7 +11,7 @@ from foreshape.training.callbacks.base import Callback, Run
 
 
 class Timer(Callback):
-    """A callback that says at the end of a run how long a step took and how long the run waited for data, and traces some steps.
+    """A callback that reports the time of a step and the waiting for data at the end of a run, and traces some steps.
 
     Args:
         trace: the file for the trace of torch's profiler, for chrome://tracing or Perfetto; none by default.
