@@ -27,6 +27,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.fields import Layout
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies, turned
@@ -369,17 +370,22 @@ class Addmm(Operator):
             require_broadcast_to(size, (columns, rows)[axis], "Input must have the dims of the product, or 1", Input=Input.rank - 1 - axis)
         return (Input if X.lod is None and Input.lod is not None else X).with_dims((rows, columns))
 
-    def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)
+    def expand(self, of: Composition, Input: Any, X: Any, Y: Any) -> Any:
+        made, other = of("matmul_v2", X=X, Y=Y), Input
+        if self.Alpha != 1.0:
+            made = of("scale", {"scale": self.Alpha}, X=made)
+        if self.Beta != 1.0:
+            other = of("scale", {"scale": self.Beta}, X=Input)
+        return of("elementwise_add", X=made, Y=other)
 
-    def _gradient_workspace(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
-
-    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradient_workspace)
-    def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        d_input = _summed(d_out, Input) * self.Beta if requested[0] else None
-        d = d_out if self.Alpha == 1.0 else d_out * self.Alpha
-        return d_input, torch.mm(d, Y.t()) if requested[1] else None, torch.mm(X.t(), d) if requested[2] else None
+    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"))
+    def backward(self, of: Composition, Input: Any, X: Any, Y: Any, d_out: Any) -> Any:
+        d, d_input = of("elementwise_add_grad", **{"X": d_out, "Y": Input, "Out@GRAD": d_out})
+        if self.Beta != 1.0:
+            d_input = of("scale", {"scale": self.Beta}, X=d_input)
+        if self.Alpha != 1.0:
+            d = of("scale", {"scale": self.Alpha}, X=d)
+        return d_input, *of("matmul_v2_grad", **{"X": X, "Y": Y, "Out@GRAD": d})
 
     samples = [
         sample(Input=f32(2, 5), X=f32(2, 3), Y=f32(3, 5), Alpha=0.5, Beta=2.0),
