@@ -173,5 +173,5 @@ def truth(what: str, given: Any) -> bool:
 
 
 def scalar(what: str, given: Any) -> float | str | bool | None:
-    """Null, a text, true or false, or a number; whole ones of any size."""
+    """Read null, a text, true or false, or a number; whole ones of any size."""
     return given if given is None or isinstance(given, (str, bool)) or type(given) is int else number(what, given)

@@ -17,7 +17,7 @@ _OPTION = "--set, --shape"
 
 
 def pairs_of(given: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
-    """NAME=VALUE pairs; a name may have ``=`` in it, a value not. Raises `typer.BadParameter` for anything else."""
+    """Parse NAME=VALUE pairs; a name may have ``=`` in it, a value not. Raises `typer.BadParameter` for anything else."""
     out: dict[str, str] = {}
     for text in given or ():
         name, mark, value = text.rpartition("=")

@@ -32,7 +32,7 @@ _PIPE_WIDTH = 2000
 
 
 def console() -> Console:
-    """Standard output; without markup, since names from a file may look like it."""
+    """Return a console on standard output; without markup, since names from a file may look like it."""
     from rich.console import Console
 
     class Standard(Console):
@@ -95,7 +95,7 @@ def stop(message: str, code: int = 1) -> NoReturn:
 
 @contextlib.contextmanager
 def plain_errors() -> Generator[None]:
-    """Errors of this package, and of the system, as plain text and exit code 1; its warnings as notes."""
+    """Print errors of this package, and of the system, as plain text with exit code 1; its warnings as notes."""
     try:
         with _plain_warnings():
             yield

@@ -61,7 +61,7 @@ def count_words(count: int, what: str) -> str:
 
 
 def operator_counts(ops: Sequence[Op]) -> dict[str, int]:
-    """Operator type -> how many ops have it."""
+    """Return operator type -> the number of its ops."""
     return dict(sorted(Counter(o.type for o in ops).items()))
 
 

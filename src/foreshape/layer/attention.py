@@ -185,5 +185,5 @@ def _is_bounded(mask: Variable) -> bool:
 
 
 def _far(of: DType) -> float:
-    """Far below all scores, and held by the element type."""
+    """Return a number far below all scores, within the element type."""
     return -6e4 if of is FP16 else -1e9

@@ -145,7 +145,7 @@ def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int
 
 
 def randint(min: int, max: int, shape: Shape, dtype: Any = "int64", seed: int = 0) -> Variable:
-    """Integers drawn uniformly from [min, max). A seed other than 0 draws the same at each run.
+    """Draw integers uniformly from [min, max). A seed other than 0 draws the same at each run.
 
     Args:
         min, max: the ends; ``max`` itself is not drawn.

@@ -19,7 +19,7 @@ from foreshape.program.variable import Variable
 
 
 def _around(padding: Pair) -> list[int]:
-    """Top, left, bottom and right, from one number, two (height, width) or these four."""
+    """Return top, left, bottom and right, from one number, two (height, width) or all four."""
     given = several(padding, 4)
     if len(given) == 2:
         given = [*given, *given]
@@ -158,7 +158,7 @@ def roi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_si
 
 
 def psroi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
-    """Regions of images pooled to one size, each part the mean of its pixels in channels of its own: ``[regions, channels / (h * w), h, w]``.
+    """Pool regions of images to one size, each part the mean of its pixels in channels of its own: ``[regions, channels / (h * w), h, w]``.
 
     Args:
         x: ``[batch, channels, height, width]``; the parts divide the channels, whose number must be known.
@@ -204,7 +204,7 @@ def deform_conv2d(
 
 
 def lrn(x: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, data_format: str = "NCHW") -> Variable:
-    """Local response normalization: ``x / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd.
+    """Apply local response normalization: ``x / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd.
 
     Args:
         x: ``[batch, channels, height, width]``.

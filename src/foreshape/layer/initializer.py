@@ -147,7 +147,7 @@ def key_of(initializer: Initializer) -> tuple[type, str] | None:
 
 
 def fans(shape: Sequence[Size]) -> tuple[int, int]:
-    """Fan in and fan out: of a matrix its rows and columns, of a filter [out, in, *window] with the window counted in."""
+    """Return fan in and fan out: of a matrix its rows and columns, of a filter [out, in, *window] with the window counted in."""
     sizes: list[int] = []
     for size in shape:
         if not isinstance(size, int):

@@ -37,7 +37,7 @@ def slogdet(x: Variable) -> Variable:
 
 
 def matrix_power(x: Variable, n: int) -> Variable:
-    """Square matrices ``[..., rows, rows]`` to the power ``n``, a whole number; of a negative one their inverses.
+    """Return square matrices ``[..., rows, rows]`` to the power ``n``, a whole number; for a negative one the inverses' powers.
 
     Args:
         x: floats.

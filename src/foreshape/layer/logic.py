@@ -71,7 +71,7 @@ def greater_equal(x: Operand, y: Operand) -> Variable:
 
 
 def logical_and(x: Operand, y: Operand) -> Variable:
-    """Return x and y, broadcast; bool. A number is true where it is not 0.
+    """Return x and y, broadcast; bool. A number is true unless 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -81,7 +81,7 @@ def logical_and(x: Operand, y: Operand) -> Variable:
 
 
 def logical_or(x: Operand, y: Operand) -> Variable:
-    """Return x or y, broadcast; bool. A number is true where it is not 0.
+    """Return x or y, broadcast; bool. A number is true unless 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -91,7 +91,7 @@ def logical_or(x: Operand, y: Operand) -> Variable:
 
 
 def logical_xor(x: Operand, y: Operand) -> Variable:
-    """Tell whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0.
+    """Tell whether exactly one of x and y is true, broadcast; bool. A number is true unless 0.
 
     Args:
         x: bools or numbers of any shape.
@@ -101,7 +101,7 @@ def logical_xor(x: Operand, y: Operand) -> Variable:
 
 
 def logical_not(x: Variable) -> Variable:
-    """Return not x; bool. A number is true where it is not 0."""
+    """Return not x; bool. A number is true unless 0."""
     return unary(x, "logical_not")
 
 

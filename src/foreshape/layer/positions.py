@@ -48,7 +48,7 @@ def position_numbers(x: Variable) -> Variable:
 
 @tells_line
 def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
-    """Sines and cosines of each row's position, to be added to ``x`` (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
+    """Return sines and cosines of each row's position, to be added to ``x`` (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
 
     Column 2i is sin(p / base^(2i / width)) and column 2i + 1 is cos(p / base^(2i / width)) for position p.
 

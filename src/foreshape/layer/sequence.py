@@ -122,7 +122,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1) -> Variable:
 
 
 def sequence_expand_as(x: Variable, y: Variable) -> Variable:
-    """Row ``i`` of ``x`` once for each row of the innermost sequence ``i`` of ``y``: ``[rows of y, *row of x]``, ragged as y.
+    """Repeat row ``i`` of ``x`` for each row of the innermost sequence ``i`` of ``y``: ``[rows of y, *row of x]``, ragged as y.
 
     Args:
         x: ``[sequences, ...]``.

@@ -117,7 +117,7 @@ def sequence_scatter(x: Variable, index: Variable, updates: Variable) -> Variabl
 
 
 def sequence_topk_avg_pooling(x: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
-    """Averages of the largest numbers in the rows of matrices; each sequence of ``x`` holds ``channel_num``.
+    """Return averages of the largest numbers in the rows of matrices; each sequence of ``x`` holds ``channel_num``.
 
     Args:
         x: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide

@@ -124,7 +124,7 @@ def fmin(x: Operand, y: Operand) -> Variable:
 
 
 def heaviside(x: Variable, y: Operand) -> Variable:
-    """Return 0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast.
+    """Return 0 for x below 0, y for 0, 1 above 0; broadcast.
 
     Args:
         x: numbers of any shape.

@@ -12,7 +12,7 @@ class ComposedTensor(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """Kind, element type and dims."""
+        """Return kind, element type and dims."""
         ...
 
 

@@ -46,7 +46,7 @@ def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapp
 
 
 class Divider:
-    """Divides layers of one block."""
+    """A divider of the layers of one block."""
 
     def __init__(self, block: Block, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None) -> None:
         self.block, self.marks, self.degree, self.names = block, marks, degree, names

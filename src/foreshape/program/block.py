@@ -186,7 +186,7 @@ class Block:
 
         Args:
             inputs: slot -> a variable or its name, or a list of them.
-            outputs: slot -> a variable or a name (made where it is new), or a list. Slots left out are made and named.
+            outputs: slot -> a variable or a name (made if new), or a list. Slots left out are made and named.
             attrs: attribute values; the others are at their defaults.
             prefix: begins made-up names; by default the op's type.
             index: its position; by default the end. role, role_variables, site: its purpose, its parameter and gradient, and its line.

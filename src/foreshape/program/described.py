@@ -21,7 +21,7 @@ class Described:
 
     @property
     def spec(self) -> Spec:
-        """Kind, element type, packed dims and raggedness, frozen."""
+        """Return kind, element type, packed dims and raggedness, frozen."""
         found = self._spec
         if found is None:
             declared = self._declared

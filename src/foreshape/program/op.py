@@ -96,12 +96,12 @@ class Op:
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """Slot -> the names in it. Change it with `rename_input`."""
+        """Return slot -> the names in it. Change it with `rename_input`."""
         return MappingProxyType(self._inputs)
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        """Slot -> the names in it. Change it with `rename_output`."""
+        """Return slot -> the names in it. Change it with `rename_output`."""
         return MappingProxyType(self._outputs)
 
     @property

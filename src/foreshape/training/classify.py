@@ -43,7 +43,7 @@ def classify(folder: Path, console: Any) -> float:
 
 
 def drawn(images: list[Any], captions: list[str], colours: bool) -> Any:
-    """Grey images ``[8, 8]`` side by side as text (rich's): each character is two pixels, one above the other."""
+    """Return grey images ``[8, 8]`` side by side as text (rich's): each character is two pixels, one above the other."""
     from rich.color import Color
     from rich.style import Style
     from rich.text import Text

@@ -160,7 +160,7 @@ def train(
 
 
 def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
-    """Raises `SchemaError` for things of other kinds, as other libraries take them."""
+    """Check the kinds of arguments. Raises `SchemaError` for others, such as other libraries' forms."""
     if not isinstance(cost, Variable):
         raise SchemaError(f"the cost is a variable, such as layer.mse_loss(guess, truth) gives; seen {cost!r:.60}")
     if optimizer is not None and not isinstance(optimizer, Optimizer):

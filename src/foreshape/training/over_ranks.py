@@ -262,7 +262,7 @@ class DistributedSession:
         state.sums = own
 
     def resume_random(self, state: State, executor: Executor, seed: int) -> None:
-        """Put this rank's generator where it was, where as many ranks wrote the checkpoint; otherwise it begins anew."""
+        """Put this rank's generator back, if as many ranks wrote the checkpoint; otherwise begin it anew."""
         if self.alone:
             return
         if state.others is not None and len(state.others) == self.ranks.count:

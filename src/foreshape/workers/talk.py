@@ -59,7 +59,7 @@ class Here:
 
     @staticmethod
     def from_bytes(data: bytes) -> Here:
-        """Raises `FormatError` if it is nothing of the kind."""
+        """Read the JSON. Raises `FormatError` for anything else."""
         found = document(dict[str, Any], foreshape=text(100), ranks=count(1), keeps=truth)("the worker", bounded_json.parse(data))
         return Here(found["foreshape"], found["ranks"], found["keeps"])
 

@@ -84,7 +84,7 @@ class Run(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the run: after this batch, or after this epoch where there are several ranks."""
+        """End the run: after this batch, or after this epoch with several ranks."""
         ...
 
     def say(self, text: str) -> None:
