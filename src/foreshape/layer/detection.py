@@ -135,7 +135,7 @@ def multiclass_nms(
     boxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
     nms_eta: float = 1.0, background_label: int = -1, boxes_num: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """Drop overlaps with better boxes in each class of each image, and keep the ``keep_top_k`` best of all classes.
+    """Drop boxes that overlap better ones in each class of each image, and keep the ``keep_top_k`` best of all classes.
 
     Args:
         boxes: ``[batch, boxes, 4]``; or, with boxes_num, ``[rows, classes, 4]``.

@@ -267,7 +267,7 @@ def piecewise(
         warmup, steps_per_epoch: as for `cosine`.
 
     Raises:
-        SchemaError: falling boundaries, not one less than rates, or not after the warmup; when its ops are appended, as `cosine`.
+        SchemaError: boundaries not rising, not one less than rates, or not after the warmup; when its ops are appended, as `cosine`.
     """
     if (epochs is None) == (steps is None):
         raise SchemaError("piecewise takes its boundaries as epochs= or as steps=: one of the two")

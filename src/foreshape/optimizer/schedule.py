@@ -109,7 +109,7 @@ class PiecewiseDecay(Schedule):
     """``values[i]`` until step ``boundaries[i]``, ``values[-1]`` after the last boundary.
 
     Raises:
-        SchemaError: boundaries out of order, or not one value more than boundaries.
+        SchemaError: boundaries not rising, or not one value more than boundaries.
     """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
