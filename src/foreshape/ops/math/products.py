@@ -28,6 +28,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.composition import Composition
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.matmul import BatchedProduct
@@ -76,36 +77,33 @@ class Matmul(BatchedProduct):
     def computes(self) -> computations.MatrixProduct | None:
         return computations.MatrixProduct(self.transpose_X, self.transpose_Y) if self.alpha == 1.0 else None
 
-    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return self._bytes(X, Y, self.infer_shape(X, Y), strided)
+    def _attributes(self) -> dict[str, Any]:
+        return {"trans_x": self.transpose_X, "trans_y": self.transpose_Y}
 
-    def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-        """Return X and Y, with transposed vectors as matrices, and the dims of their product in torch."""
-        x = X.unsqueeze(0) if self.transpose_X and X.dim() == 1 else X
-        y = Y.unsqueeze(1) if self.transpose_Y and Y.dim() == 1 else Y
-        rows = [] if x.dim() == 1 else [x.shape[-1 if self.transpose_X else -2]]
-        columns = [] if y.dim() == 1 else [y.shape[-2 if self.transpose_Y else -1]]
-        return x, y, [*(x.shape[:-2] or y.shape[:-2]), *rows, *columns]
+    def _matrices(self, of: Composition, X: Any, Y: Any) -> tuple[Any, Any, list[int]]:
+        """Return X and Y, with transposed vectors as matrices, and the axes of 1 that these add to the product."""
+        column, row = self.transpose_X and X.spec.rank == 1, self.transpose_Y and Y.spec.rank == 1
+        x = of("unsqueeze2", {"axes": [0]}, X=X)[0] if column else X
+        y = of("unsqueeze2", {"axes": [1]}, X=Y)[0] if row else Y
+        axes = [-1] if row and _is_one(Y.spec.known_dims[0], "Y") else []
+        return x, y, [-2 if y.spec.rank > 1 else -1, *axes] if column and _is_one(X.spec.known_dims[0], "X") else axes
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        x, y, dims = self._matrices(X, Y)
-        out = self._product(x, y)
+    def expand(self, of: Composition, X: Any, Y: Any) -> Any:
+        x, y, axes = self._matrices(of, X, Y)
+        out = of("matmul_v2", self._attributes(), X=x, Y=y)
         if self.alpha != 1.0:
-            out = out.mul_(self.alpha)
-        if x is not X and dims[-2 if y.dim() > 1 else -1] == 1:
-            out = out.squeeze(-2 if y.dim() > 1 else -1)
-        return out.squeeze(-1) if y is not Y and dims[-1] == 1 else out
+            out = of("scale", {"scale": self.alpha}, X=out)
+        return of("squeeze2", {"axes": axes}, X=out)[0] if axes else out
 
-    def _scaled_bytes(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        scaled = d_out.nbytes if self.alpha != 1.0 else 0
-        return scaled + BatchedProduct._gradient_bytes(self, X, Y, d_out, requested=requested, strided=strided)  # pyright: ignore[reportArgumentType]
-
-    @gradient("X", "Y", "Out@GRAD", gives=GIVES, layout=_ROWS, workspace=_scaled_bytes)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        x, y, dims = self._matrices(X, Y)
-        d = d_out if self.alpha == 1.0 else d_out * self.alpha
-        d_x, d_y = self._undone(x, y, d.reshape(dims) if x is not X or y is not Y else d, requested)
-        return None if d_x is None else d_x.view(X.shape), None if d_y is None else d_y.view(Y.shape)
+    @gradient("X", "Y", "Out@GRAD", gives=GIVES, layout=_ROWS)
+    def backward(self, of: Composition, X: Any, Y: Any, d_out: Any) -> Any:
+        x, y, axes = self._matrices(of, X, Y)
+        d = d_out if self.alpha == 1.0 else of("scale", {"scale": self.alpha}, X=d_out)
+        for axis in reversed(axes):
+            d = of("unsqueeze2", {"axes": [axis]}, X=d)[0]
+        d_x, d_y = of("matmul_v2_grad", self._attributes(), **{"X": x, "Y": y, "Out@GRAD": d})
+        d_x = d_x if x is X else of("squeeze2", {"axes": [0]}, X=d_x)[0]
+        return d_x, d_y if y is Y else of("squeeze2", {"axes": [1]}, X=d_y)[0]
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5)),
@@ -120,6 +118,7 @@ class Matmul(BatchedProduct):
         sample(X=f32(4, 2, 3), Y=f32(3)),
         sample(X=f32(3), Y=f32(4, 3, 5)),
         sample(X=f32(3), Y=f32(5), transpose_X=True, transpose_Y=True, alpha=2.0),
+        sample(X=f32(1), Y=f32(1), transpose_X=True, transpose_Y=True, alpha=2.0),
         sample(X=f32(3), Y=f32(1, 5), transpose_X=True),
         sample(X=f32(2, 1), Y=f32(3), transpose_Y=True),
         sample(X=f32(0, 3), Y=f32(3, 5)),
