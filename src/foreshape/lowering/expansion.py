@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from foreshape.errors import SchemaError
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Variable
@@ -59,8 +58,11 @@ class _Ops:
         if given.name == name:  # an operand that is changed in place, and stays as it is
             return
         made = self.makers.pop(given, None)
-        if made is None:
-            raise SchemaError(f"{self.op.type}: {given.name} is an operand, or another result already; say that it is copied, by an op that assigns it")
+        if made is None:  # an operand, or a part that is two results
+            if given.name != name:
+                self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
+                self.at += 1
+            return
         made.rename_output(given.name, name)
         for op in self.block.ops[: self.at]:
             if given.name in op.input_names():

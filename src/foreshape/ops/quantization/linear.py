@@ -163,10 +163,9 @@ class DequantizeLinear(Linear):
         return X.with_dims(X.known_dims).with_dtype(Scale.known_dtype), InState, InAccum, Scale
 
     def expand(self, of: Composition, X: Any, Scale: Any, ZeroPoint: Any, InAccum: Any, InState: Any) -> Any:
-        kept = [None if x is None else of("assign", X=x) for x in (InState, InAccum, Scale)]
         if self.only_observer:
-            return (in_type(of, X, Scale), *kept)
-        return (dequantized(of, X, Scale, self.quant_axis, largest_level(self.bit_length)), *kept)
+            return in_type(of, X, Scale), InState, InAccum, Scale
+        return dequantized(of, X, Scale, self.quant_axis, largest_level(self.bit_length)), InState, InAccum, Scale
 
     samples = [
         sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
