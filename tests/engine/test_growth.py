@@ -58,7 +58,7 @@ def classes() -> tuple[fs.Program, fs.Variable]:
 def as_at_first(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A process in which nothing large has run yet, and what it asks of the allocator."""
     asked: list[str] = []
-    monkeypatch.setattr(pages, "_done", True)
+    monkeypatch.setattr(pages.Growth, "kept", True)
     monkeypatch.setattr(pages.Growth, "_largest", pages.LEAST)
     monkeypatch.setattr(pages, "_give_back", lambda: asked.append("give back"))
 
@@ -99,7 +99,7 @@ def test_a_run_that_fails_leaves_the_allocator_as_it_was(as_at_first: list[str])
 
 
 def test_pages_that_are_not_kept_are_left_to_the_allocator(as_at_first: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_done", False)
+    monkeypatch.setattr(pages.Growth, "kept", False)
     main, loss = classes()
     fs.Executor(keep_memory=False).run(main, {"x": np.zeros((8192, 1024), np.float32), "y": np.zeros(8192, np.int64)}, [loss])
     assert as_at_first == []

@@ -61,17 +61,17 @@ def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp
     ("key", "value", "says"),
     [
         ("axis", 2, "cannot be divided along axis 2"),
-        ("axis", -1, "the axis of .* must be a whole number"),
-        ("axis", True, "the axis of .* must be a whole number"),
-        ("ways", 0, "cannot be of 0 parts"),
+        ("axis", -1, "axis must be a whole number"),
+        ("axis", True, "axis must be a whole number"),
+        ("ways", 0, "ways must be a whole number from 1"),
         ("ways", 3, "cannot be of 3 parts"),
         ("ways", 1, "cannot be divided along axis 1 into 1 parts"),
-        ("stride", 0, "cannot be of 2 parts, each for 0 ranks"),
+        ("stride", 0, "stride must be a whole number from 1"),
         ("stride", 5, "cannot be of 2 parts, each for 5 ranks"),
-        ("stride", 2**60, "the stride of .* must be a whole number"),
+        ("stride", 2**60, "stride must be a whole number"),
         ("dealt", True, "cannot be dealt and have an axis"),
         ("size", 6, "cannot be divided along axis 1"),
-        ("pieces", [], "must be a list, of one where it is dealt or has an axis"),
+        ("pieces", [], "must be one, where it is dealt or has an axis"),
         ("pieces", [["w", 1, [4, 12]]], "cannot be divided along axis 1"),
         ("pieces", [["w", 0, [4, 11]]], "cannot be divided along axis 1"),
         ("pieces", [["w", 0, []]], "cannot be divided along axis 1"),
@@ -90,7 +90,7 @@ def test_a_layout_without_its_axis_is_refused(tmp_path):
     path = str(tmp_path / "step")
     facts = written(path, part(2, 1), 2)
     del facts["layout"]["w@SPLIT"]["axis"]
-    with pytest.raises(fs.FormatError, match="an axis, ways, a stride"):
+    with pytest.raises(fs.FormatError, match="lacks 'axis'"):
         ShardedCheckpoint.read(path, facts)
 
 

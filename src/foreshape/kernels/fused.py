@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 from foreshape.data_class import data_class, field
@@ -92,7 +93,9 @@ class FusedKernel:
         """Return the call as a function of so many operands."""
         names = [f"x{n}" for n in range(operands)]
         constants = {name: value.get() if isinstance(value, Lazy) else value for name, value in self.constants.items()}
-        return eval(f"lambda {', '.join(names)}: {self.text.format(*names, **{n: n for n in constants})}", constants)
+        text = f"def call({', '.join(names)}):\n    return {self.text.format(*names, **{n: n for n in constants})}\n"
+        module = compile(text, "<fused call>", "exec")
+        return FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), constants)
 
 
 NO_KERNEL = FusedKernel("", "")
