@@ -59,9 +59,8 @@ class _Ops:
             return
         made = self.makers.pop(given, None)
         if made is None:  # an operand, or a part that is two results
-            if given.name != name:
-                self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
-                self.at += 1
+            self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
+            self.at += 1
             return
         made.rename_output(given.name, name)
         for op in self.block.ops[: self.at]:
