@@ -45,6 +45,7 @@ test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one a
 
 check: $(VENV)/dev         ## style, types, the order of the rooms, and words
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python tests/house/words.py

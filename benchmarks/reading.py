@@ -152,9 +152,7 @@ def main() -> None:
     for layers in (200, 1667):
         program, model = chain(layers, train=False), onnx_chain(layers)
         data, last = program.to_bytes(), program.global_block.ops[-1].outputs["Out"][0]
-        pairs = [
-            (timed(lambda d=data, n=last: infer(d, n)), timed(lambda m=model: shape_inference.infer_shapes(m))) for _ in range(5 * chosen.repeats)
-        ]
+        pairs = [(timed(lambda d=data, n=last: infer(d, n)), timed(lambda m=model: shape_inference.infer_shapes(m))) for _ in range(5 * chosen.repeats)]
         add(f"bytes to shapes, {layers * 3:,} ops", "onnx.shape_inference", pairs, SHAPES)
     (Console() if sys.stdout.isatty() else Console(width=150)).print(table)
 

@@ -1,7 +1,7 @@
 """Makes docs/tutorial.ipynb from docs/tutorial.md: its text and its code as cells, without what the code prints.
 
-    python docs/make_notebook.py            # writes it
-    python docs/make_notebook.py --check    # says whether it is up to date
+python docs/make_notebook.py            # writes it
+python docs/make_notebook.py --check    # says whether it is up to date
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the recipes as their pages say, and draws the picture of each into docs/recipes.
 
-    python docs/make_recipe_pictures.py [NAME ...]
+python docs/make_recipe_pictures.py [NAME ...]
 """
 
 from __future__ import annotations

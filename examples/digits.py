@@ -1,6 +1,6 @@
 """Handwritten digits: describe a convolutional network, train it, save it, open it again.
 
-    python examples/digits.py [FOLDER]
+python examples/digits.py [FOLDER]
 """
 
 import sys

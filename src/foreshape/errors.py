@@ -17,7 +17,7 @@ _MOST = 20_000
 
 def _printable(text: str) -> str:
     if len(text) > _MOST:
-        text = f"{text[:_MOST // 2]} ... {text[-_MOST // 2:]}"
+        text = f"{text[: _MOST // 2]} ... {text[-_MOST // 2 :]}"
     return text if text.isprintable() else "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
 
 

@@ -18,9 +18,7 @@ def test_only_the_branch_that_holds_runs_and_has_a_gradient(sign: float) -> None
     def describe() -> Any:
         x = differentiable("x", ["batch", 3])
         holds = layer.greater_than(layer.mean(x), layer.fill_constant([], "fp32", 0.0))
-        a, b = layer.cond(
-            holds, lambda: (layer.fc(x, 3, weight="w", bias=False), x * 2.0), lambda: (layer.fc(x, 3, weight="v", bias=False), x * x)
-        )
+        a, b = layer.cond(holds, lambda: (layer.fc(x, 3, weight="w", bias=False), x * 2.0), lambda: (layer.fc(x, 3, weight="v", bias=False), x * x))
         loss = layer.mean(a * b)
         return [loss, *(g for _, g in fs.append_backward(loss, ["w", "v", "x"]))]
 

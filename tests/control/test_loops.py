@@ -178,7 +178,7 @@ def test_a_mistake_in_a_loop_that_only_a_later_round_has() -> None:
 
 def test_numbers_that_change_in_a_loop_are_not_known() -> None:
     def describe() -> Any:
-        i, = layer.while_loop(lambda i: less(i, 4), lambda i: [i + 1], [count(0)])
+        (i,) = layer.while_loop(lambda i: less(i, 4), lambda i: [i + 1], [count(0)])
         return layer.fill_constant([i], "fp32", 2.0)
 
     main, _, out = build(describe)

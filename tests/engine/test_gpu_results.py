@@ -81,9 +81,7 @@ def test_an_operator_computes_the_same(name: str, cls: type[Operator], sample: S
     both(case, fetches[:1] if any(r.updates for r in cls.schema.results) else fetches)
 
 
-@of_each_operator(
-    c for c in sampled() if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate and c[2].exact and c[1].type not in OF_EITHER_SIGN
-)
+@of_each_operator(c for c in sampled() if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate and c[2].exact and c[1].type not in OF_EITHER_SIGN)
 def test_a_gradient_is_the_same(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     block = case.block

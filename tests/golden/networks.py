@@ -20,7 +20,7 @@ def ragged():
 
 def constants_and_strange_names():
     fs.Variable("X", shape=[3, 2], data_type=fs.FP32, value=0.1)
-    fs.Variable("S", data_type=fs.STRING, value="two\nlines\x1b[31m \u202e \"quoted\" é")
+    fs.Variable("S", data_type=fs.STRING, value='two\nlines\x1b[31m \u202e "quoted" é')
     fs.Variable("ids", shape=[4], data_type=fs.INT64, value=[1, 2, -3, 2**62])
     x = layer.data("a name = with: marks, (all) [of] {them} # here", shape=["my batch", 3])
     return layer.relu(x) * 2.0

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  the tables are one case a line
 """Files that are made to cost the most, each run in a process of its own that measures itself: `python bounds.py CASE`.
 
 Prints JSON: how much memory, beyond what the package itself takes, one file needs to be loaded; how each of the stages ended (where it can be
@@ -64,6 +63,7 @@ def chain(count: int) -> bytes:
 
 def tower(count: int) -> bytes:
     """Blocks, each in the one before."""
+
     def inside(k: int) -> bytes:
         return op("while", [], [], attr("sub_block", 8, number(12, k + 1))) if k + 1 < count else b""
 
@@ -85,7 +85,7 @@ CASES: dict[str, Callable[[], bytes]] = {
     "5-smallest-ops": lambda: filled(op("a")),
     "5-different-small-ops": lambda: program(block(numbered(lambda k: op(f"{k:x}")))),
     "5-smallest-variables": lambda: program(block(numbered(lambda k: message(3, text(1, f"{k:x}") + message(2, number(1, 17)))))),
-    "5-different-variables": lambda: program(block(numbered(lambda k: message(3, text(1, f"{k:x}") + message(2, dense([k]))))) ),
+    "5-different-variables": lambda: program(block(numbered(lambda k: message(3, text(1, f"{k:x}") + message(2, dense([k])))))),
     "5-empty-blocks": lambda: b"\x0a\x00" * (SIZE // 2),
     "5-small-blocks": lambda: program(*(block(idx=k, parent=0 if k else -1) for k in range(SIZE // 16))),
     "5-slots": lambda: program(block(message(4, numbered(lambda k: message(1, slot(f"{k:x}", []))) + text(3, "a")))),
@@ -107,9 +107,15 @@ CASES: dict[str, Callable[[], bytes]] = {
     "9-one-name-many-times": lambda: filled(relu("x", "x")),
     "10-attributes-that-repeat": lambda: filled(relu("x", "y") * 4),
     "12-a-chain": lambda: chain(many(100_000)),
-    "12-an-op-with-many-inputs": lambda: program(block(*(var(f"v{k}", dense([3, 4])) for k in range(many(100_000))), op("sum", [("X", [f"v{k}" for k in range(many(100_000))])], [("Out", ["o"])]))),
-    "12-an-op-with-many-inputs-and-outputs": lambda: program(block(op("anything", [("X", [f"v{k}" for k in range(many(100_000))])], [("Out", [f"o{k}" for k in range(many(100_000))])]),
-                                                                  *(var(f"o{k}") for k in range(many(100_000))))),
+    "12-an-op-with-many-inputs": lambda: program(
+        block(*(var(f"v{k}", dense([3, 4])) for k in range(many(100_000))), op("sum", [("X", [f"v{k}" for k in range(many(100_000))])], [("Out", ["o"])]))
+    ),
+    "12-an-op-with-many-inputs-and-outputs": lambda: program(
+        block(
+            op("anything", [("X", [f"v{k}" for k in range(many(100_000))])], [("Out", [f"o{k}" for k in range(many(100_000))])]),
+            *(var(f"o{k}") for k in range(many(100_000))),
+        )
+    ),
     "12-a-variable-with-many-readers": lambda: program(block(var("x"), *(relu("x", f"o{k}") for k in range(many(100_000))))),
     "8-a-tower-of-blocks": lambda: tower(many(10_000)),
     "8-a-tower-that-is-allowed": lambda: tower(60),

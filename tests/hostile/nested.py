@@ -54,11 +54,7 @@ def longer(name: str, made: str) -> bytes:
 def flat(source: str, target: str) -> bytes:
     """All elements in a row: another number of dims."""
     made = f"{source}_flat"
-    return (
-        var(made, dense([6]))
-        + op("reshape2", [("X", [source])], [("Out", [made])], attr("shape", 3, number(6, 6)))
-        + assign(made, target)
-    )
+    return var(made, dense([6])) + op("reshape2", [("X", [source])], [("Out", [made])], attr("shape", 3, number(6, 6))) + assign(made, target)
 
 
 def compared(target: str) -> bytes:

@@ -106,9 +106,7 @@ def test_11_a_condition_that_a_feed_op_alone_says_is_fed(begins: bool) -> None:
 
 
 def test_11_what_a_loop_without_a_round_leaves_of_what_is_fed() -> None:
-    data = main(
-        var("x"), truth("c"), var("z"), fed("x", "c", "z"), loop(1, "c", ["z"]), fetched("z"), blocks=[doubled("x", "z") + set_to("c", False)]
-    )
+    data = main(var("x"), truth("c"), var("z"), fed("x", "c", "z"), loop(1, "c", ["z"]), fetched("z"), blocks=[doubled("x", "z") + set_to("c", False)])
     np.testing.assert_array_equal(run(data, {"x": X, "z": X + 1, "c": np.array([False])})[0], X + 1)
 
 

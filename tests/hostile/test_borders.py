@@ -92,9 +92,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
 
 @pytest.mark.parametrize("surprise", [Surprise("lost"), MemoryError(), RecursionError("deep"), IndexError(), AssertionError(), OSError(5, "I/O")], ids=repr)
 @pytest.mark.parametrize("name", ENTRANCES)
-def test_a_surprise_is_one_of_our_errors_and_keeps_what_it_was(
-    name: str, surprise: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_surprise_is_one_of_our_errors_and_keeps_what_it_was(name: str, surprise: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, inner, prepare, enter = ENTRANCES[name]
     given = prepare(tmp_path)
 
@@ -181,6 +179,7 @@ def test_6_names_with_half_of_a_pair() -> None:
 
 # --- values
 
+
 def torch_values() -> dict[str, Any]:
     import torch
 
@@ -252,6 +251,7 @@ def test_17_a_parameter_whose_dims_pass_64_bits_with_a_zero_among_them() -> None
 
 # --- devices
 
+
 @pytest.mark.parametrize("device", ["tpu", "cuda:77", "", "cpu:x", "meta", "\x00", "xla", 5.5, None])
 def test_devices_that_are_none(device: Any) -> None:
     with pytest.raises(fs.ExecutionError, match="there is no device ") as caught:
@@ -277,6 +277,7 @@ def test_the_command_names_a_device_that_is_none(device: str, tmp_path: Path) ->
 
 
 # --- an axis that is none, in a gradient op
+
 
 @pytest.mark.parametrize("type", ["elementwise_add", "elementwise_sub", "elementwise_mul", "elementwise_div", "elementwise_max", "elementwise_pow"])
 @pytest.mark.parametrize("axis", [2, 7, 63, 2**31 - 1])

@@ -123,7 +123,9 @@ def test_what_is_not_the_programs_is_a_feed_error(name: str) -> None:
     assert "x" in str(caught.value)
 
 
-@pytest.mark.parametrize("feed", [{}, {"y": X}, {"x": X, "z": X}, {1: X}, {"x": X, 2: X}, {"x": X, None: X}, {"X": X}], ids=lambda f: f"26-{'-'.join(map(str, f)) or 'nothing'}")
+@pytest.mark.parametrize(
+    "feed", [{}, {"y": X}, {"x": X, "z": X}, {1: X}, {"x": X, 2: X}, {"x": X, None: X}, {"X": X}], ids=lambda f: f"26-{'-'.join(map(str, f)) or 'nothing'}"
+)
 def test_names_that_are_missing_or_unknown_are_a_feed_error(feed: dict[Any, Any]) -> None:
     with pytest.raises(FeedError):
         result(None, feed)

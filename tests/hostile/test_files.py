@@ -178,7 +178,9 @@ BYTES: dict[str, bytes] = {
     "25-constant-of-half-an-element": program(block(message(3, text(1, "v") + message(2, dense([3])) + message(1000, text(2, bytes(11)))))),
     "25-constant-without-dims": program(block(message(3, text(1, "v") + message(2, number(1, 7)) + message(1000, text(2, bytes(8)))))),
     "25-constant-of-unknown-dims": program(block(message(3, text(1, "v") + message(2, dense([-1, -1])) + message(1000, text(2, bytes(8)))))),
-    "25-constant-of-negative-dims": program(block(op("a", [], [("Out", ["v"])]), message(3, text(1, "v") + message(2, dense([-2, -3])) + message(1000, text(2, bytes(24)))))),
+    "25-constant-of-negative-dims": program(
+        block(op("a", [], [("Out", ["v"])]), message(3, text(1, "v") + message(2, dense([-2, -3])) + message(1000, text(2, bytes(24)))))
+    ),
     "25-constant-of-no-kind": program(block(message(3, text(1, "v") + message(2, number(1, 17)) + message(1000, text(3, "NOTHING"))))),
 }
 
@@ -254,7 +256,11 @@ def test_6_names_of_all_kinds_come_through(name: str, where: str) -> None:
 
 @pytest.mark.parametrize("kind", range(7, 32), ids=lambda k: f"7-kind-{k}")
 def test_every_kind_of_variable_is_kept(kind: int) -> None:
-    for type_ in (number(1, kind), number(1, kind) + message(2, number(1, 5) + number(2, 3)), number(1, kind) + message(3, message(1, number(1, 5) + number(2, 3)))):
+    for type_ in (
+        number(1, kind),
+        number(1, kind) + message(2, number(1, 5) + number(2, 3)),
+        number(1, kind) + message(3, message(1, number(1, 5) + number(2, 3))),
+    ):
         out = survive(program(block(var("v", type_))))
         assert out.refused is not None or out.program is not None
 
@@ -349,7 +355,19 @@ def test_a_graph_that_is_wrong_is_answered(name: str) -> None:
     assert out.program is not None, str(out.refused)
     for error in out.errors:
         assert isinstance(error, (SchemaError, ShapeError, TypeMismatchError)), type(error)
-    WRONG = ("10-no-inputs", "10-unknown-input", "10-too-many", "9-described-nowhere", "13-writes", "14-integer-as-s", "14-integer-as-l", "14-with-more", "21-", "22-", "11-feed-column")
+    WRONG = (
+        "10-no-inputs",
+        "10-unknown-input",
+        "10-too-many",
+        "9-described-nowhere",
+        "13-writes",
+        "14-integer-as-s",
+        "14-integer-as-l",
+        "14-with-more",
+        "21-",
+        "22-",
+        "11-feed-column",
+    )
     if name.startswith(WRONG):
         assert out.errors, f"{name}: nothing was found wrong"
 
@@ -434,7 +452,12 @@ def test_8_deeper_blocks_are_for_a_caller_who_asks() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "says"),
-    [(Limits(bytes=10), "Limits.bytes"), (Limits(memory=100, memory_per_byte=0), "Limits.memory"), (Limits(blocks=0), "Limits.blocks"), (Limits(name=3), "Limits.name")],
+    [
+        (Limits(bytes=10), "Limits.bytes"),
+        (Limits(memory=100, memory_per_byte=0), "Limits.memory"),
+        (Limits(blocks=0), "Limits.blocks"),
+        (Limits(name=3), "Limits.name"),
+    ],
     ids=["5-bytes", "5-memory", "5-blocks", "5-name"],
 )
 def test_every_limit_has_a_name_that_the_error_tells(limits: Limits, says: str) -> None:
@@ -452,4 +475,3 @@ def test_a_call_site_in_a_file_leads_nowhere(tmp_path: Path) -> None:
         data = program(block(message(4, message(1, slot("X", ["nothing"])) + text(3, "relu") + message(1000, text(1, path) + number(2, 1)))))
         out = survive(data)
         assert out.errors and "secret line" not in str(out.errors[0])
-

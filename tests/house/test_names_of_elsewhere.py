@@ -60,8 +60,10 @@ def test_a_name_that_is_spelled_otherwise_is_told(module: str, name: str, words:
     ("call", "words"),
     [
         (lambda x: optimizer.Adam(lr=0.1), "Adam() got an unexpected keyword argument 'lr': here it is learning_rate"),
-        (lambda x: layer.fc(x, 3, num_flatten_dims=1),
-         "fc() got an unexpected keyword argument 'num_flatten_dims': here it is flatten_last, which counts the dims of the features from the end"),
+        (
+            lambda x: layer.fc(x, 3, num_flatten_dims=1),
+            "fc() got an unexpected keyword argument 'num_flatten_dims': here it is flatten_last, which counts the dims of the features from the end",
+        ),
         (lambda x: optimizer.Adam(betas=(0.9, 0.99)), "Adam() got an unexpected keyword argument 'betas': here it is beta1 and beta2"),
         (lambda x: layer.fc(x, units=3), "fc() got an unexpected keyword argument 'units': here it is output_size"),
         (lambda x: layer.fc(x, 3, activaton="relu"), "fc() got an unexpected keyword argument 'activaton': did you mean activation?"),

@@ -110,6 +110,7 @@ TREE = {"table": np.array([[0, 2, -1], [0, 1, 4], [3, -1, -1], [0, 2, 5]]), "cod
 
 def test_the_hierarchical_sigmoid_has_the_numbers_of_paddlepaddle() -> None:
     """Of the complete tree with 6 leaves, and of a tree of its own."""
+
     def run(w: Any, b: Any, x: Any, tree: bool) -> Any:
         program = fs.Program()
         with fs.program_guard(program, fs.Program()):
@@ -191,6 +192,7 @@ def test_they_train_and_sparse_rows_train_to_the_same(kind: str) -> None:
 
 def test_a_file_that_names_the_table_as_a_result_trains_it_alike() -> None:
     """PaddlePaddle writes W_Out, which is W itself."""
+
     def run(named: bool) -> Any:
         main, startup = fs.Program(), fs.Program()
         with fs.program_guard(main, startup):

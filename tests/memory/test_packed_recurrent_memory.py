@@ -28,6 +28,8 @@ LENGTHS: dict[str, Lengths] = {
     "equal": lambda rng, count: [30] * count,
     "one long": lambda rng, count: [500] + [5] * (count - 1),
 }
+
+
 def lstm(x: fs.Variable, hidden: int, reverse: bool = False) -> fs.Variable:
     return _net("lstm", x, hidden, 4, {"Weight": [hidden, 4 * hidden], "Bias": [1, 7 * hidden]}, "Hidden", use_peepholes=True, is_reverse=reverse)
 

@@ -224,9 +224,7 @@ def search(first: np.ndarray, then: np.ndarray, beam_size: int, steps: int) -> l
         lengths = [np.bincount(of_source, minlength=sources).tolist(), [1] * len(pre_ids)]
         probabilities = then[of_source, pre_ids] if len(pre_ids) else np.zeros((0, words))
     found, values = decode(kept, beam_size)
-    return [
-        [(float(s[-1]), w.tolist()) for w, s in zip(ws, ss, strict=True) if len(w)] for ws, ss in zip(found.to_list(), values.to_list(), strict=True)
-    ]
+    return [[(float(s[-1]), w.tolist()) for w, s in zip(ws, ss, strict=True) if len(w)] for ws, ss in zip(found.to_list(), values.to_list(), strict=True)]
 
 
 def counts(lengths: list[list[int]]) -> list[int]:

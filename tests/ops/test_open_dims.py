@@ -53,8 +53,10 @@ COUNTS = ("how many numbers it holds must be known before the run", "the dim tha
 UNTOLD: dict[str, str] = {
     **dict.fromkeys(("cross", "cross_grad"), "that one of several open dims is 3 is no condition of two sides: the kernel asks"),
     "read_from_array": "X_W only says how the element is described",
-    **dict.fromkeys((*(f"{kind}_interp{version}_grad" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear") for version in ("", "_v2")),
-                     "expand_v2_grad"), "where X or a shape is open, only the run tells what it undoes"),
+    **dict.fromkeys(
+        (*(f"{kind}_interp{version}_grad" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear") for version in ("", "_v2")), "expand_v2_grad"),
+        "where X or a shape is open, only the run tells what it undoes",
+    ),
     "reorder_lod_tensor_by_rank_grad": "what a loop hands back is described with a size of its own, and the kernel compares it with the table",
 }
 """Operators of which what the rule takes in symbols may be more than what it takes in numbers, and why."""

@@ -256,4 +256,3 @@ def test_a_network_of_ragged_rows_is_ragged_to_its_end() -> None:
     x = layer.cast(layer.reshape(x, [-1, 4, 4]), "fp64")
     assert x.spec.lod is ids.spec.lod
     assert x.spec.lod_level == 2
-

@@ -398,9 +398,7 @@ def test_chunk_eval(scheme: str, excluded: list[int]) -> None:
     lengths = [40, 0, 25, 1, 14]
     y = rng.randint(0, outside + 1, (80, 1))
     x = np.where(rng.rand(80, 1) < 0.8, y, rng.randint(0, outside + 1, (80, 1)))
-    found, true = (
-        {(at, *c) for at, part in enumerate(split(v[:, 0], lengths)) for c in plain_chunks(part, scheme, 3) if c[2] not in excluded} for v in (x, y)
-    )
+    found, true = ({(at, *c) for at, part in enumerate(split(v[:, 0], lengths)) for c in plain_chunks(part, scheme, 3) if c[2] not in excluded} for v in (x, y))
     right = len(found & true)
     assert 0 < right < len(true)
     precision, recall = right / len(found), right / len(true)

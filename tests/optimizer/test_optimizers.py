@@ -178,10 +178,18 @@ def test_clip_and_decay_are_paddlepaddles_ops_in_its_order() -> None:
         optimizer.Adam(0.05, weight_decay=1e-4, clip=optimizer.ClipByGlobalNorm(1.0)).minimize(loss)
         ops = [op for op in fs.default_main_program().global_block.ops if op.role == Role.OPTIMIZE]
     kinds = [op.type for op in ops]
-    assert kinds == ["squared_l2_norm"] * 2 + ["sum", "sqrt", "fill_constant", "elementwise_max", "elementwise_div"] + ["elementwise_mul"] * 2 + [
-        "scale",
-        "sum",
-    ] * 2 + ["adam"] * 2
+    assert (
+        kinds
+        == ["squared_l2_norm"] * 2
+        + ["sum", "sqrt", "fill_constant", "elementwise_max", "elementwise_div"]
+        + ["elementwise_mul"] * 2
+        + [
+            "scale",
+            "sum",
+        ]
+        * 2
+        + ["adam"] * 2
+    )
     scaled = [op for op in ops if op.type == "elementwise_mul"]
     assert all(op.input("X") == op.output("Out") and op.input("X").endswith("@GRAD") for op in scaled)  # pyright: ignore[reportOptionalMemberAccess]
     assert ops[4].attrs["value"] == 1.0 and ops[4].attrs["str_value"] == "1.0" and ops[4].attrs["shape"] == (1,)

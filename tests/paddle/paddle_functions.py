@@ -152,9 +152,7 @@ def _binary() -> None:
     for name in ["logical_and", "logical_or", "logical_xor"]:
         FUNCTIONS[name] = of(paddle, name, lambda d, f: f(d.b(3, 4), d.b(3, 4)))
     FUNCTIONS["logical_not"] = lambda d: paddle.logical_not(d.b(3, 4))
-    FUNCTIONS["allclose"] = lambda d: paddle.allclose(
-        d.given(np.ones((2, 3), "float32")), d.given(np.full((2, 3), d.pick(1.0, 1.5, np.nan), "float32"))
-    )
+    FUNCTIONS["allclose"] = lambda d: paddle.allclose(d.given(np.ones((2, 3), "float32")), d.given(np.full((2, 3), d.pick(1.0, 1.5, np.nan), "float32")))
     FUNCTIONS["atan2"] = lambda d: paddle.atan2(d.f(3, 4), d.f(3, 4))
     FUNCTIONS["isclose"] = lambda d: paddle.isclose(d.f(2, 3), d.f(2, 3), atol=1.0)
     FUNCTIONS["equal_all"] = lambda d: paddle.equal_all(d.i(3, high=1), d.i(3, high=1))

@@ -70,7 +70,7 @@ def of_function(name: str, seed: int, folder: Path) -> dict[str, Any]:
     from paddle_functions import FUNCTIONS, Draw
 
     said = ""
-    for opened in ((True, False) if seed % 2 else (False,)):
+    for opened in (True, False) if seed % 2 else (False,):
         main = paddle.static.Program()
         try:
             with paddle.static.program_guard(main, paddle.static.Program()), paddle.utils.unique_name.guard():

@@ -195,9 +195,30 @@ keep("SegFormer_argmax", on("SegFormer", "MixVisionTransformer_B0", embedding_di
 keep("OCRNet_softmax", on("OCRNet", "HRNet_W18_Small_V1", backbone_indices=[0]), ((1, 3, 64, 96),), (1, 3, 64, 96), "softmax")
 
 REFUSED = (
-    "DMNet", "DMNet_any", "GSCNN", "GSCNN_any", "GSCNN_fixed", "ISANet", "ISANet_any", "ISANet_fixed", "KNet_UPer", "KNet_UPer_any",
-    "MaskFormer_any", "PointRend", "PointRend_any", "PointRend_fixed", "RTFormer", "RTFormer_any", "SegNeXt", "SegNeXt_any", "SegNeXt_fixed",
-    "SegNet", "SegNet_any", "UPerNetViTAdapter", "UPerNetViTAdapter_any", "UPerNet_Swin_any",
+    "DMNet",
+    "DMNet_any",
+    "GSCNN",
+    "GSCNN_any",
+    "GSCNN_fixed",
+    "ISANet",
+    "ISANet_any",
+    "ISANet_fixed",
+    "KNet_UPer",
+    "KNet_UPer_any",
+    "MaskFormer_any",
+    "PointRend",
+    "PointRend_any",
+    "PointRend_fixed",
+    "RTFormer",
+    "RTFormer_any",
+    "SegNeXt",
+    "SegNeXt_any",
+    "SegNeXt_fixed",
+    "SegNet",
+    "SegNet_any",
+    "UPerNetViTAdapter",
+    "UPerNetViTAdapter_any",
+    "UPerNet_Swin_any",
 )
 """What PaddlePaddle 2.6.2 refuses to describe or to run with these sizes open; and SegNeXt, which begins with numbers drawn by chance."""
 for _name in REFUSED:

@@ -311,9 +311,7 @@ def _ragged_differences(here: Any, there: np.ndarray, lengths: list[list[int]], 
     return words + more, error
 
 
-def array_differences(
-    here: np.ndarray, there: np.ndarray, exact: bool = True, tolerance: float | None = None, least: float = 0.0
-) -> tuple[list[str], float]:
+def array_differences(here: np.ndarray, there: np.ndarray, exact: bool = True, tolerance: float | None = None, least: float = 0.0) -> tuple[list[str], float]:
     """Dims, element types and numbers (only dims and element types of what is not ``exact``), relative to the largest magnitude, or to ``least``."""
     out: list[str] = []
     if here.shape != there.shape:

@@ -170,16 +170,19 @@ THREADS = "from foreshape.values.torch_proxy import torch; print(torch.get_num_t
     ("code", "settings", "threads"),
     [
         (THREADS, {}, 1),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in [
-            (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
-            ("import torch\n" + THREADS, {}, 1),
-            ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
-            ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
-            ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
-            ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
-            ("from foreshape.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
-            ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
-        ]),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [
+                (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+                ("import torch\n" + THREADS, {}, 1),
+                ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
+                ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
+                ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
+                ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
+                ("from foreshape.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+                ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+            ]
+        ),
     ],
 )
 def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict[str, str], threads: int) -> None:

@@ -34,7 +34,7 @@ def test_a_cell_that_runs_again_is_told_what_to_do_and_then_runs() -> None:
     line = CallSite(__file__, cell.__code__.co_firstlineno + 2).short()
     said = f"the name 'x' is taken in this block, since {line}, which is this line, run before; to describe a network anew call fs.reset() first"
     assert said in str(caught.value)
-    assert "`with fs.program() as p:`" in str(caught.value) and f"f32[batch, 3]    data(\"x\")    {line}" in str(caught.value)
+    assert "`with fs.program() as p:`" in str(caught.value) and f'f32[batch, 3]    data("x")    {line}' in str(caught.value)
     held = fs.default_main_program()
     fs.reset()
     again = cell()

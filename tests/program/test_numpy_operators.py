@@ -72,7 +72,7 @@ def test_products_and_bits() -> None:
         check(of, B, C)
         check(of, I, J)
     check(lambda x: (x > 0) & (x < 1) | (x == 0), F)
-    check(lambda x: (x == True), B)  # noqa: E712
+    check(lambda x: x == True, B)  # noqa: E712
 
 
 INDICES: list[Any] = [

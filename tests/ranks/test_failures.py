@@ -39,8 +39,9 @@ OTHERS = r"the ranks are at different things: .*rank {n}: no more data"
         pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", PLAIN, marks=long),
         pytest.param("is killed in a collective", 1, GONE, "shard_parameters", marks=long),
         pytest.param("is killed while it writes", 1, GONE, "shard_optimizer", marks=long),
-        pytest.param("stalls in the forward pass", 1, r"rank 1 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", "shard_parameters",
-                     marks=long),
+        pytest.param(
+            "stalls in the forward pass", 1, r"rank 1 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", "shard_parameters", marks=long
+        ),
     ],
 )
 def test_who_does_not_come_is_named(what: str, rank: int, says: str, strategy: str, tmp_path: Path) -> None:
@@ -63,23 +64,27 @@ def test_who_does_not_come_is_named(what: str, rank: int, says: str, strategy: s
     [
         ("has other dims", 1, "FeedError: extra must have 2 dims", "rank 1 stopped in step 4: FeedError: extra must have 2 dims", PLAIN),
         pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, PLAIN, marks=long),
-        pytest.param("has another element type", 0, r"the ranks are at different things: rank 0: .* extra float64\[.*rank 1: .* extra float32\[", None, PLAIN,
-                     marks=long),
+        pytest.param(
+            "has another element type", 0, r"the ranks are at different things: rank 0: .* extra float64\[.*rank 1: .* extra float32\[", None, PLAIN, marks=long
+        ),
         pytest.param("has whole numbers", 0, r"FeedError: extra must be fp32", "rank 0 stopped in step 4: FeedError: extra must be fp32", PLAIN, marks=long),
         pytest.param("has no more data", 1, OTHERS, None, PLAIN, marks=long),
         pytest.param("has no more data", 0, OTHERS, None, PLAIN, marks=long),
         pytest.param("has another program", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, PLAIN, marks=long),
         pytest.param("has another version", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, PLAIN, marks=long),
         pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, PLAIN, marks=long),
-        pytest.param("has a full disk", 0, "FormatError: .*No space left on device", "rank 0 stopped in step 8: FormatError: .*No space left", PLAIN,
-                     marks=long),
+        pytest.param(
+            "has a full disk", 0, "FormatError: .*No space left on device", "rank 0 stopped in step 8: FormatError: .*No space left", PLAIN, marks=long
+        ),
         pytest.param("raises", 1, "KeyError: .what the user's code says", "rank 1 stopped in step 3: KeyError: .what the user's code says", PLAIN, marks=long),
-        pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, "split_layers",
-                     marks=long),
+        pytest.param(
+            "has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, "split_layers", marks=long
+        ),
         pytest.param("has no more data", 0, OTHERS, None, "shard_parameters", marks=long),
         pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, "shard_optimizer", marks=long),
-        pytest.param("has a full disk", 1, "FormatError: .*No space left on device", "rank 1 stopped in step 8: FormatError: .*No space", "shard_optimizer",
-                     marks=long),
+        pytest.param(
+            "has a full disk", 1, "FormatError: .*No space left on device", "rank 1 stopped in step 8: FormatError: .*No space", "shard_optimizer", marks=long
+        ),
     ],
 )
 def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, own: str, others: str | None, strategy: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def line_of(text):
 
 def test_as_written_the_label_has_10_classes_and_the_input_100():
     with pytest.raises(fs.ShapeError) as error:
-        x = layer.data("images", input_size=64*64)
+        x = layer.data("images", input_size=64 * 64)
         y = layer.fc(x, output_size=100, activation=softmax)
         l = layer.data("label", dims=10)
         cost = layer.cross_entropy(y, l)
@@ -30,15 +30,15 @@ def test_as_written_the_label_has_10_classes_and_the_input_100():
 
 
 def test_the_shapes_of_the_other_variables_are_inferred():
-    x = layer.data("images", input_size=64*64)
+    x = layer.data("images", input_size=64 * 64)
     y = layer.fc(x, output_size=100, activation=softmax)
     l = layer.data("label", dims=10)
     program = fs.default_main_program()
     ops = program.global_block.ops
     assert [op.type for op in ops] == ["mul", "elementwise_add", "softmax"]
     product, total = (program.var(op.output("Out")) for op in ops[:2])
-    assert x.shape == [UNK, 64*64]
-    assert program.var("fc_0.w_0").shape == [64*64, 100]
+    assert x.shape == [UNK, 64 * 64]
+    assert program.var("fc_0.w_0").shape == [64 * 64, 100]
     assert program.var("fc_0.b_0").shape == [100]
     assert product.shape == [UNK, 100]
     assert total.shape == [UNK, 100]
@@ -48,7 +48,7 @@ def test_the_shapes_of_the_other_variables_are_inferred():
 
 
 def test_with_10_classes_the_cost_is_one_number_for_each_example():
-    x = layer.data("images", input_size=64*64)
+    x = layer.data("images", input_size=64 * 64)
     y = layer.fc(x, output_size=10, activation=softmax)
     l = layer.data("label", dims=10)
     cost = layer.cross_entropy(y, l)
@@ -63,14 +63,14 @@ def test_variable_length_input():
     assert x.shape == [UNK, UNK, 6000]
     assert x.dims == [-1, -1, 6000]
     assert x.packed_shape == [UNK, 6000]
-    x = layer.data("video", lod_level=1, input_size=640*480)
-    assert x.shape == [UNK, UNK, 640*480] and x.lod_level == 1
+    x = layer.data("video", lod_level=1, input_size=640 * 480)
+    assert x.shape == [UNK, UNK, 640 * 480] and x.lod_level == 1
 
 
 def test_the_messages_hold_what_the_document_puts_in_them():
     """VarDesc: kind, lod level, dims with -1, element type; OperatorDesc: type, inputs, outputs, attributes; a block has both."""
     layer.data("paragraph", lod_level=2, input_size=6000)
-    layer.fc(layer.data("images", input_size=64*64), output_size=100, activation=softmax)
+    layer.fc(layer.data("images", input_size=64 * 64), output_size=100, activation=softmax)
     loaded = fs.Program.from_bytes(fs.default_main_program().to_bytes())
     block = loaded.global_block
     paragraph = block.vars["paragraph"]
@@ -94,11 +94,12 @@ def test_the_recurrent_example_completed():
     a = Var("a", shape=["batch", 7, 4])
     b = Var("b", shape=["batch", 3])
     c, last = layer.rnn(
-          step_net={
-              "inputs": a,
-              "memories": b,
-              "step": lambda x, h: (h, layer.fc(x, 3, weight="w", bias="b_w") + layer.fc(h, 3, weight="u", bias=False)),
-          })
+        step_net={
+            "inputs": a,
+            "memories": b,
+            "step": lambda x, h: (h, layer.fc(x, 3, weight="w", bias="b_w") + layer.fc(h, 3, weight="u", bias=False)),
+        }
+    )
     assert c.shape == [UNK, 7, 3] and str(c.shape[0]) == "batch"
     assert last.shape == [UNK, 3]
     run = next(op for op in c.block.ops if op.type == "recurrent")

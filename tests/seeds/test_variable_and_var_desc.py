@@ -24,7 +24,7 @@ def test_layers_take_variables_and_return_them():
 def flatten_size(X, num_flatten_dims):
     prod = 1  # of last num_flatten_dims
     for i in range(num_flatten_dims):
-        prod = prod * X.dims[-i-1]
+        prod = prod * X.dims[-i - 1]
     return prod
 
 

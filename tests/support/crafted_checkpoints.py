@@ -61,7 +61,6 @@ def whole(folder: Path) -> Whole:
     """One that was written within the second epoch."""
     torch.manual_seed(0)  # what is crafted must be wrong wherever other tests left the generator
 
-
     class Enough(Exception):
         pass
 

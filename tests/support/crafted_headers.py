@@ -88,8 +88,26 @@ OTHER: dict[str, Callable[[], bytes]] = {
     "backwards": lambda: safetensors(one("[1]", offsets="[4,0]"), bytes(4)),
     "a-bool-of-2": lambda: safetensors(one("[2]", "BOOL", "[0,2]"), b"\x01\x02"),
     **{f"type-{word}": lambda word=word: safetensors(one("[0]", word)) for word in ("C64", "F8_E4M3", "f32", "", "F32 ", "U64", "\\u0000")},
-    **{f"text-{text}": lambda text=text: safetensors(text) for text in (
-        "", "{", "}", "null", "1", '"w"', "[]", "NaN", "{}x", "{}{}", '{"w":null}', '{"w":[]}', '{"w":{}}', '{"__metadata__":1}', '{"__metadata__":{"a":1}}')},
+    **{
+        f"text-{text}": lambda text=text: safetensors(text)
+        for text in (
+            "",
+            "{",
+            "}",
+            "null",
+            "1",
+            '"w"',
+            "[]",
+            "NaN",
+            "{}x",
+            "{}{}",
+            '{"w":null}',
+            '{"w":[]}',
+            '{"w":{}}',
+            '{"__metadata__":1}',
+            '{"__metadata__":{"a":1}}',
+        )
+    },
 }
 """Headers that are no header: each is refused."""
 

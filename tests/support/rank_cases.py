@@ -212,9 +212,7 @@ def heads(r: np.random.RandomState, of: str, dropped: float = 0.0) -> Any:
 
     h = x
     for _ in range(2):
-        q, k, v = (
-            layer.transpose(layer.reshape(dense(h, width, "columns", bias=False), [0, 0, count, width // count]), [0, 2, 1, 3]) for _ in range(3)
-        )
+        q, k, v = (layer.transpose(layer.reshape(dense(h, width, "columns", bias=False), [0, 0, count, width // count]), [0, 2, 1, 3]) for _ in range(3))
         mixed = layer.matmul(layer.softmax(layer.matmul(q * 0.5, k, transpose_y=True)), v)
         h = layer.layer_norm(h + dense(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width, "rows"), begin_norm_axis=2)
         inner = dense(h, 32, "columns", "relu")
@@ -233,6 +231,8 @@ SPLIT: dict[str, Case] = {"divided": divided, "own_rows": own_rows, "heads": hea
 """Cases with layers that can be divided."""
 SETTINGS: dict[str, dict[str, Any]] = {"normalised": {"synchronise_batch_norm": True}, "wide": {"bucket": 400_000}}
 """What the strategy is given beside."""
+
+
 def called_back(r: np.random.RandomState, of: str) -> Any:
     """Callbacks that change what is trained, and how long."""
     cost, data, _, settings = plain(r, of)

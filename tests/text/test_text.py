@@ -304,7 +304,7 @@ def test_what_is_not_the_text_form_is_refused_with_its_place(text: str) -> None:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.integers(0, 10**6), st.text(alphabet="[](){}:=,|?\"\\# \n\x00\x1b-+*/%0123456789abxyz@", max_size=6), st.integers(0, 3))
+@given(st.integers(0, 10**6), st.text(alphabet='[](){}:=,|?"\\# \n\x00\x1b-+*/%0123456789abxyz@', max_size=6), st.integers(0, 3))
 def test_a_changed_text_is_read_or_refused(at: int, change: str, removed: int) -> None:
     text = TEXT
     place = at % len(text)
@@ -323,14 +323,14 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "one long line of names": lambda n: "block 0\nOut=y = thing(X=[" + "a," * (8_000 * n) + "a])",
     "many variables": lambda n: "block 0\n" + "\n".join(f"input a{i}: f32[]" for i in range(1_600 * n)),
     "brackets": lambda n: "block 0\ninput x: f32[" + "(" * (16_000 * n),
-    "an open string": lambda n: "block 0\ninput \"" + "\\" * (16_000 * n + 1),
+    "an open string": lambda n: 'block 0\ninput "' + "\\" * (16_000 * n + 1),
     "open braces": lambda n: "block 0\ny = softmax(X=x) {axis=1, " + "a: INTS=[1], " * (1_200 * n),
     "a list of many": lambda n: "block 0\nthing() {a: INTS=[" + "123456," * (2_800 * n) + "1]}",
     "layouts": lambda n: "block 0\n" + "".join(f"layout relu {i}: op_role\n" for i in range(1, 800 * n)),
     "minus signs": lambda n: "block 0\ninput x: f32[" + "-" * (16_000 * n) + "1]",
     "blocks": lambda n: "\n".join(f"block {i}" for i in range(1_200 * n)),
     "nested blocks": lambda n: "block 0\n" + "\n".join(f"block {i} (parent {i - 1})" for i in range(1, 400 * n)),
-    "comments": lambda n: "block 0\n" + "# \"" * (4_000 * n) + "\n" + "#" * (4_000 * n),
+    "comments": lambda n: "block 0\n" + '# "' * (4_000 * n) + "\n" + "#" * (4_000 * n),
     "a long number": lambda n: "block 0\nthing() {a: INT=" + "9" * (16_000 * n) + "}",
     "a long float": lambda n: "block 0\nthing() {a: FLOAT64=" + "9" * (16_000 * n) + ".5}",
     "spaces": lambda n: "block 0" + " " * (16_000 * n) + "$",

@@ -209,6 +209,7 @@ def test_the_threads_of_a_run_are_its_executors(tmp_path: Path, capsys: pytest.C
 
 # --- digests
 
+
 def test_a_digest_sees_type_shape_order_and_numbers() -> None:
     whole = np.arange(12, dtype=np.float32)
     seen = [digest.digest(v) for v in (
@@ -229,6 +230,7 @@ def test_of_large_data_a_sample_is_looked_at() -> None:
 
 
 # --- which files stay
+
 
 def damage(path: str) -> None:
     with open(path, "r+b") as file:

@@ -323,8 +323,9 @@ def ops(
         print_operators(word, json)
 
 
-@app.command(short_help="Run a script; its mistakes are told in plain words.",
-             context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(
+    short_help="Run a script; its mistakes are told in plain words.", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 def train(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script that describes a network and trains it.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script finds in sys.argv.")] = None,

@@ -372,4 +372,3 @@ def team_of(ring: int, ranks: int = 0, type: str = "collective") -> Team | None:
         hint = "; start it with torchrun and fs.train(..., ranks=...)" if found is None else ""
         raise ExecutionError(f"{type}: the program is for {ranks} ranks, and this run has {here}{hint}")
     return found
-

@@ -55,9 +55,7 @@ class Timeline:
         return max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 1.0
 
 
-def timeline(
-    lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network
-) -> Timeline:
+def timeline(lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network) -> Timeline:
     """Predict a step on ranks of equal speed.
 
     Args:

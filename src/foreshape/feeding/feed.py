@@ -112,9 +112,7 @@ class Feeder:
                 continue
             variable = self.program.global_block.find(name) if isinstance(name, str) else None
             if variable is None:
-                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}").told(
-                    slot=str(name)
-                )
+                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}").told(slot=str(name))
             if variable.persistable:
                 raise FeedError(f"{name!r} is fed, and it is a parameter or state of the program: set it in the scope").told(slot=name)
 

@@ -151,9 +151,7 @@ def _with_kinds(operator: Operator, results: tuple[Slot, ...], kinds: Kind | tup
     def recast(spec: Spec, kind: Kind) -> Spec:
         return spec if spec.kind is kind else Spec(kind, spec.dtype, spec.dims)
 
-    return tuple(
-        None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, each, strict=True)
-    )
+    return tuple(None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, each, strict=True))
 
 
 def _check_not_negative(results: tuple[Slot, ...]) -> None:

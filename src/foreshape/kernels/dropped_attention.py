@@ -65,9 +65,7 @@ class DroppedAttention:
         """Return the shape of the weights."""
         return (*q.shape[:-1], k.shape[-1 if self.turned else -2])
 
-    def _operands(
-        self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, int]:
+    def _operands(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, int]:
         """Return the operands with heads, and how many dims they had."""
         rank = q.dim()
         if self.turned:

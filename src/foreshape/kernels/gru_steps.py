@@ -54,9 +54,7 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
     return gates, share[:, 2 * size :], state
 
 
-def reset_after_gradient(
-    made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def reset_after_gradient(made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``. ``made``, the result of `reset_after`, is
     emptied to free its memory for the products; ``d_state`` is overwritten.
     """

@@ -155,15 +155,11 @@ def forward(
     return Run(pieces, cell, extra), rows, last, last_cell
 
 
-def whole(
-    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def whole(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the same if all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
     size = h0.shape[1]
     with torch.no_grad():
-        y, last, cell, _ = private.rnn_layer(
-            x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, False
-        )
+        y, last, cell, _ = private.rnn_layer(x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, False)
     return y.view(-1, size), last.view_as(h0), cell.view_as(c0)
 
 

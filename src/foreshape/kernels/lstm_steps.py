@@ -197,5 +197,3 @@ def to_ifgo(columns: Tensor, dim: int = 0) -> Tensor:
     """Return the inverse of `from_ifgo`."""
     g, i, f, o = columns.chunk(4, dim)
     return torch.cat((i, f, g, o), dim)
-
-

@@ -157,9 +157,7 @@ def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) ->
     return (product(x[1:]) + product(y[1:])) * itemsize
 
 
-def convolution(
-    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
-) -> Size:
+def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]) -> Size:
     """Return the workspace of a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``."""
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)

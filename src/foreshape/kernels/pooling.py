@@ -99,11 +99,11 @@ def maxima(x: Tensor, axes: Axes) -> Tensor:
         return torch.max_pool2d(x, *native) if native is not None else torch.max_pool2d(_filled(x, axes, _least(x)), *_bare(axes))
     x = _filled(x, axes, _least(x))
     reach = (h.count - 1) * h.stride + 1
-    rows = x[:, :, :reach : h.stride]
+    rows = x[:, :, : reach : h.stride]
     for at in range(1, h.span):
         rows = torch.maximum(rows, x[:, :, at : at + reach : h.stride], out=rows if at > 1 else None)
     reach = (w.count - 1) * w.stride + 1
-    out = rows[..., :reach : w.stride]
+    out = rows[..., : reach : w.stride]
     for at in range(1, w.span):
         out = torch.maximum(out, rows[..., at : at + reach : w.stride], out=out if at > 1 else None)
     return out.clone(memory_format=torch.contiguous_format) if w.span == 1 else out

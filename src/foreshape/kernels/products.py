@@ -144,11 +144,7 @@ def _is_amd_with_avx512(path: str = "/proc/cpuinfo") -> bool:
 def fits(a: Tensor, b: Tensor) -> bool:
     """Return True if oneDNN should make the product of two matrices."""
     return (
-        a.shape[0] * a.shape[1] * b.shape[1] >= LARGE
-        and a.dtype is torch.float32
-        and b.dtype is torch.float32
-        and a.device.type == "cpu"
-        and prefers_onednn()
+        a.shape[0] * a.shape[1] * b.shape[1] >= LARGE and a.dtype is torch.float32 and b.dtype is torch.float32 and a.device.type == "cpu" and prefers_onednn()
     )
 
 

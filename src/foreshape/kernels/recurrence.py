@@ -41,9 +41,7 @@ class Schedule:
     pick: Tensor | None
     """The row of each place; None if it is the row of the same number."""
 
-    def __init__(
-        self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: Cutter | None, first: Tensor, stride: int, rows: int
-    ) -> None:
+    def __init__(self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: Cutter | None, first: Tensor, stride: int, rows: int) -> None:
         """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next."""
         self.widths, self.pieces = cut(alive, cutter)
         self.lengths, self.order, self.rows = lengths, order, rows

@@ -164,8 +164,18 @@ class Net:
     # --- one unit
 
     def _unit(
-        self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, schedules: Schedules, reverse: bool, *, first: bool, out: bool,
-        cell: bool, train: bool,
+        self,
+        x: Tensor,
+        w: Weights,
+        h0: Tensor | None,
+        c0: Tensor | None,
+        schedules: Schedules,
+        reverse: bool,
+        *,
+        first: bool,
+        out: bool,
+        cell: bool,
+        train: bool,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit | None]:
         """Return the resulting rows (if wanted), the last states, and the values for the gradient, if one is wanted."""
         size = self.hidden

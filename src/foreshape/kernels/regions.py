@@ -190,4 +190,3 @@ def _by_image(image: Tensor, batch: int) -> Iterator[tuple[int, Tensor]]:
 
 def _areas(rows: Tensor, columns: Tensor) -> Tensor:
     return (rows.sum(2)[:, :, None] * columns.sum(2)[:, None, :]).clamp_(min=1)[:, None]
-

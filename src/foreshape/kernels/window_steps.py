@@ -41,9 +41,7 @@ def settle_transposed(
     return strides, [d if k > 1 else min(d, max(2, m + 1)) for k, d, m in zip(window, dilations, more, strict=True)]
 
 
-def is_unsound(
-    channels: int, image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
-) -> bool:
+def is_unsound(channels: int, image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]) -> bool:
     """Return True if torch's oneDNN does not compute a convolution of images with the channels innermost, by settled strides and dilations."""
     width, span, stride, padding, dilation = image[-1], window[-1], strides[-1], paddings[-1], dilations[-1]
     if stride == 1:

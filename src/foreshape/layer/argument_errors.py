@@ -138,7 +138,6 @@ def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]
     return True
 
 
-
 def _hint(error: BaseException, called: str, function: Callable[..., Any]) -> None:
     """Raise Python's error on an unknown keyword with the nearest parameter."""
     if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:

@@ -107,9 +107,7 @@ def _width(query: Variable, heads: int) -> int:
     return width
 
 
-def _dense(
-    q: Variable, k: Variable, v: Variable, heads: int, width: int, mask: Variable | None, rotary: bool, dropout: float, is_test: bool
-) -> Variable:
+def _dense(q: Variable, k: Variable, v: Variable, heads: int, width: int, mask: Variable | None, rotary: bool, dropout: float, is_test: bool) -> Variable:
     size = width // heads
 
     def by_head(x: Variable, turned: bool = False) -> Variable:

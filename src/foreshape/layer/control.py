@@ -48,9 +48,7 @@ def _reads(block: Block) -> list[str]:
 
 
 @tells_line
-def while_loop(
-    cond: Callable[..., Variable], body: Callable[..., Any], loop_vars: Sequence[Variable], max_iterations: int | None = None
-) -> list[Variable]:
+def while_loop(cond: Callable[..., Variable], body: Callable[..., Any], loop_vars: Sequence[Variable], max_iterations: int | None = None) -> list[Variable]:
     """Run ``body`` while ``cond`` holds.
 
     Args:

@@ -27,6 +27,7 @@ class Initializer(ConstructorRepr):
         """
         raise TypeError(f"{type(self).__name__} is an abstract initializer")
 
+
 class Constant(Initializer):
     """Every element is ``value``.
 
@@ -41,6 +42,7 @@ class Constant(Initializer):
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
         return "fill_constant", _attributes(shape, of, value=float(self.value), str_value=repr(self.value))
+
 
 class Uniform(Initializer):
     """Uniform in [min, max).

@@ -16,9 +16,7 @@ from foreshape.spec import INT32, INT64, DType, tensor
 
 
 @tells_line
-def auc(
-    x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
-) -> tuple[Variable, Variable, list[Variable]]:
+def auc(x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1) -> tuple[Variable, Variable, list[Variable]]:
     """Return the area under the curve of all batches so far, and of the last ``slide_steps``, each counted by steps of the score.
 
     Examples:

@@ -40,9 +40,7 @@ def _unit(x: Variable) -> Variable:
 
 
 @tells_line
-def info_nce_loss(
-    query: Variable, key: Variable, temperature: float = 0.1, symmetric: bool = False, *, sample_weight: Variable | None = None
-) -> Variable:
+def info_nce_loss(query: Variable, key: Variable, temperature: float = 0.1, symmetric: bool = False, *, sample_weight: Variable | None = None) -> Variable:
     """Return InfoNCE: the cross entropy of each query's own key among all keys of the batch, ``[batch, 1]``.
 
     -log(exp(s_ii / T) / sum over j of exp(s_ij / T)), where s_ij is the cosine of the angle between query i and key j, 0 of rows of zeros (van den Oord et al.,

@@ -131,9 +131,7 @@ def instance_norm(x: Variable, epsilon: float = 1e-5, *, weight: Any = None, bia
     return _normalised("instance_norm", known_channels("instance_norm", x), x, {"epsilon": epsilon}, weight, bias, None, name)
 
 
-def _normalised(
-    type: str, size: int, x: Variable, attrs: dict[str, Any], weight: Any, bias: Any, activation: Activation, name: str | None
-) -> Variable:
+def _normalised(type: str, size: int, x: Variable, attrs: dict[str, Any], weight: Any, bias: Any, activation: Activation, name: str | None) -> Variable:
     block = current_block()
     prefix = block.program.layer_name(type, name)
     out, mean, variance = block.apply(type, _affine(size, x, prefix, weight, bias), attrs, prefix)

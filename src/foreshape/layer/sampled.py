@@ -169,8 +169,6 @@ def hierarchical_sigmoid(
     return by_example(cost, sample_weight, "hierarchical_sigmoid")
 
 
-
-
 def _width(layer: str, input: Variable) -> int:
     dims = input.spec.known_dims
     if len(dims) != 2 or not isinstance(dims[1], int):

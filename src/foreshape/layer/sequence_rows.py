@@ -157,9 +157,7 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
     return apply("lod_reset", {"X": x}, target_lod=list(level), append=True)
 
 
-def sequence_attention(
-    query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None
-) -> Variable:
+def sequence_attention(query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None) -> Variable:
     """Compute multi-head scaled dot-product attention within each sequence, without padding (Vaswani et al., 2017).
 
     Args:

@@ -49,7 +49,7 @@ def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int
     """Return the number of channels, needed for a parameter. Raises `ShapeError` if unknown."""
     spec = x.spec
     dims = spec.known_dims
-    if (len(dims) != rank if rank is not None else len(dims) < 2):
+    if len(dims) != rank if rank is not None else len(dims) < 2:
         raise ShapeError(f"{layer}({x.name}): the input must have {rank or 'at least 2'} dims; it is {spec.text()}")
     channels = dims[-1] if data_format.endswith("C") else dims[1]
     if not isinstance(channels, int):

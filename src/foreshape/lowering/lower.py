@@ -43,9 +43,7 @@ class Lowering:
         lacking: the names that may come in without a value.
     """
 
-    def __init__(
-        self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None, lacking: Collection[str] = ()
-    ) -> None:
+    def __init__(self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None, lacking: Collection[str] = ()) -> None:
         self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}

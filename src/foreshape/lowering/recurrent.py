@@ -229,4 +229,3 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
 
 
 FORMS: dict[str, Callable[[Any, Op], None]] = {"recurrent": _lower_recurrent, "recurrent_grad": _lower_recurrent_grad}
-

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 @data_class(frozen=True)
 class Computation:
     """The base of them all. Operands and results are told by their places in the schema: ``X0``, ``X1``, ``Out0``."""

@@ -147,9 +147,7 @@ def _looks_up(op: Op, undone: bool = False) -> Embedding | None:
     return found if ids is not None and rows is not None and rows.rank == ids.rank + 1 else None
 
 
-def _replace(
-    block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Embedding, height: int, nranks: int
-) -> None:
+def _replace(block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Embedding, height: int, nranks: int) -> None:
     attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": lookup.padding}
     at = block.ops.index(op)
     block.remove_op(op)

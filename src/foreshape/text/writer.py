@@ -314,9 +314,7 @@ def _layout_lines(layouts: Layouts) -> Iterator[str]:
     for type in layouts.by_type:
         cls = find(type)
         for number, layout in enumerate(layouts.written(type), 1):
-            items = [
-                name_text(i.name) if i.type is None else f"{name_text(i.name)}: {i.type.name}={attribute_text(type_of(cls, i), i.usual)}" for i in layout
-            ]
+            items = [name_text(i.name) if i.type is None else f"{name_text(i.name)}: {i.type.name}={attribute_text(type_of(cls, i), i.usual)}" for i in layout]
             yield f"layout {name_text(type)} {number}: {', '.join(items)}".rstrip()
 
 

@@ -1,6 +1,6 @@
 """The second half of the demonstration, a process of its own: open the saved network and classify the test images.
 
-    python -m foreshape.training.classify FOLDER
+python -m foreshape.training.classify FOLDER
 """
 
 from __future__ import annotations

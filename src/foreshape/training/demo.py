@@ -40,6 +40,7 @@ def digits() -> tuple[dict[str, Any], dict[str, Any]]:
         Twice ``image`` fp32 ``[examples, 1, 8, 8]`` in [0, 1] and ``label`` int64 ``[examples, 1]``.
     """
     import numpy
+
     with needs("the demo", "demo"):
         from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
 

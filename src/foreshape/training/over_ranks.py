@@ -393,4 +393,3 @@ def _seed_of(seed: int, rank: int) -> int:
     if not rank:
         return seed
     return int.from_bytes(_digest(f"{seed} {rank}".encode())[:4], "little") or 1
-

@@ -48,9 +48,7 @@ class Stopwatch:
         finally:
             for team in teams:
                 team.passages = None
-        messages = [
-            MeasuredMessage(p.what, p.ring, p.size, p.started - began, p.waited - began, p.done - began, p.came - began) for p in passages if p.came
-        ]
+        messages = [MeasuredMessage(p.what, p.ring, p.size, p.started - began, p.waited - began, p.done - began, p.came - began) for p in passages if p.came]
         self._steps.append((self._count, MeasuredStep(seconds, tuple(messages))))
         return made
 

@@ -60,7 +60,6 @@ class TrainingProgram:
         state = set(self.state)
         return [v.name for v in persistables(self.program) if v.name not in self.described and v.name not in state]
 
-
     def _rows(self) -> list[tuple[str, str]]:
         """Return its facts, a line each."""
         numbers = [("loss", self.loss)] + ([("learning rate", self.learning_rate)] if self.learning_rate is not None else [])

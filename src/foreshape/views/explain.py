@@ -343,8 +343,6 @@ def _unified(variable: Variable, named: set[str]) -> list[str]:
     out: list[str] = []
     known: Mapping[str, Size] = guards.known
     for name in sorted(named & known.keys()):
-        because = next(
-            (g for g in guards if g.condition.relation == "==" and name in symbols_of(g.condition.left) | symbols_of(g.condition.right)), None
-        )
+        because = next((g for g in guards if g.condition.relation == "==" and name in symbols_of(g.condition.left) | symbols_of(g.condition.right)), None)
         out.append(f"{symbol(name)} is taken to be {known[name]}" + (f", because of {because}" if because is not None else ""))
     return out

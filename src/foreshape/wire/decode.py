@@ -274,7 +274,9 @@ def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
     Of a network for use PaddlePaddle drops unread results, such as an instance_norm's SavedMean, but not their variables.
     """
     declared = variable._declared  # pyright: ignore[reportPrivateUsage]
-    if declared is not None and declared.negative is not None and (
-        variable.persistable or variable.need_check_feed or (variable.op is None and variable.name in read)
+    if (
+        declared is not None
+        and declared.negative is not None
+        and (variable.persistable or variable.need_check_feed or (variable.op is None and variable.name in read))
     ):
         raise FormatError(f"{where} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")

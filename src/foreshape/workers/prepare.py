@@ -220,5 +220,3 @@ def _rows_of_each(given: LoDTensor) -> Any:
         sums = numpy.concatenate([[0], numpy.cumsum(rows)])
         rows = sums[ends[1:]] - sums[ends[:-1]]
     return rows
-
-

@@ -98,6 +98,7 @@ class Result:
     @staticmethod
     def from_bytes(data: bytes | bytearray) -> Result:
         """Return a result after all checks. Raises `FormatError` if it is none."""
+
         def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> Result:
             return Result(History(losses, epochs), files, error)
 

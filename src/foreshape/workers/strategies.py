@@ -69,6 +69,7 @@ def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
 
 def _record(make: Callable[..., Any], **fields: Reader[Any]) -> Reader[Any]:
     """Return a reader of the settings beside a strategy's name."""
+
     def made(name: str, **settings: Any) -> Any:
         return make(**settings)
 

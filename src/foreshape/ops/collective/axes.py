@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class _AlongAxis(Collective):
     """The base of both. All ranks compute alike on the whole, so the gradient of either is the other."""
 

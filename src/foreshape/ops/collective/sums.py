@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class Collective(Operator):
     """The base of all collectives."""
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 def _level() -> Any:
     return attribute(AttrType.INT, 0, low=0, doc="the level of the sequences of Mask, from the outermost")
 

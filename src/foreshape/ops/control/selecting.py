@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 _HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)
 
 

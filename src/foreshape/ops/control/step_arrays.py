@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 def _is_nested(x: Spec, table: Spec) -> bool:
     """Tell whether the parts of the table are sequences of ``x``."""
     return x.lod is not None and table.lod is not None and len(x.lod.counts) > len(table.lod.counts)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class WriteToArray(Operator):
     """Element I of Out = X. Out is changed in place: it keeps its other elements, and is lengthened to I if it is shorter."""
 

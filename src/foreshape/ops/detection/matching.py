@@ -237,8 +237,12 @@ class TargetAssign(Operator):
         return out, weight
 
     samples = [
-        sample(X=f32(5, 1, 3).ragged([2, 3]), MatchIndices=i32(2, 4, data=[0, -1, 1, -1, 2, 0, -1, -1]),
-               NegIndices=i32(3, 1, data=[1, 2, 3]).ragged([1, 2]), mismatch_value=7),
+        sample(
+            X=f32(5, 1, 3).ragged([2, 3]),
+            MatchIndices=i32(2, 4, data=[0, -1, 1, -1, 2, 0, -1, -1]),
+            NegIndices=i32(3, 1, data=[1, 2, 3]).ragged([1, 2]),
+            mismatch_value=7,
+        ),
         sample(X=i32(5, 4, 2).ragged([2, 0, 3]), MatchIndices=i32(3, 6, low=-1, high=-1)),
         sample(X=f64(3, 4, 2).ragged([3]), MatchIndices=i32(1, 6, low=-1, high=2)),
     ]

@@ -187,10 +187,21 @@ class DeformableConv(Deformable):
 
     samples = [
         sample(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), Mask=f32(2, 6, 4, 4), im2col_step=1),
-        sample(Input=f32(2, 4, 5, 6), Offset=f32(2, 24, 3, 4), Filter=f32(6, 2, 3, 2), Mask=f32(2, 12, 3, 4), groups=2, deformable_groups=2,
-               strides=[2, 1], paddings=[1, 0], dilations=[1, 2], im2col_step=1),
-        sample(Input=f32(1, 2, 3, 4), Offset=f32(1, 8, 2, 3, data=[0.0] * 48), Filter=f32(3, 2, 2, 2), Mask=f32(1, 4, 2, 3), im2col_step=1,
-               differentiate=False),
+        sample(
+            Input=f32(2, 4, 5, 6),
+            Offset=f32(2, 24, 3, 4),
+            Filter=f32(6, 2, 3, 2),
+            Mask=f32(2, 12, 3, 4),
+            groups=2,
+            deformable_groups=2,
+            strides=[2, 1],
+            paddings=[1, 0],
+            dilations=[1, 2],
+            im2col_step=1,
+        ),
+        sample(
+            Input=f32(1, 2, 3, 4), Offset=f32(1, 8, 2, 3, data=[0.0] * 48), Filter=f32(3, 2, 2, 2), Mask=f32(1, 4, 2, 3), im2col_step=1, differentiate=False
+        ),
     ]
     rejects = [
         reject(Input=f32(2, 3, 5), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), Mask=f32(2, 6, 4, 4), says="Input must have 4 dims"),
@@ -239,8 +250,17 @@ class DeformableConvV1(Deformable):
 
     samples = [
         sample(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), im2col_step=1),
-        sample(Input=f32(2, 4, 5, 6), Offset=f32(2, 24, 3, 4), Filter=f32(6, 2, 3, 2), groups=2, deformable_groups=2, strides=[2, 1], paddings=[1, 0],
-               dilations=[1, 2], im2col_step=1),
+        sample(
+            Input=f32(2, 4, 5, 6),
+            Offset=f32(2, 24, 3, 4),
+            Filter=f32(6, 2, 3, 2),
+            groups=2,
+            deformable_groups=2,
+            strides=[2, 1],
+            paddings=[1, 0],
+            dilations=[1, 2],
+            im2col_step=1,
+        ),
     ]
     rejects = [
         reject(Input=f32(2, 4, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), says="the channels of Input"),

@@ -82,9 +82,7 @@ class SmoothL1Loss(Operator):
         return Diff.like(), Diff.like()
 
     @gradient("InsideWeight", "OutsideWeight", "Diff", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient)
-    def backward(
-        self, InsideWeight: Tensor | None, OutsideWeight: Tensor | None, Diff: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]
-    ) -> Any:
+    def backward(self, InsideWeight: Tensor | None, OutsideWeight: Tensor | None, Diff: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         square = self.sigma * self.sigma
         d_x = Diff.clamp(-1.0 / square, 1.0 / square).mul_(square).mul_(d_out.reshape(-1, *[1] * (Diff.dim() - 1)))
         for weight in (InsideWeight, OutsideWeight):
@@ -176,9 +174,7 @@ class CosSim(Operator):
         return 4 * X.nbytes + 7 * Out.nbytes + Out.elements + copies(strided, X=X, Y=Y)
 
     @gradient("X", "Y", "XNorm", "YNorm", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(
-        self, X: Tensor, Y: Tensor, XNorm: Tensor, YNorm: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]
-    ) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, XNorm: Tensor, YNorm: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         x, y = X.flatten(1), Y.flatten(1)
         d = d_out.masked_fill(nothing := _is_no_direction(XNorm, YNorm), 0.0)
         x_norm, y_norm = XNorm.masked_fill(nothing, 1.0), YNorm.masked_fill(nothing, 1.0)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class Fsp(Operator):
     """Out[b, i, j] = the mean over the image of X[b, i] * Y[b, j].
 

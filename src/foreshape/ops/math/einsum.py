@@ -206,4 +206,3 @@ def _arranged(made: Tensor, have: str, term: str, x: Tensor) -> Tensor:
         if size == 1 and made.shape[axis] != 1:
             made = made.sum(axis, keepdim=True)
     return made.expand(x.shape)
-

@@ -39,11 +39,12 @@ from foreshape.spec import COMPLEX, FP32, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-def _fp32_workspace(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
-    return product_workspace(m, k, n, turned) if of.dtype is FP32 else 0
-
 
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
+
+
+def _fp32_workspace(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+    return product_workspace(m, k, n, turned) if of.dtype is FP32 else 0
 
 
 class Mul(Operator):

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 def whole(number: float, name: str) -> int:
     """Return the whole part of an attribute, the part used for integers. Refuses NaN and infinities."""
     if not math.isfinite(number):

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class Lu(Operator):
     """Out = L and U in one, where P X = L U: L below the diagonal, with ones on its own, and U from the diagonal on.
 

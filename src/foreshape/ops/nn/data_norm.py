@@ -114,9 +114,7 @@ class DataNorm(Operator):
             fail("scale_w must be given, since enable_scale_and_shift is True", SchemaError)
         return None if scale_w is None else per, None if bias is None else per, made, per, per, per
 
-    def _gradient_workspace(
-        self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec, *, strided: frozenset[str]
-    ) -> Size:
+    def _gradient_workspace(self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec, *, strided: frozenset[str]) -> Size:
         return 5 * X.nbytes + 8 * Means.nbytes + copies(strided, X=X, Y_GRAD=d_y)
 
     @gradient(

@@ -188,7 +188,5 @@ def _grouped_backward(
     of = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
     mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
     own = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
-    d_x, d_scale, d_bias = aten.native_group_norm_backward(
-        in_rows(d), in_rows(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
-    )
+    d_x, d_scale, d_bias = aten.native_group_norm_backward(in_rows(d), in_rows(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own)
     return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if requested[2] and scale is None else d_bias

@@ -88,9 +88,7 @@ class LayerNorm(Operator):
         check_made(Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
         return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
-    def _gradient_workspace(
-        self, X: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec, *, strided: frozenset[str]
-    ) -> Size:
+    def _gradient_workspace(self, X: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec, *, strided: frozenset[str]) -> Size:
         sums = [2 * thread_count() * s.elements * statistics_type(X).itemsize for s in (Scale, Bias) if s is not None]
         return Variance.nbytes + (sums[0] if sums else 0) + copies(strided, X=X, Y_GRAD=d_y, Mean=Mean)
 

@@ -127,9 +127,7 @@ class Lstm(PackedLstm):
         made, dropped = of_requested(requested, *specs[:5])
         return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
 
-    @gradient(
-        *_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_gradient_workspace
-    )
+    @gradient(*_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_gradient_workspace)
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
         BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], requested: tuple[bool, ...],

@@ -231,12 +231,8 @@ class SequenceAttention(Operator):
         copy = 1 if self.heads > 1 else 0  # torch's kernel makes the gradient of some heads contiguous
         return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
 
-    @gradient(
-        "Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
-    )
-    def backward(
-        self, Q: Tensor, K: Tensor, V: Tensor, Out: Tensor, LogSumExp: Tensor, d_out: Tensor, *, offsets: list[Any]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    @gradient("Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, Q: Tensor, K: Tensor, V: Tensor, Out: Tensor, LogSumExp: Tensor, d_out: Tensor, *, offsets: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         of_q, of_k = [_straight(x) for x in (d_out, Q, Out, LogSumExp)], [_straight(x) for x in (K, V)]
         d_q, d_k, d_v = (_new(x, x.shape[1], x.dtype, plan, o) for x, o in zip((Q, K, V), offsets, strict=False))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 class SequenceReverse(Operator):
     """Y = the rows of each innermost sequence of X, the last one first."""
 

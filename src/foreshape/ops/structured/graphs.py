@@ -152,9 +152,9 @@ class SegmentPool(Operator):
     def backward(self, X: Tensor, SegmentIds: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         return _undone(X, SegmentIds.long(), Out, d_out, self.pooltype)
 
-    samples = [
-        sample(X=f32(5, 3), SegmentIds=i64(5, data=[0, 0, 1, 1, 2]), pooltype=how) for how in _HOW
-    ] + [sample(X=f32(4, 3), SegmentIds=i32(4, data=[0, 2, 2, 3]))]
+    samples = [sample(X=f32(5, 3), SegmentIds=i64(5, data=[0, 0, 1, 1, 2]), pooltype=how) for how in _HOW] + [
+        sample(X=f32(4, 3), SegmentIds=i32(4, data=[0, 2, 2, 3]))
+    ]
     rejects = [
         reject(X=f32(5, 3), SegmentIds=i64(4), says="a segment for each row"),
         reject(X=f32(5, 3), SegmentIds=i64(5), pooltype="SQRT", says="one of", error=SchemaError),

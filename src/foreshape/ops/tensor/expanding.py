@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
     """Return the dims of a tensor of ``dims`` repeated to ``shape``, last dims aligned: -1 keeps a dim, None is known at run time only."""
     new = len(shape) - len(dims)

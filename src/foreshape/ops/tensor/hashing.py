@@ -106,5 +106,3 @@ class Hash(Operator):
         reject(X=i64(3, 2), mod_by=0, says="mod_by", error=SchemaError),
         reject(X=f32(3, 2), says="int32, int64", error=TypeMismatchError),
     ]
-
-

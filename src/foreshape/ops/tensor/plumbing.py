@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
 
 

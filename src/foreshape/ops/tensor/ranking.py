@@ -180,7 +180,7 @@ class Nanmedian(Operator):
         count = (values == values).sum(1, keepdim=True)  # NaN, equal to nothing, is sorted to the end
         middle = torch.cat([(count - 1).clamp_(min=0), torch.where(count > 0, count, 0)], 1).div_(2, rounding_mode="floor")
         low, high = values.gather(1, middle).unbind(1)
-        odd = (middle[:, 0] == middle[:, 1])
+        odd = middle[:, 0] == middle[:, 1]
         both = (low + high) / 2 if X.dtype.is_floating_point else torch.div(low + high, 2, rounding_mode="trunc")
         indices = places.gather(1, middle).masked_fill_(count == 0, -1)
         dims = [1 if k in self._axes(X.dim()) else d for k, d in enumerate(X.shape) if self.keepdim or k not in self._axes(X.dim())]
@@ -205,7 +205,6 @@ class Nanmedian(Operator):
         order = [*(k for k in range(X.dim()) if k not in axes), *axes]
         back = sorted(range(X.dim()), key=order.__getitem__)
         return rows.reshape([X.shape[k] for k in order]).permute(back).contiguous()
-
 
     samples = [
         sample(X=f32(2, 5, distinct=True)),

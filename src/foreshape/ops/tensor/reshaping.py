@@ -115,8 +115,10 @@ class Reshape2(Reshaping):
         return self._with_shape(in_shape(X, shape), X, requested)
 
     samples = [
-        sample(X=f32(2, 3, 4), shape=[6, 4]), sample(X=f32(2, 3, 4), shape=[0, -1]),
-        sample(X=f32(0, 3, 4), shape=[0, -1]), sample(X=f32(0, 3, 4), shape=[-1, 6, 2]),
+        sample(X=f32(2, 3, 4), shape=[6, 4]),
+        sample(X=f32(2, 3, 4), shape=[0, -1]),
+        sample(X=f32(0, 3, 4), shape=[0, -1]),
+        sample(X=f32(0, 3, 4), shape=[-1, 6, 2]),
         sample(X=f32(2, 3, 4), shape=[0, 0, 2, 2]),
         sample(X=f32(1), shape=[]),
         sample(X=f32(2, 6), shape=[1], Shape=i64(3, data=[3, 2, 2])),
@@ -124,7 +126,8 @@ class Reshape2(Reshaping):
         sample(X=i64(2, 3, data=[1, 2, 3, 4, 5, 6]), shape=[3, 2]),
     ]
     rejects = [
-        reject(X=f32(2, 3), shape=[4, 2], says="X has 6 elements"), reject(X=f32(2, 3), shape=[-1, 4], says="4 must divide"),
+        reject(X=f32(2, 3), shape=[4, 2], says="X has 6 elements"),
+        reject(X=f32(2, 3), shape=[-1, 4], says="4 must divide"),
         reject(X=f32(2, 3), shape=[-1, -1], says="at most one -1"),
         reject(X=f32(2, 3), shape=[2, 3, 0], says="X has no dim 2 to copy"),
         reject(X=f32(2, 3), shape=[-2, 3], says="at least -1"),

@@ -215,9 +215,7 @@ def corrected(rate: Any, epsilon: float, power1: Any, power2: Any) -> tuple[Any,
     return rate * root / (1.0 - power1), epsilon * root
 
 
-def adam_step(
-    param: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor, beta1: float, beta2: float, rate: Any, epsilon: Any, decay: Any
-) -> None:
+def adam_step(param: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor, beta1: float, beta2: float, rate: Any, epsilon: Any, decay: Any) -> None:
     """Run one update in place, with the bias correction already in ``rate`` and ``epsilon``."""
     if one_layout(param, moment1, moment2) and grad.dtype == param.dtype and grad.shape == param.shape and isinstance(rate, float):
         fused_step([param], [grad.contiguous()], [moment1], [moment2], beta1, beta2, rate, epsilon, decay)

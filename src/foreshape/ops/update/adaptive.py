@@ -92,9 +92,7 @@ class RMSProp(Update):
     centered = attribute(AttrType.BOOLEAN, False)
     multi_precision = attribute(AttrType.BOOLEAN, False)
 
-    def infer_shape(
-        self, Param: Spec, Grad: Spec, LearningRate: Spec, MeanSquare: Spec, Moment: Spec, MeanGrad: Spec | None, MasterParam: Spec | None
-    ) -> Any:
+    def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, MeanSquare: Spec, Moment: Spec, MeanGrad: Spec | None, MasterParam: Spec | None) -> Any:
         self._check(Param, Grad, LearningRate, MasterParam, MeanSquare=MeanSquare, Moment=Moment, MeanGrad=MeanGrad)
         require(MeanGrad is not None or not self.centered, "a centered update needs MeanGrad", Param=None)
         if MeanGrad is not None and MeanGrad.dtype is not Moment.dtype:
@@ -126,9 +124,7 @@ class RMSProp(Update):
         subtract(moment.mul_(self.momentum), torch.div(grad, root.sqrt_(), out=root), rate, -1.0)
         param.sub_(moment)
 
-    def workspace(
-        self, Param: Spec, Grad: Spec, LearningRate: Spec, MeanSquare: Spec, Moment: Spec, MeanGrad: Spec | None, MasterParam: Spec | None
-    ) -> Size:
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MeanSquare: Spec, Moment: Spec, MeanGrad: Spec | None, MasterParam: Spec | None) -> Size:
         return 0 if Grad.kind is SELECTED_ROWS else (1 if Grad.dtype is Moment.dtype else 2) * Moment.nbytes
 
     def _rows(self, param: Tensor, rows: Rows, rate: Any, square: Tensor, moment: Tensor, mean: Tensor | None) -> None:

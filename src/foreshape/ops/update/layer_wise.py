@@ -182,9 +182,7 @@ class LarsMomentum(Operator):
         require(len(decays) == len(Param), f"lars_weight_decay must have one number for each Param: {len(Param)}, not {len(decays)}", Param=None)
         return Param, Velocity, MasterParam
 
-    def kernel(
-        self, Param: list[Tensor], Grad: list[Tensor], Velocity: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor]
-    ) -> Any:
+    def kernel(self, Param: list[Tensor], Grad: list[Tensor], Velocity: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor]) -> Any:
         for at, (param, grad, velocity, rate, decay) in enumerate(zip(Param, Grad, Velocity, LearningRate, self.lars_weight_decay, strict=True)):
             target = MasterParam[at] if MasterParam else param
             self._one(target, grad.to(target.dtype), velocity, rate, decay)

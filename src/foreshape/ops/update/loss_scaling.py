@@ -102,9 +102,7 @@ class UpdateLossScaling(Operator):
     decr_ratio = attribute(AttrType.FLOAT)
     stop_update = attribute(AttrType.BOOLEAN, False)
 
-    def infer_shape(
-        self, X: tuple[Spec, ...], FoundInfinite: Spec, PrevLossScaling: Spec, InGoodSteps: Spec, InBadSteps: Spec, StopUpdate: Spec | None
-    ) -> Any:
+    def infer_shape(self, X: tuple[Spec, ...], FoundInfinite: Spec, PrevLossScaling: Spec, InGoodSteps: Spec, InBadSteps: Spec, StopUpdate: Spec | None) -> Any:
         require(self.incr_ratio > 1.0, f"incr_ratio must be more than 1, not {self.incr_ratio}")
         require(0.0 < self.decr_ratio < 1.0, f"decr_ratio must be between 0 and 1, not {self.decr_ratio}")
         numbers = {"FoundInfinite": FoundInfinite, "PrevLossScaling": PrevLossScaling, "InGoodSteps": InGoodSteps, "InBadSteps": InBadSteps}

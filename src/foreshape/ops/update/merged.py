@@ -63,9 +63,7 @@ class MergedMomentum(Merged):
             check_one_number(rate, "LearningRate")
         return Param, MasterParam, Velocity
 
-    def kernel(
-        self, Param: list[Tensor], Grad: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor], Velocity: list[Tensor]
-    ) -> Any:
+    def kernel(self, Param: list[Tensor], Grad: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor], Velocity: list[Tensor]) -> Any:
         for at, (param, grad, velocity) in enumerate(zip(Param, Grad, Velocity, strict=True)):
             rate = LearningRate[at if len(LearningRate) > 1 else 0]
             one = _single(Momentum, {

@@ -62,6 +62,7 @@ def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> No
     else:
         param.addcmul_(value, rate, value=-factor)
 
+
 for _type, _why in {
     "dgc_momentum": "it sends a part of the gradients only, which trains another network than one rank does; fs.data_parallel() sends all of them",
     "dpsgd": "it adds noise that no seed of the program says, so that a run cannot be had again",
