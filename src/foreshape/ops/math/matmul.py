@@ -174,10 +174,7 @@ class BatchedProduct(Operator):
                 grad_x = matmul(d, y if trans_y else y.mT)
             grad_x = _summed(grad_x, x).reshape(X.shape)
         if requested[1]:
-            if trans_y:
-                grad_y = matmul(d.mT, x.mT if trans_x else x)
-            else:
-                grad_y = matmul(x if trans_x else x.mT, d)
+            grad_y = matmul(d.mT, x.mT if trans_x else x) if trans_y else matmul(x if trans_x else x.mT, d)
             grad_y = _summed(grad_y, y).reshape(Y.shape)
         return grad_x, grad_y
 
