@@ -41,20 +41,23 @@ def check_places(of: Observed) -> None:
                     if not record.elements and value.variable is not None and value.variable.kind is LOD_TENSOR:
                         assert size <= number(record.size, of.symbols), f"{what}: {value.name} has {size} bytes, and {record.name} {record.size}"
                     owner = owners.setdefault(at, record)
-                    assert owner is record or may_hold(owner, record) or may_hold(record, owner), f"{what}: {owner.name} and {record.name} are in one memory"
+                    assert owner is record or may_share(owner, record), f"{what}: {owner.name} and {record.name} are in one memory"
 
 
-def may_hold(a: Record, b: Record) -> bool:
-    """Whether a record is expected to hold the memory of another."""
-    waiting, met = [a], set[int]()
+def may_share(a: Record, b: Record) -> bool:
+    """Whether two records are expected to hold one memory: one that of the other, or both that of a third, of which both may be views."""
+    return not reached(a).isdisjoint(reached(b))
+
+
+def reached(record: Record) -> set[int]:
+    """The records whose memory one may hold, its own among them."""
+    waiting, met = [record], set[int]()
     while waiting:
         one = waiting.pop().root()
-        if one is b:
-            return True
         if id(one) not in met:
             met.add(id(one))
             waiting += [*one.elements, *one.beside]
-    return False
+    return met
 
 
 def bits(tensors: list[torch.Tensor]) -> list[bytes]:

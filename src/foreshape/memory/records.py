@@ -41,6 +41,9 @@ class Record:
     handed_on: bool = False
     """True if the block of a condition made it: while the block runs, it counts within."""
 
+    def __repr__(self) -> str:
+        return f"Record({self.name!r}, {self.size}, {self.first} to {self.last}, {self.what})"
+
     @property
     def counted(self) -> int:
         """Return the first position that counts its bytes here."""
