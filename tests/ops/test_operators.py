@@ -168,8 +168,8 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
     for variable in case.program.all_variables():
         dims = again.var(variable.name).dims  # a value that was known while describing is not in the file
         assert len(dims) == len(variable.dims) and all(a in (-1, b) for a, b in zip(dims, variable.dims, strict=True))
-    for a, b in each_of(first, run(again, case.feed, fetch)):
-        np.testing.assert_array_equal(a, b)
+    for a, b in each_of(first, run(again, case.feed, fetch)):  # where a matrix lies decides the last digits of some decompositions
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     if all(np.isfinite(np.asarray(a)).all() for a in case.feed.values()):  # checked mode stops at a NaN, fed ones too
         checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
         for a, b in each_of(first, checked):
