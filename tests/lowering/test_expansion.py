@@ -17,6 +17,7 @@ from foreshape.lowering.kernel_calls import OpCall
 from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.spec import Spec
+from foreshape.wire import framework_pb2 as pb
 
 WIDTHS = (64, 96, 96, 48, 10)
 
@@ -102,7 +103,7 @@ class TwiceAndSum(Operator):
 
     def expand(self, of: Composition, X: Any) -> Any:
         twice = [of("scale", {"scale": self.by}, X=x) for x in X]
-        return twice, of("sum", X=twice), of("assign", X=X[-1])
+        return twice, of("sum", X=twice), X[-1]
 
 
 def test_lists_and_operands_that_are_results() -> None:
@@ -113,9 +114,14 @@ def test_lists_and_operands_that_are_results() -> None:
     fed = {f"x{n}": np.full((1, 2), n + 1.0, "float32") for n in range(3)}
     found = fs.Executor().run(main, fed, [*twice, total, last, out], fs.Scope())
     assert [f.tolist()[0][0] for f in found] == [2.0, 4.0, 6.0, 12.0, 3.0, 14.0]
-    assert [op.type for op in expanded(main.global_block).ops] == ["scale"] * 3 + ["sum", "assign", "relu", "elementwise_add"]
+    assert [op.type for op in expanded(main.global_block, [total.name, last.name, out.name]).ops] == ["scale"] * 3 + [
+        "sum",
+        "assign",
+        "relu",
+        "elementwise_add",
+    ]
     without = chain(False)[0].global_block
-    assert expanded(without) is without
+    assert expanded(without, [without.ops[-1].output("Out")]) is without
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -138,7 +144,7 @@ def test_state_that_stays_as_it_is_takes_no_op() -> None:
     block = fs.default_main_program().global_block
     x, scale = layer.data("x", ["batch", 3]), layer.create_parameter([3], "float32")
     block.append_op("dequantize_linear", {"X": x, "Scale": scale}, {"Y": "y", "OutScale": scale}, {"quant_axis": 1})
-    assert [op.type for op in expanded(block).ops] == ["scale", "elementwise_mul"]
+    assert [op.type for op in expanded(block, ["y"]).ops] == ["scale", "elementwise_mul"]
 
 
 def test_ops_in_blocks_are_written_as_others_too() -> None:
@@ -154,7 +160,25 @@ def test_ops_in_blocks_are_written_as_others_too() -> None:
     given = {"x": np.ones((2, 4), "float32"), "w": np.eye(4, dtype="float32") * 2}
     found = fs.Executor().run(block.program, given, [out], fs.Scope())[0]
     np.testing.assert_array_equal(found, np.full((2, 4), 8.0))
-    assert any(op.type == "fc" for op in block.program.all_ops()) and not any(op.type == "fc" for op in expanded(block).program.all_ops())
+    assert any(op.type == "fc" for op in block.program.all_ops()) and not any(op.type == "fc" for op in expanded(block, [out.name]).program.all_ops())
+
+
+def test_what_a_run_does_not_need_is_not_looked_at_and_what_is_not_known_is_named_first() -> None:
+    x, w, other = layer.data("x", ["batch", 4]), layer.data("w", [4, 4]), layer.data("other", [9, 4])
+    early = layer.relu(x)
+    out = fs.default_main_program().global_block.apply("fc", {"Input": layer.tanh(early), "W": w})
+    message = pb.ProgramDesc.FromString(fs.default_main_program().to_bytes())
+    for op in message.blocks[0].ops:
+        op.type = "of_another_world" if op.type == "tanh" else op.type
+        for given in op.inputs:
+            if given.parameter == "W":
+                given.arguments[:] = [other.name]  # which does not fit
+    program = fs.load_program(message.SerializeToString())
+    fed = {"x": np.ones((2, 4), "float32"), "other": np.ones((9, 4), "float32"), "w": np.ones((4, 4), "float32")}
+    np.testing.assert_array_equal(fs.Executor().run(program, fed, [early.name], fs.Scope())[0], np.ones((2, 4)))
+    assert fs.plan(program, [early.name]).peak(batch=2) == 64
+    with pytest.raises(fs.ExecutionError, match="'of_another_world' is not known here"):
+        fs.Executor().run(program, fed, [out.name], fs.Scope())
 
 
 def test_who_says_what_an_operator_is_made_of_needs_no_kernel_and_says_all_operands() -> None:

@@ -5,23 +5,35 @@ So their parts take part in rewrites, in plans and in costs; see `foreshape.oper
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Variable
+from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
+from foreshape.program.unknown import is_unknown, with_inner
 
 
-def expanded(block: Block) -> Block:
-    """Return a block without composite ops: itself if it has none, also in the blocks of its ops, or one of a copy."""
+def expanded(block: Block, fetches: Sequence[str]) -> Block:
+    """Return a block with the parts of the composite ops that the fetches need, also in the blocks of its ops: one of a copy, or itself if it needs none.
+
+    Ops that the fetches do not need stay as they are, and so does a block that cannot run since an operator is not known.
+    """
     program = block.program
     if not any(_expands(op) for op in program.all_ops()):
         return block
+    needed = list(with_inner(needed_ops(block, fetches)))
+    if any(map(is_unknown, needed)):
+        return block
+    found = {id(op) for op in needed if _expands(op)}
+    if not found:
+        return block
+    places = [(each.idx, at) for each in program.blocks for at, op in enumerate(each.ops) if id(op) in found]
     copy = program.clone()
-    for each in copy.blocks:
-        for op in [op for op in each.ops if _expands(op)]:
-            _expand(each, op)
+    for each, op in [(copy.blocks[idx], copy.blocks[idx].ops[at]) for idx, at in places]:
+        _expand(each, op)
     return copy.blocks[block.idx]
 
 

@@ -352,4 +352,4 @@ def _lod(value: Value) -> Lod | None:
 
 def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:
     """Return the instructions of a block. Raise `ExecutionError` for an unknown operator, or an undescribed name."""
-    return Lowering(expanded(block), fuse=fuse).run(fetches)
+    return Lowering(expanded(block, fetches), fuse=fuse).run(fetches)
