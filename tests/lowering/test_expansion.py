@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.planned_networks import machine
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
+from foreshape.cost import device_of
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.expansion import expanded
 from foreshape.lowering.kernel_calls import OpCall
@@ -197,3 +199,23 @@ def test_who_says_what_an_operator_is_made_of_needs_no_kernel_and_says_all_opera
 
             def expand(self, of: Composition) -> Any:  # type: ignore[override]
                 return None
+
+
+def old_products(type: str) -> fs.TrainingProgram:
+    """A chain of products by the operator of PaddlePaddle 1, which is made of others, or by that of 2; to be trained."""
+    with fs.program():
+        x, y = layer.data("x", ["batch", 64]), layer.data("y", ["batch", 1], dtype="int64")
+        for at in range(3):
+            w = layer.create_parameter([64, 64], "float32", layer.ParamAttr(name=f"{at}.w"))
+            x = layer.gelu(fs.default_main_program().global_block.apply(type, {"X": x, "Y": w}))
+        return fs.training_program(layer.mean(layer.softmax_with_cross_entropy(layer.fc(x, 10), y)), fs.optimizer.Adam(0.01))
+
+
+def test_who_looks_for_the_users_ops_finds_them() -> None:
+    old, new = old_products("matmul"), old_products("matmul_v2")
+    steps = [fs.plan(t, ranks=2, device=device_of(machine())).timeline(batch=64) for t in (old, new)]
+    started = [[type(i).__name__ for i in t.items].count("Start") for t in steps]
+    assert started[0] == started[1] > 0
+    ops = {id(op) for op in old.program.all_ops()}
+    lowered = fs.Executor().step(old.program, [old.loss]).plain
+    assert all(id(i.op) not in ops and id(i.op.whole) in ops for i in lowered.calls)

@@ -101,7 +101,7 @@ def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[flo
                 come.add(at)
                 then(Wait(at))
         together += timed.seconds
-        for at in started.pop(id(op), ()):
+        for at in started.pop(id(op.whole), ()):
             seen.add(at)
             then(Start(at))
             if messages[at].waits:

@@ -32,6 +32,8 @@ def expanded(block: Block, fetches: Sequence[str]) -> Block:
         return block
     places = [(each.idx, at) for each in program.blocks for at, op in enumerate(each.ops) if id(op) in found]
     copy = program.clone()
+    for ours, users in zip(copy.all_ops(), program.all_ops(), strict=True):
+        ours.part_of = users
     for each, op in [(copy.blocks[idx], copy.blocks[idx].ops[at]) for idx, at in places]:
         _expand(each, op)
     return copy.blocks[block.idx]
@@ -57,6 +59,7 @@ class _Ops:
         asked = [r.name for r in cls.schema.results if not r.many] if cls.forward_class is not None else ()  # gradients, which are optional
         named = {slot: self.block.program.unique_name(f"{prefix}.{slot}") for slot in asked}
         made = self.block.append_op(type, given, named, attrs, role=self.op.role, site=self.op.site, prefix=prefix, index=self.at)
+        made.part_of = self.op.part_of
         self.at += 1
         out: list[Any] = []
         for result in cls.schema.results:

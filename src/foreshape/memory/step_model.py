@@ -107,7 +107,8 @@ class StepModel:
         found: dict[int, int] = {}
         for record in live.records if live is not None else ():
             if record.what == WORKSPACE and record.op is not None:
-                found[id(record.op)] = found.get(id(record.op), 0) + number(record.size, self.values)
+                op = id(record.op.whole)
+                found[op] = found.get(op, 0) + number(record.size, self.values)
         return [found.get(id(op), 0) for op in self.block.ops]
 
     def _joins_gradient(self, op: Op) -> bool:

@@ -289,7 +289,7 @@ def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
         if not found and id(op) in own:
             found = [own[id(op)]]
         for key in dict.fromkeys(found):
-            stands.setdefault(key, []).insert(0, (op, found.count(key) / len(found)))
+            stands.setdefault(key, []).insert(0, (op.whole, found.count(key) / len(found)))
         for name in op.all_reads() if found else ():
             readers[name] = found[0]
     return stands

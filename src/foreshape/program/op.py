@@ -52,8 +52,8 @@ class Op:
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
-    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "made", "role", "role_variables", "site",
-                 "unknown_fields")  # fmt: skip
+    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "made", "part_of", "role", "role_variables",
+                 "site", "unknown_fields")  # fmt: skip
 
     def __init__(
         self,
@@ -78,6 +78,8 @@ class Op:
         self.forgets: frozenset[str] = frozenset()
         """For a loop or branch: written variables whose former values, of another rank, element type or kind, are never visible."""
         self.unknown_fields = b""
+        self.part_of: Op | None = None
+        """In the copy of a program that a step is made of: the user's op of which it is the copy, or a part."""
 
     @property
     def type(self) -> str:
@@ -98,6 +100,11 @@ class Op:
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """Return slot -> the names in it. Change it with `rename_input`."""
         return MappingProxyType(self._inputs)
+
+    @property
+    def whole(self) -> Op:
+        """Return the user's op: itself, but of an op in the copy that a step is made of, the one that it is, or is a part of."""
+        return self if self.part_of is None else self.part_of
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:

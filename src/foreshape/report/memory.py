@@ -56,7 +56,7 @@ def _facts(plan: Plan, texts: Texts, numbers: Mapping[int, int], values: Callabl
     formula = str(plan.peak_formula())
     return {
         "classes": [[c, COLOURS[c]] for c in CLASSES],
-        "order": [numbers.get(id(op), -1) for op in ops],
+        "order": [numbers.get(id(op.whole), -1) for op in ops],
         "buffers": [b for b in buffers if b[4] != 0],
         "held": held,
         "formula": escape(cut(formula, _LONGEST)),
