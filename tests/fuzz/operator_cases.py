@@ -12,8 +12,8 @@ from support.kernel_calls import Call, in_a_row, mapped, part, permuted
 from torch import Tensor
 
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.fields import Sample, Value
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample, Value
 from foreshape.spec import FP16, FP32, FP64, INT32, INT64, DType, Spec
 
 SMALL = 4000

@@ -28,8 +28,8 @@ import foreshape.wire  # noqa: F401  the codec
 from foreshape.dims import evaluate, symbols_of
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ForeshapeError
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample
 from foreshape.ops import Offsets
 from foreshape.spec import INT32, INT64, LOD_TENSOR
 from foreshape.values.lod_tensor import LoDTensor

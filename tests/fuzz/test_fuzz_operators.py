@@ -15,7 +15,7 @@ from support.kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.operator import registry
-from foreshape.operator.fields import Sample, Value
+from foreshape.operator.samples import Sample, Value
 from foreshape.spec import FP16, FP32, FP64, INT64, tensor
 
 CASES = 480

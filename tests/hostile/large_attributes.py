@@ -21,8 +21,8 @@ from test_operator_mutations import described, raggedness
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ForeshapeError
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.fields import Value
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Value
 from foreshape.spec import LOD_TENSOR
 from foreshape.values.lod_tensor import LoDTensor
 

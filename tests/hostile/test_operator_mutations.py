@@ -22,9 +22,9 @@ from foreshape.engine import Executor, Scope
 from foreshape.errors import DescriptionError, ForeshapeError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
-from foreshape.operator.fields import Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
+from foreshape.operator.samples import Value
 from foreshape.program import Op, Program
 from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foreshape.kernels import products
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample
 
 PARTS = (in_a_row, permuted, columns, entries, turned_columns)
 REPEATED = tuple(partial(repeated, axis=axis) for axis in (0, -1, -2))

@@ -10,8 +10,8 @@ import pytest
 
 import foreshape as fs
 from foreshape.operator import all_operators
-from foreshape.operator.fields import Sample, Value
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample, Value
 
 
 def cases() -> list[Any]:

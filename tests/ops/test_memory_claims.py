@@ -31,9 +31,10 @@ from support.kernel_calls import (
 )
 from support.kernel_memory import has_bound, measured
 
-from foreshape.operator.fields import Result, Sample
+from foreshape.operator.fields import Result
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
+from foreshape.operator.samples import Sample
 from foreshape.ops import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray

@@ -13,10 +13,10 @@ from support.open_dims import Place, openings, places, values, with_sizes
 
 from foreshape.dims import Dim, Size, evaluate, explain_symbols, symbols_of
 from foreshape.infer.rules import Key
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
 from foreshape.operator.require import PLACEHOLDER, RuleError
+from foreshape.operator.samples import Sample
 from foreshape.spec import Spec
 
 CASES = [c for c in with_kernels() if any(cls.workspace is not Operator.workspace or cls.retained_bytes is not Operator.retained_bytes

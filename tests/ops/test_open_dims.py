@@ -27,9 +27,9 @@ from support.open_dims import Place, openings, places, resized, sizes_like, valu
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ForeshapeError
 from foreshape.infer.rules import Answer, Key, replace_symbols
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import PLACEHOLDER, RuleError
+from foreshape.operator.samples import Sample
 from foreshape.ops import Offsets
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import LOD_TENSOR, Spec

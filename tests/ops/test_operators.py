@@ -12,9 +12,10 @@ import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
 from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.engine import Executor, Scope
-from foreshape.operator.fields import Gradient, NoGradient, Reject, Sample
+from foreshape.operator.fields import Gradient, NoGradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
+from foreshape.operator.samples import Reject, Sample
 from foreshape.ops import Offsets
 from foreshape.program import Program
 from foreshape.spec import LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec

@@ -14,9 +14,10 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
-from foreshape.operator.fields import Gradient, NoGradient, Sample, Value
+from foreshape.operator.fields import Gradient, NoGradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
+from foreshape.operator.samples import Sample, Value
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
 

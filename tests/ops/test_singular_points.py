@@ -12,9 +12,10 @@ from support.harness import Case, build, of_each_operator, sampled
 from foreshape.backward import append_backward
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError
-from foreshape.operator.fields import Gradient, NoGradient, Sample, f32, i32, i64
+from foreshape.operator.fields import Gradient, NoGradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
+from foreshape.operator.samples import Sample, f32, i32, i64
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
 from foreshape.values.lod_tensor import LoDTensor
 

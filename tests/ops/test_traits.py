@@ -12,8 +12,8 @@ import torch
 from support.harness import build, key_of, of_each_operator, operators, sampled
 
 import foreshape as fs
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample
 from foreshape.operator.traits import ShardingRule, is_update
 from foreshape.program import Program
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foreshape.operator.fields import Value
+from foreshape.operator.samples import Value
 from foreshape.spec import FP64
 
 Arguments = Mapping[str, Any]

@@ -22,8 +22,9 @@ from sides import Outcome, TwoSided, compute, outcome, paddle_python, run_here, 
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
-from foreshape.operator.fields import Gradient, NoGradient, Sample
+from foreshape.operator.fields import Gradient, NoGradient
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample
 from foreshape.program import Program, program_guard
 from foreshape.program.op import EMPTY
 from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec, tensor

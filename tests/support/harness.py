@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from foreshape.infer.rules import Key, answer
-from foreshape.operator.fields import Reject, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
+from foreshape.operator.samples import Reject, Sample, Value
 from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import COMPLEX64, COMPLEX128, FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor

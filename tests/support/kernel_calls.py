@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError
-from foreshape.operator.fields import Gradient, Sample, Value
+from foreshape.operator.fields import Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import this_run
+from foreshape.operator.samples import Sample, Value
 from foreshape.ops import Offsets
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from foreshape.dims import evaluate, symbols_of
-from foreshape.operator.fields import Sample
 from foreshape.operator.operator import Operator
+from foreshape.operator.samples import Sample
 from foreshape.ops import Offsets
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec

@@ -1,6 +1,6 @@
 """The language of operators: fields, requirements, gradients, samples, and the registry. No operator lives here.
 
-The author of an operator imports everything from here::
+The author of an operator imports everything from here, and the operators of this package from the modules inside::
 
     from foreshape.operator import FLOATING, Operator, gradient, operand, result, sample, torch
 
@@ -9,31 +9,14 @@ The author of an operator imports everything from here::
 
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
-from foreshape.operator.fields import (
-    DENSE,
-    DENSE_OR_ROWS,
-    NOT_DIFFERENTIABLE,
-    NOT_WRITTEN,
-    REQUIRED,
-    ZERO_GRADIENT,
-    attribute,
-    b1,
-    f32,
-    f64,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    result,
-    sample,
-)
+from foreshape.operator.fields import DENSE, DENSE_OR_ROWS, NOT_DIFFERENTIABLE, NOT_WRITTEN, REQUIRED, ZERO_GRADIENT, attribute, gradient, operand, result
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators, find, get, refuse
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, require_same_dims, unknown_size
+from foreshape.operator.samples import b1, f32, f64, i32, i64, reject, sample
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import F, aten, aten_into, torch
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 __all__ = [
     "ANY",
@@ -53,6 +36,7 @@ __all__ = [
     "Offsets",
     "Operator",
     "Spec",
+    "Tensor",
     "all_operators",
     "aten",
     "aten_into",

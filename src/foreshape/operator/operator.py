@@ -16,8 +16,9 @@ from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.composition import Composition
 from foreshape.operator.computations import Computation
 from foreshape.operator.definition import define
-from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
+from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part
 from foreshape.operator.registry import find, get
+from foreshape.operator.samples import Reject, Sample
 from foreshape.operator.schema import Again, Schema
 from foreshape.operator.totals import Totals
 from foreshape.operator.traits import ShardingRule, usual_rule

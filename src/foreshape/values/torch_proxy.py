@@ -12,6 +12,7 @@ from foreshape.values.torch_private import writing
 if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
+    from torch import Tensor
 
     aten: Any
     """Kernels without a Python function of torch, as ``aten.threshold_backward``."""
@@ -29,6 +30,13 @@ else:
             value = getattr(module, attribute)
             self.__dict__[attribute] = value  # the next access is an ordinary attribute
             return value
+
+    class _TensorClass(type):
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, torch.Tensor)
+
+    class Tensor(metaclass=_TensorClass):
+        """The tensors of torch, in annotations and for isinstance."""
 
     class _DeferredAten:
         def __getattr__(self, attribute: str) -> Any:
@@ -56,4 +64,4 @@ class Lazy:
         self.get = get
 
 
-__all__ = ["F", "Lazy", "aten", "aten_into", "torch"]
+__all__ = ["F", "Lazy", "Tensor", "aten", "aten_into", "torch"]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import AttrType, attribute, axis_of, b1, f32, i64, operand, reject, require, require_divides, result, sample, torch
+from foreshape.operator import AttrType, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import axis_of, require, require_divides
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_GATHER, NOTHING
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class _AlongAxis(Collective):

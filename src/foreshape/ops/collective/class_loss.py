@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import FLOATING, INDEX, AttrType, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.operator import AttrType, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
 from foreshape.ops.collective.parts import COUNT_DOC
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class CSoftmaxWithCrossEntropy(Collective):

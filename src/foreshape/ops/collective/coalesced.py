@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import team_of
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, fail, i64, operand, reject, require, result, sample
-from foreshape.operator.require import require_at_most
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require, require_at_most
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.spec import NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor
 
 ALIGNED = 64
 """The alignment of each tensor in the buffer in bytes, as kernels like their operands."""

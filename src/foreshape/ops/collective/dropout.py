@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.communication.process_group import team_of
-from foreshape.operator import AttrType, attribute, f32, i32, sample, torch
+from foreshape.operator import AttrType, attribute
+from foreshape.operator.samples import f32, i32, sample
 from foreshape.operator.schema import Again
 from foreshape.ops.nn.dropout import Dropout
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 _APART = 0x9E3779B97F4A7C15
 """The distance of the seeds of neighbouring ranks, an odd number."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import Team, team_of
 from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_divides
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor
 
 RANKS = "ranks"
 """The symbol for the number of ranks in a program for any number."""

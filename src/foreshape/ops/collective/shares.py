@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import numbers_of
 from foreshape.dims import product
 from foreshape.errors import RankError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    NUMERIC,
-    ZERO_GRADIENT,
-    AttrType,
-    attribute,
-    f32,
-    f64,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_equal
+from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_REDUCE, NOTHING, Given, Messages
 from foreshape.ops.collective.sums import Collective
-from foreshape.spec import ANY, FP64, Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, FLOATING, FP64, NUMERIC, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _SIGNED = 3
 """The elements of the summed message: the count, the signature, its square."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, b1, f32, i64, operand, reject, result, sample
+from foreshape.operator import NOT_DIFFERENTIABLE, operand, result
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.collective.messages import NOTHING
 from foreshape.ops.collective.sums import Collective, CSyncCommStream
 from foreshape.spec import NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 class CWaitComm(CSyncCommStream):

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.communication.process_group import WIDEST, Team, team_of
 from foreshape.dims import Size, ceildiv, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    fail,
-    i64,
-    operand,
-    reject,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import fail
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_GATHER, ALL_REDUCE, BARRIER, NOTHING, Given, Messages
 from foreshape.spec import INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Collective(Operator):

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.communication.process_group import Team, numbers_of, team_of
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    attribute,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, attribute, gradient, operand, result
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_TO_ALL, Given, Messages
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import INT64, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import FLOATING, INDEX, INT64, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def rows_of_rank(height: Size, ranks: Size) -> Size:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.communication.process_group import team_of
 from foreshape.dims import floordiv
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, operand, result
+from foreshape.operator.require import require, require_divides
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.collective.messages import REDUCE, SCATTER
 from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
 from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 class _ToOne(Collective):

@@ -8,40 +8,19 @@ spec has their counts as lod, and as its one dim the number of parts of the sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, equal, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.kernels.row_ranges import rows_in
-from foreshape.operator import (
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
-from foreshape.operator.require import require_rank
+from foreshape.operator.require import fail, require, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.array_rules import no_workspace, one_position
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import INDEX, INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 TABLE = (LOD_RANK_TABLE,)
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    fail,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import fail, require, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.ops.control.rank_tables import selected
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _level() -> Any:

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    fail,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.computations import Selection
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import fail, require_equal, unknown_size
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.use import Use
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, sum_of_an_element
 from foreshape.ops.rules.known_values import is_undefined
 from foreshape.ops.rules.ragged_rules import new_lod, rows
-from foreshape.spec import BOOL, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.spec import BOOL, FLOATING, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)
 

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, maximum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.kernels.row_ranges import shown
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    Offsets,
-    Operator,
-    aten,
-    f32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_WRITTEN, Operator, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_equal, unknown_size
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.control.rank_tables import TABLE, at_first, ranked, selected
 from foreshape.ops.control.tensor_arrays import ArrayGradient
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, known_array, own_size
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.spec import FLOATING, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 def _is_nested(x: Spec, table: Spec) -> bool:

@@ -6,39 +6,19 @@ its element out of the gradient, since the overwritten value has no part in the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    NOT_WRITTEN,
-    ZERO_GRADIENT,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    fail,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_WRITTEN, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import axis_of, fail, require, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position, sum_of_an_element
-from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.spec import FLOATING, INDEX, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class WriteToArray(Operator):

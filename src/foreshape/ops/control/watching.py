@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    FLOATING,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    i64,
-    operand,
-    refuse,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, refuse, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_at_most, require_equal
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.operator.use import Use
-from foreshape.spec import BOOL, FP32, INT64, DType, Spec, tensor
+from foreshape.spec import ANY, BOOL, FLOATING, FP32, INT64, DType, Spec, tensor
 from foreshape.values.offsets import Offsets, as_list
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor, torch
 
 refuse("py_func", "it calls a Python function of the process that wrote it, which no file holds: "
                   "write what it does as an operator of your own, under a type of your own")  # fmt: skip

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.kernels.boxes import clipped, image_sizes
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require, require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import require_boxes
 from foreshape.ops.rules.ragged_rules import ragged, rows
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class BoxCoder(Operator):

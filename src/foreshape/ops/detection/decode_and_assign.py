@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class BoxDecoderAndAssign(Operator):

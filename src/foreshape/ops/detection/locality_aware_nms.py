@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.kernels.boxes import BLOCK, CHUNK, Overlap, overlaps, pairs_taken
 from foreshape.kernels.detections import best_of_images, candidates, detections, per_image, suppress
 from foreshape.kernels.polygons import polygon_overlaps, polygon_pairs_taken
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.multiclass_nms import check_width, require_box_or_polygon
 from foreshape.ops.detection.sample_boxes import boxes, polygons
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class LocalityAwareNms(Operator):

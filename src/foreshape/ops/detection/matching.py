@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    i32,
-    operand,
-    reject,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.ops.rules.padded_sequences import check_numbers
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _NONE = 1e-6
 """The least similarity of a match."""

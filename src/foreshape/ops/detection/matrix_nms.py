@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size, minimum
 from foreshape.kernels.boxes import begins, overlaps
 from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import require_boxes
 from foreshape.spec import FP32, FP64, INT32, Spec
 from foreshape.values.offsets import as_list
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class MatrixNms(Operator):

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.kernels.boxes import BLOCK, CHUNK, overlaps, pairs_taken, unsuppressed
 from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image, suppress
 from foreshape.kernels.polygons import polygon_overlaps, polygon_pairs_taken
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
-from foreshape.operator.require import require_at_most, require_divides
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_at_most, require_divides, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes, polygons
 from foreshape.ops.rules.image_boxes import images_of
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, LOD_TENSOR, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _WIDTHS = (4, 8, 16, 24, 32)
 _SAID = "a box must be 4 numbers, or a polygon 8, 16, 24 or 32, not {}"

@@ -7,28 +7,14 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    operand,
-    reject,
-    require_at_most,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require_at_most, require_rank
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.spec import FP32, FP64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 def _variances(variances: Sequence[float], like: Tensor) -> Tensor:

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
 from foreshape.kernels.boxes import clipped, overlaps, pairs_taken, unsuppressed
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    operand,
-    reject,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import FP32, FP64, INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _LARGEST = math.log(1000.0 / 16.0)
 """The largest logarithm of a box's size relative to its anchor."""

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.boxes import areas
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import images_of, require_boxes
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import FP32, FP64, INT32, Spec
-from foreshape.values.offsets import as_list
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import FP32, FP64, INDEX, INT32, Spec
+from foreshape.values.offsets import Offsets, as_list
+from foreshape.values.torch_proxy import Tensor, torch
 
 MOST_LEVELS = 64
 """The most levels: an image halved so often has less than one pixel."""

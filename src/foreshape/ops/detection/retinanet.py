@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError
 from foreshape.kernels.boxes import best_first, clipped, image_sizes, overlaps, pairs_taken, places_in_groups
 from foreshape.kernels.detections import best_of_images, candidates, detections, per_image, suppress
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import require_boxes
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class RetinanetDetectionOutput(Operator):

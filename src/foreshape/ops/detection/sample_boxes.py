@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import cos, pi, prod, sin
 from typing import Any
 
-from foreshape.operator import f32
+from foreshape.operator.samples import f32
 from foreshape.spec import FP64
 
 _GOLDEN = 0.6180339887498949

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.rules.image_boxes import require_boxes
 from foreshape.ops.rules.ragged_rules import rows
 from foreshape.spec import FP32, FP64, INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 _NONE = 1e-6
 """The least width and height of a truth."""

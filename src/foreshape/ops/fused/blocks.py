@@ -6,26 +6,13 @@ from typing import Any
 
 from foreshape.dims import product
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.require import require, require_broadcast_to, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.fused.dense import check_alike, check_norm
 from foreshape.ops.fused.parts import attention, heads_of, layer_norm, with_bias
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, Spec
 
 IMPLEMENTATIONS = ("downgrade_in_infer", "upscale_in_train")
 NOT_MADE = "for training: not made here"

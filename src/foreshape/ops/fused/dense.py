@@ -6,25 +6,12 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.fused.parts import activated, layer_norm, with_bias
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, Spec
 
 
 def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str, str, str]) -> tuple[Size, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.spec import Spec
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
+from foreshape.spec import FLOATING, Spec
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class FusedSoftmaxMask(Operator):

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import product
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.kernels.products import affine, matmul
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    NOT_WRITTEN,
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-)
-from foreshape.operator.require import require_at_most, require_broadcast_to
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require, require_at_most, require_broadcast_to, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.fused.blocks import check_test, mode, rate
 from foreshape.ops.fused.dense import check_norm
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX
+from foreshape.values.torch_proxy import F, Tensor
 
 _REFUSED = "must be absent: not supported"
 

@@ -6,28 +6,15 @@ from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    i64,
-    operand,
-    reject,
-    require,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.require import axis_of, require, require_broadcast_to
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.matmul import MatmulV2
 from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
 from foreshape.ops.tensor.reshaping import reshaped, transposed, unsqueezed
-from foreshape.spec import FP64, Spec
+from foreshape.spec import FLOATING, FP64, Spec
 
 QUANTIZED = "for quantized inference: must be"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, Operator, attribute, f32, operand, reject, require, require_equal, require_rank, result, sample
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.fused.parts import with_bias
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, Spec
 
 NOT_MADE = "not made here"
 

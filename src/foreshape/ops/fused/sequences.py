@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_WRITTEN, AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import require, require_at_most, require_rank
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.fused.parts import with_bias
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows, sequences
 from foreshape.ops.sequence.sequence_conv import MAX_CONTEXT, SequenceConv
 from foreshape.ops.sequence.sequence_pool import SequencePool
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 FLOATS = (FP32, FP64)
 NOT_MADE = "not made here"

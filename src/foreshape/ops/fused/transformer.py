@@ -6,28 +6,13 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
+from foreshape.operator.require import fail, require, require_at_most, require_broadcast_to, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.fused.dense import check_norm
 from foreshape.ops.fused.parts import attention, heads_of, layer_norm, with_bias
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, INDEX, Spec
 
 
 class MultiheadMatmul(Operator):

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    f64,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require, require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import IMAGE_FORMATS
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 
 class AffineChannel(Operator):

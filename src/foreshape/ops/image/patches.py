@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    F,
-    Offsets,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.ops.rules.window import check_count, count_windows, image_of
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 
 class Patches(Operator):

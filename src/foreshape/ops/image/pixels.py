@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.kernels.shuffling import shuffled
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_divides,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.computations import ChannelShuffling
+from foreshape.operator.require import require, require_divides, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 MOST = 2**15
 """The largest factor: its square stays below 32 bits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
@@ -21,36 +21,17 @@ from foreshape.kernels.regions import (
     own_means_backward,
     whole_weights,
 )
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.padded_sequences import divide
 from foreshape.ops.rules.window import image_of
-from foreshape.spec import INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INT64, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class RegionPooling(Operator):

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.loss.loss import check_classes
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class NllLoss(Operator):

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.fields import Value
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import Value, f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.loss.loss import check_classes, check_label, class_index, picking
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _LOG_BOUND = 1e20
 """PaddlePaddle's bound for the infinite logarithm of a probability of 0."""

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    require_same_dims,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_broadcast_to, require_one_per_row
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_broadcast_to, require_equal, require_one_per_row, require_rank, require_same_dims
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.loss.loss import check_classes
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SmoothL1Loss(Operator):

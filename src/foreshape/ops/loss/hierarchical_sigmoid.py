@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.products import bmm
-from foreshape.operator import (
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_one_per_row
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_equal, require_one_per_row, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import FP32, FP64, INT64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 _LIMIT = 40.0
 """The bound of logits, so that no exponential overflows."""

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    computations,
-    f32,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import how_to_fit
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import axis_of, fail, how_to_fit, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def picking(label: Spec) -> Size:

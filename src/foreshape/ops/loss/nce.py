@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import how_to_fit, require_one_per_row
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, how_to_fit, require, require_equal, require_one_per_row, require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 UNIFORM, LOG_UNIFORM, CUSTOM = 0, 1, 2
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.spec import FP32, FP64, INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _FLOATS = (FP32, FP64)
 

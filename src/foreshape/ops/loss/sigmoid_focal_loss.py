@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.spec import FP32, FP64, INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 _LEAST = 1.1754943508222875e-38
 """The least operand of a logarithm."""

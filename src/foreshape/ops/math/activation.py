@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    F,
-    Operator,
-    aten,
-    aten_into,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 SHARED = {"X@GRAD": "Out@GRAD"}
 """The gradient may take over the memory of Out@GRAD."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, b1, f32, i64, operand, reject, result, sample, torch
-from foreshape.spec import BOOL, INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator import NOT_DIFFERENTIABLE, Operator, operand, result
+from foreshape.operator.samples import b1, f32, i64, reject, sample
+from foreshape.spec import BOOL, FLOATING, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class AnySpecial(Operator):

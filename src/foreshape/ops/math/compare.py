@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    f64,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_equal, require_rank
+from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
-from foreshape.values.torch_proxy import aten
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import Operator, aten, f32, f64, gradient, i64, operand, reject, require, require_equal, result, sample, torch
-from foreshape.operator.fields import Value
+from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import Value, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import COMPLEX, COMPLEX64, COMPLEX128, FP32, FP64, INT32, INT64, DType, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 REAL = (FP32, FP64)
 COMPLEX_OF = {FP32: COMPLEX64, FP64: COMPLEX128}

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.products import matmul
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    f64,
-    fail,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_at_most
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.math.linear_algebra import REAL, square
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 TALL = f32(4, 2, data=[[1.0, 0.2], [-0.5, 2.0], [0.7, 0.4], [1.5, -1.0]])
 WIDE = f32(2, 3, data=[[1.0, 0.2, -0.6], [-0.5, 2.0, 0.9]])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.kernels.products import matmul
-from foreshape.operator import AttrType, Operator, aten, attribute, f32, gradient, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.math.linear_algebra import REAL, square
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _SYMMETRIC = f32(3, 2, 2, data=[[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 0.7]], [[1.0, 0.2], [0.2, -1.0]]])
 _THREE = f32(3, 3, data=[[1.0, 0.3, -0.5], [0.3, 2.0, 0.1], [-0.5, 0.1, -1.0]])

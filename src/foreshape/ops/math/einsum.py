@@ -5,32 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_broadcast
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_broadcast, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _FORM = re.compile(r"[A-Za-z.]+(,[A-Za-z.]+)*->[A-Za-z.]*")
 

@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape import dims as sizes
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.fields import Layout
+from foreshape.operator.require import fail, require
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
 from foreshape.ops.rules.known_values import carry, combined, truncated
 from foreshape.spec import COMPLEX, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Elementwise(Operator):

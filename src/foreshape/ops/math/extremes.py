@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, Operator, f32, gradient, i32, i64, operand, reject, result, sample, torch
+from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.reduction import ReduceExtreme, Reduction, spread
 from foreshape.ops.rules.broadcast import before_sum, sum_to, where_else_zero
-from foreshape.spec import INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 NUMBERS = (*FLOATING, INT32, INT64)
 GIVES = ("X@GRAD", "Y@GRAD")

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64, in_a_row, real_type
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of
 from foreshape.spec import COMPLEX, Spec
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _NORMS = ("backward", "ortho", "forward")
 _DIVIDES = {"ortho": 1}

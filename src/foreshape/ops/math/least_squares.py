@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, less_equal, minimum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.products import matmul
-from foreshape.operator import (
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    f64,
-    fail,
-    operand,
-    reject,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.math.decompositions import TALL, WIDE, matrices
 from foreshape.ops.math.linear_algebra import REAL
 from foreshape.spec import INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _ALIKE = f32(4, 2, data=[[1.0, 2.0], [-0.5, -1.0], [0.75, 1.5], [1.5, 3.0]])
 """Columns of rank 1: multiples of one."""

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.kernels.products import matmul, side_by_side
-from foreshape.operator import (
-    NUMERIC,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FP32, FP64, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 REAL = (FP32, FP64)
 """The element types of decompositions."""

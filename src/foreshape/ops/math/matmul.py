@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.products import bmm, matmul, mm
 from foreshape.kernels.products import workspace as product_workspace
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    f64,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.operator.fields import Layout
-from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.require import require, require_broadcast_to, require_equal, require_rank
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies, turned
 from foreshape.operator.traits import ShardingRule, of_product
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
-from foreshape.spec import COMPLEX, FP32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import COMPLEX, FLOATING, FP32, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
 

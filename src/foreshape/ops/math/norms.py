@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, NOT_WRITTEN, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require, require_at_most
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
 from foreshape.operator.traits import ShardingRule
 from foreshape.ops.math.reduction import Reduction, reduced, spread
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
-from foreshape.spec import LOD_TENSOR, Kind, Spec
+from foreshape.spec import FLOATING, LOD_TENSOR, Kind, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class LogSumExp(Operator):

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.extremes import GIVES, NUMBERS
 from foreshape.ops.rules.broadcast import before_sum, broadcast_lod, sum_to
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _ANY_AXIS = 9
 """The axis of `cross` for the first dim of 3."""

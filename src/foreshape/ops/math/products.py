@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, equal, product
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    computations,
-    f32,
-    f64,
-    fail,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.composition import Composition
+from foreshape.operator.require import fail, require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.matmul import BatchedProduct
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _ROWS: dict[str, Any] = {"X@GRAD": "row", "Y@GRAD": "row"}
 _MOST = 64

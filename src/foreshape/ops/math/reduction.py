@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    FLOATING,
-    NOT_DIFFERENTIABLE,
-    NUMERIC,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    computations,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_at_most
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import axes_of
-from foreshape.spec import ANY_OR_COMPLEX, BOOL, FP64, INT32, INT64, DType, Spec
+from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INT32, INT64, NUMERIC, DType, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def divided(self: Any, X: Spec, d_out: Spec) -> Size:

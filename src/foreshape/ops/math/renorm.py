@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import AttrType, Operator, aten, attribute, axis_of, f32, gradient, operand, reject, require, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _BESIDE = 1e-7
 """The term added to a norm used as a divisor."""

@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    computations,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
 from foreshape.ops.rules.known_values import carry, mapped
 from foreshape.ops.rules.size_operands import known_number
-from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def whole(number: float, name: str) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from foreshape.errors import SchemaError
-from foreshape.operator import AttrType, F, aten, aten_into, attribute, f32, gradient, sample
-from foreshape.operator.fields import Reject, Sample
+from foreshape.operator import AttrType, attribute, gradient
+from foreshape.operator.samples import Reject, Sample, f32, sample
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into
 
 
 class HardShrink(Unary):

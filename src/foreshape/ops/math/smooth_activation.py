@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
 from foreshape.kernels.bounded_softmax import bounded_softmax
-from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, computations, f32, gradient, reject, require, sample, torch
+from foreshape.operator import AttrType, attribute, computations, gradient
+from foreshape.operator.require import axis_of, require
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
 from foreshape.values.torch_private import private, private_into
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 
 class Sigmoid(Unary):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, equal
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.products import matmul
-from foreshape.operator import AttrType, Operator, aten, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.linear_algebra import REAL, refuse_failed, square
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _MATRIX = f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])
 _MATRICES = f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.2], [0.4, 1.0]]])

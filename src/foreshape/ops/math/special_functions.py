@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, Operator, aten, aten_into, attribute, f32, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.math.trigonometry import ByItsSlope
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, aten, aten_into, torch
 
 
 class Expm1(Unary):

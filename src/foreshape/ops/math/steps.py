@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, Operator, b1, f32, gradient, i32, i64, operand, reject, result, sample, torch
+from foreshape.operator import ZERO_GRADIENT, Operator, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
 from foreshape.ops.math.complex_numbers import c64, real_type
-from foreshape.spec import BOOL, COMPLEX, INT32, INT64, NUMERIC, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import BOOL, COMPLEX, FLOATING, INT32, INT64, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _LIKE_GRADIENT = {"X@GRAD": "Out@GRAD"}
 

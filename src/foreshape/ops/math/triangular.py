@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.kernels.products import matmul
-from foreshape.operator import (
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.math.decompositions import IN_ROWS, PAIR, TALL, WIDE, matrices
 from foreshape.ops.math.linear_algebra import REAL
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class Lu(Operator):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, Operator, f32, f64, gradient, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary, times
-from foreshape.spec import FP64, INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, FP64, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class ByItsSlope(Unary):

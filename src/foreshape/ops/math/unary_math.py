@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, Operator, attribute, computations, f32, fail, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import fail
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
 from foreshape.ops.rules.known_values import carry, mapped
 from foreshape.ops.rules.size_operands import known_number
-from foreshape.spec import COMPLEX, INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import COMPLEX, FLOATING, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 NUMBERS = (*FLOATING, INT32, INT64)
 POSITIVE = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.onednn import thread_count
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    computations,
-    f32,
-    f64,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require_equal
+from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.statistics import channels_of, check_per_channel, statistics_type
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
-from foreshape.spec import Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class BatchNorm(Operator):

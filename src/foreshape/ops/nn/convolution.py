@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import onednn, pointwise
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    F,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    f64,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.fields import Part
+from foreshape.operator.require import require, require_at_most, require_divides, require_equal
+from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import (
@@ -47,10 +29,8 @@ from foreshape.ops.rules.window import (
     pads_of,
     with_image,
 )
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 
 class Windowed(Operator):

@@ -8,31 +8,17 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, maximum, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.dropping import draw_kept, drawing_bytes
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.schema import Again
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import UINT8, Spec
+from foreshape.spec import FLOATING, INDEX, UINT8, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 
 class Dropout(Operator):

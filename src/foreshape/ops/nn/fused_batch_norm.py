@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.operator import FLOATING, AttrType, attribute, f32, gradient, operand, reject, require, require_equal, sample
+from foreshape.operator import AttrType, attribute, gradient, operand
 from foreshape.operator.composition import Composition
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.nn.batch_norm import BatchNorm
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, Spec
 
 
 class FusedBatchNormAddActivation(BatchNorm):

@@ -6,13 +6,15 @@ from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require, require_equal, result, sample
+from foreshape.operator import NOT_WRITTEN, AttrType, attribute, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.operator.registry import get
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.nn.convolution import Convolution
 from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
 from foreshape.ops.rules.window import VOLUME_FORMATS, is_channels_last
-from foreshape.spec import Spec
+from foreshape.spec import FLOATING, Spec
 
 ACTIVATIONS = ("", "identity", "relu", "relu6", "sigmoid", "tanh", "swish", "leaky_relu", "hard_swish", "hard_sigmoid")
 

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.window_steps import in_rows
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    f64,
-    gradient,
-    operand,
-    reject,
-    require_divides,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_divides
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.statistics import channels_of, check_per_channel, statistics_type
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
-from foreshape.spec import Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class GroupNorm(Operator):

@@ -7,40 +7,19 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import ExecutionError
 from foreshape.kernels.resizing import step
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    INTEGER,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INTEGER, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _MOST_BITS, _MOST_PARTS = 12, 256
 """The most bits of a scale, and parts of a fraction, exact in single precision for sizes of images."""

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.data_class import data_class
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    F,
-    Operator,
-    aten,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
@@ -46,11 +28,9 @@ from foreshape.ops.rules.window import (
     pads_of,
     with_image,
 )
-from foreshape.spec import INT32, INT64, Spec
+from foreshape.spec import FLOATING, INT32, INT64, Spec
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 
 @data_class(frozen=True)

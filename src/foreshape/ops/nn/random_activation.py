@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.smooth_activation import OverAxis
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class RRelu(Operator):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, less_equal
 from foreshape.kernels.resizing import cubic_weights, linear_weights, places, resampled, step
-from foreshape.operator import INDEX, AttrType, aten, attribute, f32, i32, operand, reject, result, sample
+from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.nn.interpolation import Interpolation, Scales, one_scale
 from foreshape.ops.rules.window import channels_first_dims, is_channels_last
-from foreshape.spec import FLOATING, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, aten
 
 
 class Smooth(Interpolation):

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SpectralNorm(Operator):

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, no_less, product
 from foreshape.kernels import onednn, pointwise
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    F,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    result,
-    sample,
-    unknown_size,
-)
+from foreshape.operator import AttrType, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_divides, require_equal, unknown_size
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.convolution import Windowed
 from foreshape.ops.rules.gradient_dims import check_made
@@ -41,10 +24,8 @@ from foreshape.ops.rules.window import (
     is_channels_last,
     with_image,
 )
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import F, Tensor
 
 
 class TransposedConvolution(Windowed):

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import image_of, with_image
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 class Unpooling(Operator):

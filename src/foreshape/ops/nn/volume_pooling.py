@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
 from foreshape.kernels.pooling import INDEX, Axis
 from foreshape.kernels.volume_pooling import maxima, maxima_backward, means, means_backward
-from foreshape.operator import AttrType, F, aten, attribute, f32, gradient, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, attribute, gradient, operand, result
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.pooling import Pooling
 from foreshape.ops.rules.gradient_dims import check_made
@@ -24,9 +25,7 @@ from foreshape.ops.rules.window import (
 )
 from foreshape.spec import FLOATING, INT32, Spec
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 
 class VolumePooling(Pooling):

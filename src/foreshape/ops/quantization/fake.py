@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    operand,
-    reject,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.quantization.grid import (
     Passing,
     absolute_maximum,
@@ -29,10 +17,8 @@ from foreshape.ops.quantization.grid import (
     largest_level,
     levels,
 )
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 class Fake(Operator):

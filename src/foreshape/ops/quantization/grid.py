@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foreshape.operator import (
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    operand,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import require, require_at_most, require_equal
+from foreshape.operator.samples import f32, sample
 from foreshape.ops.math.steps import rounded_away
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def bits(default: int = 8) -> Any:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import fail
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.quantization.grid import (
     absolute_maximum,
     along,
@@ -39,10 +25,8 @@ from foreshape.ops.quantization.grid import (
     largest_level,
     levels,
 )
-from foreshape.spec import INT8, INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INT8, INT32, Spec
+from foreshape.values.torch_proxy import Tensor
 
 RATE = 0.9
 """The factor of the moving average's old value in a training step."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, INDEX, NOT_DIFFERENTIABLE, AttrType, attribute, f32, i64, operand, reject, require, result, sample
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.quantization.fake import Fake
 from foreshape.ops.quantization.grid import Passing, absolute_maximum, check_not_empty, check_one
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 def averaged(x: Tensor, accumulated: Tensor, count: Tensor, rate: float) -> Tensor:

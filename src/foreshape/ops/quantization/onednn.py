@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i32, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.spec import FP32, INT8, UINT8, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _BYTES = (INT8, UINT8)
 _SIGNED = replace(i32(4, 3, 5, low=-128, high=127), dtype=INT8)

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.quantization.grid import check_one, dequantized
 from foreshape.spec import FP32, INT8, INT16, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _DICTIONARY = 128
 _BYTES = replace(i32(4, 3, low=-128, high=127), dtype=INT8)

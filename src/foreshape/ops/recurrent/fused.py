@@ -7,9 +7,10 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
-from foreshape.operator import NOT_WRITTEN, AttrType, attribute, f32, operand, reject, require_equal, result, sample
+from foreshape.operator import NOT_WRITTEN, AttrType, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import require, require_rank
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.recurrent.gru import FLOATS, WEIGHT_DOC, ResetBeforeGru
 from foreshape.ops.recurrent.lstm import BIAS_DOC, LstmSteps
 from foreshape.ops.rules.ragged_rules import ragged

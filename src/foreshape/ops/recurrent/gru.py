@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -11,14 +11,13 @@ from foreshape.kernels.gru_steps import ResetBefore
 from foreshape.kernels.lstm_steps import ACTIVATIONS
 from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_requested
 from foreshape.kernels.recurrence import Schedule
-from foreshape.operator import AttrType, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
-from foreshape.operator.require import require_at_most, require_divides, require_rank
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 FLOATS = (FP32, FP64)
 WEIGHT_DOC = "the numbers, as [hidden, 3 hidden], of a matrix [hidden, 2 hidden] for u and r, then of one [hidden, hidden] for c"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
 from foreshape.kernels.packed_memory import Packed, of_requested
 from foreshape.kernels.recurrence import Schedule
-from foreshape.operator import AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
-from foreshape.operator.require import require, require_divides, require_rank
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 FLOATS = (FP32, FP64)
 BIAS_DOC = "[1, 4 hidden], with peepholes [1, 7 hidden]: of c, i, f, o, and the peepholes of i, f, o"

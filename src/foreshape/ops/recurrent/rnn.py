@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.recurrence import Cutter, Schedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import Net, hand_on, handed_on
-from foreshape.operator import INDEX, AttrType, Offsets, Operator, attribute, f32, gradient, i32, operand, reject, require_equal, result, sample, torch
-from foreshape.operator.fields import Value
-from foreshape.operator.require import require, require_rank
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import Value, f32, i32, reject, sample
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import FP32, FP64, UINT8, Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import FP32, FP64, INDEX, UINT8, Spec, tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 FLOATS = (FP32, FP64)
 WEIGHTS_DOC = "for each unit (layer by layer, forward before backward) [gates hidden, features] and [gates hidden, hidden]; then two biases each"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.operator.require import RuleError, require_broadcast, require_broadcast_to, require_equal
 from foreshape.spec import Lod, Spec
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def broadcast_dims(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import ExecutionError
 from foreshape.operator.require import require_equal, require_rank
 from foreshape.ops.rules.padded_sequences import divide
 from foreshape.spec import Spec
 from foreshape.values.offsets import Offsets
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 def require_boxes(spec: Spec, slot: str, rank: int) -> None:

@@ -5,16 +5,11 @@ Operators with both forms compute on packed rows; these functions tell the rows 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import ExecutionError
 from foreshape.operator.require import require, require_equal
 from foreshape.spec import Spec
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def check_lengths(lengths: Spec, slot: str, padded: Spec, padded_slot: str, axis: int = 0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import fail, require, require_at_most, require_equal
+from foreshape.operator.require import fail, require, require_at_most, require_equal
 from foreshape.spec import BF16, FP16, FP32, DType, Spec
 
 

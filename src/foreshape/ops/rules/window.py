@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from foreshape.dims import Size, ceildiv, maximum
 from foreshape.operator.require import fail, require, require_at_most
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 Pad: TypeAlias = "tuple[Size, Size]"
 """The padding before and after an axis."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import INDEX, AttrType, Operator, attribute, f32, gradient, i64, operand, reject, result, sample
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import sequences
-from foreshape.spec import FP32, FP64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import FP32, FP64, INDEX, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
 FLOATS = (FP32, FP64)
 

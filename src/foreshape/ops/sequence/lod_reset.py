@@ -7,33 +7,17 @@ from typing import TYPE_CHECKING
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.row_ranges import shown
-from foreshape.operator import (
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_at_most, require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import INDEX, Lod, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 class LodReset(Operator):

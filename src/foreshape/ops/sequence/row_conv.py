@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require_divides,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_at_most
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.rules.ragged_rules import ragged
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class RowConv(Operator):

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import flash, onednn
 from foreshape.kernels.row_ranges import rows_in
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require_at_most,
-    require_divides,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.padded_sequences import same_offsets
 from foreshape.ops.rules.ragged_rules import ragged, rows, same_sequences
-from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import FLOATING, FP32, FP64, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _PIECES, _LEAST = 16, 1 << 13
 """The largest piece of sequences taken together: this part of all elements, or at least so many elements.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import ANY, Offsets, Operator, f32, fail, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _total(sizes: Sequence[Size]) -> Size:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Offsets,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import ragged
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 MAX_CONTEXT = 1 << 20
 """The longest context, and its farthest beginning from a row."""

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.segments import segment_sum
-from foreshape.operator import (
-    ANY,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal, unknown_size
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _level(where: Offsets, level: int) -> Offsets:

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, maximum
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.padded_sequences import offsets_of, places, unpadded
 from foreshape.ops.rules.ragged_rules import longest, new_lod, one_per_sequence, ragged, rows
 from foreshape.ops.rules.size_operands import known_number, number_at_run
-from foreshape.spec import FP32, FP64, INT64, Spec
+from foreshape.spec import ANY, FP32, FP64, INDEX, INT64, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class SequencePad(Operator):

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.segments import column, empty_sequences, ends, segment_sum
-from foreshape.operator import (
-    ANY,
-    FLOATING,
-    NOT_WRITTEN,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    fail,
-    i64,
-    operand,
-    reject,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.fields import Value
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.require import fail
+from foreshape.operator.samples import Value, f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import one_per_sequence
-from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import ANY, FLOATING, FP32, FP64, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _SUMS = ("AVERAGE", "SUM", "SQRT")
 _EXTREMES = {"MAX": "amax", "MIN": "amin"}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import Offsets, Operator, f32, i64, operand, reject, result, sample
+from foreshape.operator import Operator, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.ragged_rules import ragged
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor
 
 
 class SequenceReverse(Operator):

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    NUMERIC,
-    Offsets,
-    Operator,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-)
+from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.padded_sequences import same_offsets
 from foreshape.ops.rules.ragged_rules import ragged, sequences
 from foreshape.ops.tensor.gathering import check_index
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import INDEX, NUMERIC, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor
 
 
 class SequenceScatter(Operator):

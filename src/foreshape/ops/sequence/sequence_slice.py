@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.kernels.row_ranges import rows_in, shown
-from foreshape.operator import (
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import Lod, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import INDEX, Lod, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SequenceSlice(Operator):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import FLOATING, Offsets, Operator, f32, gradient, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator.require import require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import ragged
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _infer_gradient(self: Any, Out: Spec, d_out: Spec, X: Spec) -> Spec:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.rules.ragged_rules import ragged, rows, same_sequences
-from foreshape.spec import INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INT32, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SequenceTopkAvgPooling(Operator):

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    fail,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
-from foreshape.operator.require import require_one_per_row
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require_equal, require_one_per_row, require_rank, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.ops.rules.array_rules import ARRAY, own_size
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import FP32, FP64, INT32, INT64, Lod, Spec
+from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class BeamSearch(Operator):

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_equal, require_rank
+from foreshape.operator.samples import i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, places, same_offsets
 from foreshape.ops.rules.ragged_rules import ragged, same_sequences
-from foreshape.spec import FP32, INT64, Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FP32, INDEX, INT64, Spec, tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class _Scheme(NamedTuple):

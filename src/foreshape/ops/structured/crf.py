@@ -6,36 +6,19 @@ Pereira, "Conditional random fields", ICML 2001; the messages are in `chain_mess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.chain_messages import Chains, best_paths
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    Offsets,
-    Operator,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, Operator, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places, same_offsets, unpadded
 from foreshape.ops.rules.ragged_rules import one_per_sequence, ragged, rows, same_sequences
-from foreshape.spec import FP32, FP64, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import FP32, FP64, INDEX, INT64, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 _FLOAT = (FP32, FP64)
 _ALIKE = "Emission and Label must be divided into sequences alike"

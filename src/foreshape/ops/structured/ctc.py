@@ -6,40 +6,20 @@ outermost level.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, maximum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
-from foreshape.operator.require import require_at_most
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places
 from foreshape.ops.rules.ragged_rules import longest_outermost, new_lod, ragged, rows
-from foreshape.spec import FP32, FP64, Spec
+from foreshape.spec import FP32, FP64, INDEX, Spec
+from foreshape.values.offsets import Offsets
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class WarpCTC(Operator):

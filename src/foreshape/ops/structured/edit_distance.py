@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    fail,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require_equal, require_rank
+from foreshape.operator.samples import i32, i64, reject, sample
 from foreshape.ops.rules.padded_sequences import check_lengths, offsets_of, padded, unpadded
 from foreshape.ops.rules.ragged_rules import outer_lod, ragged, rows, same_sequences
-from foreshape.spec import FP32, INT64, Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FP32, INDEX, INT64, Spec, tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class EditDistance(Operator):

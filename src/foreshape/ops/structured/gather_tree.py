@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import INDEX, NOT_DIFFERENTIABLE, Operator, f32, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator import NOT_DIFFERENTIABLE, Operator, operand, result
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.spec import INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class GatherTree(Operator):

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_equal, require_rank, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.padded_sequences import check_numbers
-from foreshape.spec import INT32, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INT32, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _HOW = {"SUM": "sum", "MEAN": "mean", "MAX": "amax", "MIN": "amin"}
 

@@ -5,32 +5,14 @@ Formulas: Graves, "Sequence transduction with recurrent neural networks", 2012; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import (
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_at_most
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers
-from foreshape.spec import FP32, FP64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FP32, FP64, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class WarpRNNT(Operator):

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    NUMERIC,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require_equal, require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.tensor.gathering import check_index
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, INDEX, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class IndexSample(Operator):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, fail, reject, require, result, sample, torch
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, result
 from foreshape.operator.attributes import Raw
+from foreshape.operator.require import fail, require
+from foreshape.operator.samples import reject, sample
 from foreshape.ops.rules.known_values import carry, fits, is_undefined
 from foreshape.spec import BOOL, FP64, INT64, MAX_VALUE_ELEMENTS, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class AssignValue(Operator):

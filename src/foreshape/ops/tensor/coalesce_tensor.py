@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NUMERIC, ZERO_GRADIENT, AttrType, Operator, attribute, f32, fail, i32, operand, reject, require, result, sample, torch
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require
+from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.tensor.creation import DTYPE_DOC
-from foreshape.spec import FP32, Spec, tensor
+from foreshape.spec import FP32, NUMERIC, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CHUNK = 4096
 """The default alignment of a tensor in bytes."""

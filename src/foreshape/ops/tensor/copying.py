@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from foreshape.errors import SchemaError
-from foreshape.operator import AttrType, attribute, f32, i64, reject, sample
+from foreshape.operator import AttrType, attribute
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.tensor.plumbing import Assign
 
 

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_equal, require_rank, unknown_size
 from foreshape.operator.room import require_room
-from foreshape.spec import FP32, FP64, INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
+from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _NUMBERS = (FP32, FP64, INT32, INT64)
 

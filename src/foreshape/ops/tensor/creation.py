@@ -5,43 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Dim, Size, ceildiv, maximum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.pages import full
-from foreshape.operator import (
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Offsets,
-    Operator,
-    attribute,
-    axis_of,
-    b1,
-    computations,
-    f32,
-    fail,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
-from foreshape.operator.require import RuleError
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
+from foreshape.operator.require import RuleError, axis_of, fail, require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.rules.known_values import carry, fits
 from foreshape.ops.rules.size_operands import known_number, known_sizes, sizes_at_run
-from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
+from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch, element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SHAPE_OPERANDS_DOC = "the shape, as a tensor; a known value is used while describing"
 DTYPE_DOC = "an element type, by its number in the file format"

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, maximum, minimum, product
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
-from foreshape.spec import INT64, Spec, tensor
+from foreshape.spec import ANY, INDEX, INT64, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def diagonal_length(rows: Size, columns: Size, offset: int) -> Size:

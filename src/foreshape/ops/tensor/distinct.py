@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    b1,
-    f32,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import axis_of, require, require_rank, unknown_size
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
-from foreshape.spec import FP32, FP64, INT64, Spec
+from foreshape.spec import FP32, FP64, INDEX, INT64, Spec
 from foreshape.values.torch_private import private
+from foreshape.values.torch_proxy import Tensor, aten, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VALUES = (FP32, FP64, *INDEX)
 """The element types of compared elements."""

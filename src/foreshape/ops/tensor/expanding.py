@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, bounds
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    NUMERIC,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    computations,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
-from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_broadcast_to, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import sum_to
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, MAX_RANK, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:

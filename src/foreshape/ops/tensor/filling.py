@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    INTEGER,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import fail, require, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.size_operands import known_number, number_at_run
 from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
 from foreshape.ops.tensor.gathering import check_index
-from foreshape.spec import BOOL, FP32, INT64, Spec, tensor
+from foreshape.spec import BOOL, FP32, INDEX, INT64, INTEGER, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Empty(Operator):

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    INTEGER,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    b1,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_number, number_at_run
-from foreshape.spec import ANY_OR_COMPLEX, BOOL, FP32, INT64, LOD_TENSOR, Spec
+from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def check_index(index: Tensor, size: int, what: str, low: int = 0) -> None:

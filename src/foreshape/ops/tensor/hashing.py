@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import INDEX, NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i32, i64, operand, reject, require_rank, result, sample, torch
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_rank
+from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.spec import INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _signed(n: int) -> int:

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    computations,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_divides,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
-from foreshape.operator.require import RuleError
+from foreshape.operator.require import RuleError, axis_of, fail, require, require_divides, require_equal, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
-from foreshape.spec import ANY_OR_COMPLEX, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.spec import ANY_OR_COMPLEX, INDEX, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 MAX_PARTS = 65536
 """The most results of one op: each is a variable."""

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import ExecutionError
-from foreshape.operator import (
-    INDEX,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    i32,
-    i64,
-    operand,
-    reject,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_at_most, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.ops.tensor.creation import DTYPE_DOC
-from foreshape.spec import FP32, FP64, Spec, tensor
+from foreshape.spec import FP32, FP64, INDEX, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Logspace(Operator):

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.kernels.onednn import thread_count
-from foreshape.operator import (
-    ANY,
-    DENSE_OR_ROWS,
-    INDEX,
-    NOT_DIFFERENTIABLE,
-    NUMERIC,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, unknown_size
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.size_operands import axis_of_any, known_number, number_at_run
-from foreshape.spec import INT32, INT64, LOD_TENSOR, Spec
+from foreshape.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ArgExtreme(Operator):

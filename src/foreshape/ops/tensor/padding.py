@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum
-from foreshape.operator import (
-    INDEX,
-    NUMERIC,
-    AttrType,
-    F,
-    Operator,
-    aten,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_rank,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_rank, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import INDEX, NUMERIC, Spec
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 
 class Pad3d(Operator):

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_at_most
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.rules.ragged_rules import rows as packed
-from foreshape.spec import INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Partial(Operator):

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    NUMERIC,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    b1,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import require_broadcast_to
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, fail, require, require_broadcast_to, require_equal, require_rank
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.tensor.gathering import check_index
-from foreshape.spec import BOOL, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, BOOL, INDEX, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class IndexAdd(Operator):

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    NUMERIC,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.computations import Identity
 from foreshape.operator.gradient_slots import GradientSlots
-from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, NUMERIC, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor, torch
 
 HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
 

@@ -8,33 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pages import empty
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    INTEGER,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require, require_at_most
 from foreshape.operator.room import this_run
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.known_values import fits
 from foreshape.ops.tensor.creation import DTYPE_DOC, shape_at_run, shape_from
-from foreshape.spec import BF16, FP16, FP32, FP64, INT32, INT64, DType, Spec, tensor
+from foreshape.spec import BF16, FLOATING, FP16, FP32, FP64, INDEX, INT32, INT64, INTEGER, DType, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 
 def generator_for(seed: int) -> Generator | None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, ShapeError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, f32, i64, operand, reject, require, result, sample, torch
-from foreshape.operator.fields import Reject, Sample
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import Reject, Sample, f32, i64, reject, sample
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import FP32, FP64, Spec
+from foreshape.spec import FLOATING, FP32, FP64, Spec
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class DrawnEach(Operator):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Dim, Size
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, axis_of, f32, operand, reject, require, result, sample, torch
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import axis_of, require
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.tensor.random import Drawn, generator_for
-from foreshape.spec import INT32, Spec, tensor
+from foreshape.spec import FLOATING, INT32, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class UniformRandomBatchSizeLike(Drawn):

@@ -6,13 +6,15 @@ import struct
 from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, Operator, f32, operand, reject, require_equal, result, sample, torch
-from foreshape.operator.fields import Value
+from foreshape.operator import ZERO_GRADIENT, Operator, operand, result
+from foreshape.operator.require import require_equal
 from foreshape.operator.room import this_run
+from foreshape.operator.samples import Value, f32, reject, sample
 from foreshape.spec import UINT8, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 STATE_BYTES = 5056
 """The bytes of the CPU generator's state; the shorter states of other devices are followed by zeros."""

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.onednn import thread_count
-from foreshape.operator import (
-    FLOATING,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    f64,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal
+from foreshape.operator.samples import b1, f32, f64, i32, i64, reject, sample
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.broadcast import broadcast_lod
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
-from foreshape.spec import FP32, FP64, INT32, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, FP32, FP64, INT32, INT64, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 _NUMBERS = (FP32, FP64, INT32, INT64)
 _NAN = float("nan")

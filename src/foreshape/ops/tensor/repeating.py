@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, bounds
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    AttrType,
-    Operator,
-    aten,
-    attribute,
-    axis_of,
-    b1,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    result,
-    sample,
-    torch,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, unknown_size
 from foreshape.operator.room import require_room
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.tensor.expanding import not_tiled, tiled
-from foreshape.spec import LOD_TENSOR, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY, INDEX, LOD_TENSOR, Spec
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 
 class Expand(Operator):

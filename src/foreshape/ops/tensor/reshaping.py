@@ -6,38 +6,18 @@ Each has a second result ``XShape``, a tensor without elements of the dims ``[0,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, product
-from foreshape.operator import (
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    axis_of,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_divides,
-    require_equal,
-    result,
-    sample,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.computations import Reshape, Transposition
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
-from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, MAX_RANK, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:

@@ -6,18 +6,17 @@ They compute the same as the second versions and have no ``XShape``: their gradi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
-from foreshape.operator import INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.tensor.reshaping import Transpose2, as_matrix, flattened, in_shape, inverse, reshaped, squeezed, transposed, unsqueezed, with_ones
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import INDEX, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 class FirstReshaping(Operator):

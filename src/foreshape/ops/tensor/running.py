@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    FLOATING,
-    NUMERIC,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.size_operands import axis_of_any
-from foreshape.spec import INT32, INT64, Spec
+from foreshape.spec import FLOATING, INT32, INT64, NUMERIC, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Cumprod(Operator):

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    f64,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_at_most, require_rank
+from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SamplingId(Operator):

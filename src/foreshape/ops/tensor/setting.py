@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, bounds, ceildiv, maximum, minimum, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import (
-    ANY,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    fail,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.attributes import Raw
-from foreshape.operator.require import require_at_most, require_broadcast_to, require_equal
+from foreshape.operator.require import fail, require, require_at_most, require_broadcast_to, require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.broadcast import sum_to
 from foreshape.ops.rules.known_values import carry
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
 from foreshape.ops.tensor.creation import number_of
 from foreshape.ops.tensor.slicing import is_one, length, sign_of
-from foreshape.spec import DType, Spec
+from foreshape.spec import ANY, INDEX, DType, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VALUE_LISTS = ("values", "bool_values", "fp32_values", "fp64_values", "fp16_values", "int32_values", "int64_values")
 """The attributes of the numbers, in the order of their look-up: files of PaddlePaddle before 2.5 have one for each type."""

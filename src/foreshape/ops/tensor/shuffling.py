@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    i64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import INT64, Spec, tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, INDEX, INT64, Spec, tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _MODULUS, _FACTOR = 2**31 - 1, 16807
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    FLOATING,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    gradient,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    require_rank,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64
 from foreshape.ops.math.fourier import from_real, transformed
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import COMPLEX, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import COMPLEX, FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def _axis() -> Any:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i64, operand, reject, require, require_rank, result, sample, torch
-from foreshape.operator.require import require_at_most
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_at_most, require_rank
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.spec import FP32, FP64, Spec
 from foreshape.values.offsets import as_list
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class SimilarityFocus(Operator):

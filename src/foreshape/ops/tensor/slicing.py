@@ -6,38 +6,20 @@ Negative starts and ends count from the back; starts and ends past the dim are c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, bounds, ceildiv, maximum, minimum
 from foreshape.errors import ExecutionError
-from foreshape.operator import (
-    INDEX,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    gradient,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    require_at_most,
-    require_equal,
-    result,
-    sample,
-    unknown_size,
-)
+from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.array_rules import element_of
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 OPEN = 2**31 - 1
 """An end of this much or more is the end of the axis, of any length."""

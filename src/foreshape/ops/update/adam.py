@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, attribute, b1, f32, f64, i64, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.update.exact_rows import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
-from foreshape.spec import BOOL, SELECTED_ROWS, Spec
+from foreshape.spec import BOOL, FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 ROWS_AT_ONCE = 4096
 """The rows of the table in one piece of a lazy update: they are still in the cache when they are put back."""

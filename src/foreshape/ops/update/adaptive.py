@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, attribute, f32, f64, fail, operand, reject, require, result, sample, torch
+from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator.require import fail, require
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.update.updates import Update, number, put_updated, subtract
-from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.spec import FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Adagrad(Update):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require_equal
+from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.math.pairs import same_dims
 from foreshape.spec import FP32, FP64, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _MOST_IN_A_SUM = 16384
 """After so many steps a sum is added to the next one, to stay exact."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, attribute, f32, f64, fail, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator.require import fail
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.update.exact_rows import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, subtract
-from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.spec import FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 BELOW_ONE = 1.0 - 2.0**-24
 """The largest single-precision number below 1."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
-from foreshape.operator import FLOATING, AttrType, attribute, f32, operand, reject, result, sample, torch
+from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.update.updates import Update, number
-from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.spec import FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _TINY = 1e-10
 """PaddlePaddle's addend to l1 and l2."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, f64, operand, reject, require, result, sample, torch
-from foreshape.operator.require import fail
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import fail, require
+from foreshape.operator.samples import b1, f32, f64, reject, sample
 from foreshape.ops.update.adam import corrected
 from foreshape.ops.update.each_element import BELOW_ONE
 from foreshape.ops.update.exact_rows import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, check_same_shape, number, subtract
-from foreshape.spec import BOOL, SELECTED_ROWS, Spec
+from foreshape.spec import BOOL, FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Lamb(Update):

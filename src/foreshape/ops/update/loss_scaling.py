@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    FLOATING,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    b1,
-    f32,
-    i32,
-    i64,
-    operand,
-    reject,
-    require,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.update.layer_wise import largest
 from foreshape.ops.update.updates import check_one_number
-from foreshape.spec import BOOL, INT32, Spec, tensor
+from foreshape.spec import BOOL, FLOATING, INT32, Spec, tensor
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class CheckFiniteAndUnscale(Operator):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, f32, f64, operand, reject, require, result, sample
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require
+from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.ops.update.adam import Adam
 from foreshape.ops.update.each_element import BELOW_ONE
 from foreshape.ops.update.layer_wise import check_lists, check_parameters, largest
 from foreshape.ops.update.updates import Momentum, check_one_number
-from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.spec import FLOATING, Spec
+from foreshape.values.torch_proxy import Tensor
 
 
 class Merged(Operator):

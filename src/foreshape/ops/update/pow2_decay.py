@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i32, i64, operand, reject, require, require_equal, result, sample
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.spec import FP32, FP64, INT64, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 class Pow2DecayWithLinearWarmup(Operator):

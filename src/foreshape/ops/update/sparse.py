@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    FLOATING,
-    NUMERIC,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    f32,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
-from foreshape.operator.require import unknown_size
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_equal, unknown_size
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.ops.update.updates import check_same_shape
-from foreshape.spec import FP32, LOD_TENSOR, SELECTED_ROWS, Kind, Spec, tensor
+from foreshape.spec import FLOATING, FP32, LOD_TENSOR, NUMERIC, SELECTED_ROWS, Kind, Spec, tensor
 from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ID_BYTES = 8
 

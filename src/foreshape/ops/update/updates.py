@@ -5,35 +5,18 @@ Each update changes its parameter and state in place. Sparse gradients make no t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from foreshape.dims import Size, minimum, product
 from foreshape.errors import SchemaError
-from foreshape.operator import (
-    DENSE_OR_ROWS,
-    FLOATING,
-    ZERO_GRADIENT,
-    AttrType,
-    Operator,
-    attribute,
-    computations,
-    f32,
-    f64,
-    operand,
-    reject,
-    require,
-    require_equal,
-    result,
-    sample,
-    torch,
-)
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.registry import refuse
-from foreshape.spec import SELECTED_ROWS, Kind, Spec
+from foreshape.operator.require import require, require_equal
+from foreshape.operator.samples import f32, f64, reject, sample
+from foreshape.spec import FLOATING, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import CHUNK, Rows, put_rows
 from foreshape.values.torch_private import private
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def check_same_shape(param: Spec, other: Spec, slot: str, of: str = "Param") -> None:
