@@ -54,8 +54,8 @@ class Foreshape:
         import with_foreshape
         from ranks import STRATEGIES
 
-        from foreshape.ranks import join
-        from foreshape.training.over_ranks import DistributedSession
+        from foreshape.communication.join import join
+        from foreshape.training.distributed.distributed_session import DistributedSession
         from foreshape.training.program import initialise_missing
 
         self.training = with_foreshape.Training(w)
@@ -135,8 +135,8 @@ def link() -> None:
     """What is between the ranks."""
     import torch
 
+    from foreshape.communication.join import join
     from foreshape.cost.link import measure_link
-    from foreshape.ranks import join
 
     torch.set_num_threads(1)
     ranks = join(WAITED).__enter__()

@@ -19,13 +19,13 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.join import join
 from foreshape.cost import Calibration
 from foreshape.cost.device import Machine, Slower
 from foreshape.cost.draw import draw_timeline
 from foreshape.cost.link import measure_link
 from foreshape.cost.measure import calibrate
 from foreshape.cost.measured import Measured
-from foreshape.ranks import join
 from foreshape.training.training_programs import training_program
 
 PICTURE = Path(__file__).parent / "many-machines-step.png"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from foreshape.communication.gloo_scheduling import let_senders_finish
-from foreshape.ranks import join
+from foreshape.communication.join import join
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux schedules batches")
 

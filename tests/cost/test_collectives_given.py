@@ -1,4 +1,4 @@
-"""What each collective sends is known, which way, and to how many ranks; see tests/ranks/test_bytes.py for what runs send."""
+"""What each collective sends is known, which way, and to how many ranks; see tests/communication/test_bytes.py for what runs send."""
 
 from __future__ import annotations
 

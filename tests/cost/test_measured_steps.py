@@ -13,11 +13,11 @@ from support.commanded import call, facts
 from support.planned_networks import machine, stack
 
 import foreshape as fs
+from foreshape.communication.join import alone
 from foreshape.communication.process_group import Team, set_team
 from foreshape.cost.draw import draw_timeline
 from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, joined, measured_of
-from foreshape.ranks.join import alone
-from foreshape.training.stopwatch import FIRST, KEPT, Stopwatch
+from foreshape.training.distributed.stopwatch import FIRST, KEPT, Stopwatch
 
 
 def message(started: float, waited: float, done: float, came: float, **given: Any) -> MeasuredMessage:

@@ -44,7 +44,7 @@ from foreshape.cli.ranks import print_ranks_plan  # noqa: E402
 from foreshape.cost import calibration, measured  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
 from foreshape.interop.npy_file import read_array  # noqa: E402
-from foreshape.training import container  # noqa: E402
+from foreshape.training.checkpoint import container  # noqa: E402
 from foreshape.workers import Job  # noqa: E402
 
 CORPUS = HERE.parent / "corpus"

@@ -21,7 +21,9 @@ from foreshape.feeding import feed
 from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
 from foreshape.interop import safetensors_file as st
 from foreshape.text import reader
-from foreshape.training import Checkpoint, container, digest
+from foreshape.training import Checkpoint
+from foreshape.training.checkpoint import container
+from foreshape.training.data import digest
 
 decode, encode = (importlib.import_module(f"foreshape.wire.{name}") for name in ("decode", "encode"))  # the package has functions of these names
 

@@ -13,7 +13,7 @@ import sklearn.metrics as sk
 
 import foreshape as fs
 from foreshape import layer, metrics
-from foreshape.training.batch_share import Share
+from foreshape.training.distributed.batch_share import Share
 from foreshape.training.figures import figure_of
 
 EXAMPLES, CLASSES = 61, 4

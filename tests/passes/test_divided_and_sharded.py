@@ -7,11 +7,11 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.join import Ranks
 from foreshape.dims import evaluate
 from foreshape.passes import for_test
-from foreshape.ranks.join import Ranks
-from foreshape.training.divided import ShardedCheckpoint, described, joined, write_own
-from foreshape.training.over_ranks import DistributedSession
+from foreshape.training.checkpoint.divided import ShardedCheckpoint, described, joined, write_own
+from foreshape.training.distributed.distributed_session import DistributedSession
 from foreshape.training.program import initialise_missing, persistables
 
 STRATEGIES = {"shard_optimizer": fs.shard_optimizer, "shard_parameters": fs.shard_parameters}

@@ -17,9 +17,9 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.join import join
 from foreshape.communication.process_group import team_of
-from foreshape.ranks import join
-from foreshape.training.over_ranks import DistributedSession
+from foreshape.training.distributed.distributed_session import DistributedSession
 from foreshape.training.program import initialise_missing
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.join import join
 from foreshape.communication.process_group import WHOLE, Team
-from foreshape.ranks import join
 from foreshape.values.torch_proxy import torch
 
 ROWS, WIDTH = 12, 6

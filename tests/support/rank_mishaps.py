@@ -23,8 +23,7 @@ import foreshape.version
 from foreshape import layer
 from foreshape.communication.process_group import Team
 from foreshape.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
-from foreshape.training import container
-from foreshape.training.checkpoint import Checkpoint
+from foreshape.training.checkpoint.checkpoint import Checkpoint, container
 from foreshape.wire import replacing
 
 PATIENCE = 4.0

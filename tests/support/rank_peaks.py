@@ -20,8 +20,8 @@ import with_foreshape
 import workloads
 
 import foreshape as fs
-from foreshape.ranks import join
-from foreshape.training.over_ranks import DistributedSession
+from foreshape.communication.join import join
+from foreshape.training.distributed.distributed_session import DistributedSession
 from foreshape.training.program import initialise_missing
 from foreshape.training.training_programs import training_program
 from support.measured import allocator_events, fed_bytes, fresh, held_bytes, most_and_last, sizes_of

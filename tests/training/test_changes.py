@@ -14,8 +14,10 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.optimizer import Adam, CosineDecay, ExponentialDecay, L2Decay, Momentum, PiecewiseDecay
-from foreshape.training import Checkpoint, container, digest
-from foreshape.training.digest import SAMPLE
+from foreshape.training import Checkpoint
+from foreshape.training.checkpoint import container
+from foreshape.training.data import digest
+from foreshape.training.data.digest import SAMPLE
 
 
 def arrays(seed: int = 3, examples: int = 12) -> dict[str, Any]:

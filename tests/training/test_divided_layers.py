@@ -8,11 +8,11 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.communication.join import Ranks
 from foreshape.passes import Part, Piece
-from foreshape.ranks.join import Ranks
 from foreshape.spec import FP32
-from foreshape.training.divided import ShardedCheckpoint, axis_part, described, write_own
-from foreshape.training.over_ranks import DistributedSession
+from foreshape.training.checkpoint.divided import ShardedCheckpoint, axis_part, described, write_own
+from foreshape.training.distributed.distributed_session import DistributedSession
 
 SPLIT = {"split": "columns", "bias": False}
 WHOLE = torch.arange(48, dtype=torch.float32).view(4, 12)

@@ -16,10 +16,9 @@ from foreshape import layer
 from foreshape.interop.parameters import Pieces, read_parameters, write_parameters
 from foreshape.passes.for_ranks import Part, Piece
 from foreshape.spec import BF16, FP32
-from foreshape.training import divided
-from foreshape.training.checkpoint import SavedValues
-from foreshape.training.divided import NOTHING, ShardedCheckpoint
-from foreshape.training.unshard import put_together
+from foreshape.training.checkpoint.checkpoint import SavedValues, divided
+from foreshape.training.checkpoint.divided import NOTHING, ShardedCheckpoint
+from foreshape.training.distributed.unshard import put_together
 
 HEIGHT, WIDTH = 12, 8
 VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT, WIDTH), "w": torch.arange(5, dtype=torch.float32) + 1000}

@@ -12,7 +12,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training import over_ranks
+from foreshape.training.distributed import distributed_session as over_ranks
 from foreshape.workers import Job
 from foreshape.workers.prepare import prepare
 from foreshape.workers.strategies import NAMES, patient, strategy_document, strategy_of

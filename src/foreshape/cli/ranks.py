@@ -256,8 +256,8 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
 
 def calibrate_link(out: Path | None, json: bool) -> None:
     """Measure the link between torchrun's ranks; the first of them reports it."""
+    from foreshape.communication.join import join
     from foreshape.cost.link import measure_link
-    from foreshape.ranks import join
 
     if out is not None:
         raise typer.BadParameter("what is between ranks is shown, and not saved", param_hint="--out")

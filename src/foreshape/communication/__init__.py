@@ -1,1 +1,1 @@
-"""Messages between processes: process groups on torch.distributed, and the stores at which they meet."""
+"""Processes and their messages: the ranks of a run, joined as torchrun started them, watched, and named if one fails; process groups; rendezvous."""

@@ -1,6 +1,6 @@
 """The ranks of a run, and their messages: groups of processes by ring, on `torch.distributed`.
 
-Kernels of collectives find their group here. The code that joins the ranks of a run (`foreshape.ranks`) puts it here.
+Kernels of collectives find their group here. The code that joins the ranks of a run (`foreshape.communication.join`) puts it here.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from foreshape.data_class import data_class
-from foreshape.engine.emit import STEP_FILE, Emitted, Writer, with_ops
+from foreshape.engine.emit import Emitted, Writer
 from foreshape.engine.expected_infinities import is_meant, operands_before
 from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
@@ -18,6 +18,7 @@ from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value, region_of
 from foreshape.lowering.region import running
+from foreshape.values.emitted_code import STEP_FILE, with_ops
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
+from weakref import WeakMethod
 
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
@@ -13,35 +12,9 @@ from foreshape.feeding.state_checks import Held, compare_held, compare_spec
 from foreshape.lowering.kernel_calls import KernelCall, Lowered, OpCall, Value, region_of, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
+from foreshape.values.emitted_code import STEP_FILE, with_ops
 from foreshape.values.torch_proxy import Lazy, torch
 from foreshape.values.torch_types import torch_dtype
-
-STEP_FILE = "<foreshape step>"
-
-
-_lines: WeakKeyDictionary[CodeType, dict[int, Op]] = WeakKeyDictionary()
-_called: WeakValueDictionary[str, CodeType] = WeakValueDictionary()
-"""Codes by their unique names."""
-_number = count()
-
-
-def with_ops(code: CodeType, lines: dict[int, Op]) -> CodeType:
-    """Return the same code, with the op of each of its lines."""
-    code = code.replace(co_name=f"step {next(_number)}")  # the same text of another program is equal, and would be the same key
-    _lines[code] = lines
-    _called[code.co_name] = code
-    return code
-
-
-def op_at(code: CodeType, line: int) -> Op | None:
-    """Return the op of a line of an emitted function."""
-    return _lines.get(code, {}).get(line)
-
-
-def op_of(name: str, line: int) -> Op | None:
-    """Return the op of a line of the emitted function of this name."""
-    code = _called.get(name)
-    return None if code is None else op_at(code, line)
 
 
 class Emitted:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from foreshape.engine.emit import STEP_FILE, op_at
 from foreshape.errors import ExecutionError
 from foreshape.program import Op
 from foreshape.program.call_site import line_of
+from foreshape.values.emitted_code import STEP_FILE, op_at
 
 
 def _op_of(error: Exception) -> Op | None:

@@ -1,7 +1,7 @@
 """Training: the loop, its data, history, callbacks and checkpoints; predictions and evaluations; and `infer_shape`."""
 
 from foreshape.training import callbacks
-from foreshape.training.checkpoint import Checkpoint
+from foreshape.training.checkpoint.checkpoint import Checkpoint
 from foreshape.training.history import History
 from foreshape.training.loop import train
 from foreshape.training.prediction import evaluate, predict

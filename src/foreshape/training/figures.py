@@ -15,8 +15,8 @@ from foreshape.passes import prune
 from foreshape.passes.over_examples import OverExamples, Statistic, by_example, measure, same_measure
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
-from foreshape.training.batch_share import Share
-from foreshape.training.state import Sums
+from foreshape.training.checkpoint.state import Sums
+from foreshape.training.distributed.batch_share import Share
 
 Taken = Mapping[str, Any]
 """The fetched values of a batch, by the names of variables."""

@@ -11,8 +11,8 @@ from typing import Any
 from foreshape.errors import ForeshapeError
 from foreshape.pictures.figures import plural
 from foreshape.training.callbacks import Callback
-from foreshape.training.checkpoint import Checkpoint
-from foreshape.training.state import State
+from foreshape.training.checkpoint.checkpoint import Checkpoint
+from foreshape.training.checkpoint.state import State
 
 _ended: list[str] = []
 """The lines on the last ended training of this process, and on its files."""

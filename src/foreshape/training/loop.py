@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from foreshape.communication.join import alone, join
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.hints import tells_arguments
@@ -12,21 +13,20 @@ from foreshape.metrics import Metric
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
-from foreshape.ranks import alone, join
 from foreshape.training import interrupted
-from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
-from foreshape.training.checkpoint import Checkpoint, as_checkpoint
-from foreshape.training.data import Batch, as_data, inputs_of
+from foreshape.training.checkpoint.checkpoint import Checkpoint, as_checkpoint
+from foreshape.training.checkpoint.resume import WORDS, OnChange
+from foreshape.training.checkpoint.resume_check import first_numbers
+from foreshape.training.data.augmented import Augment, Augmented
+from foreshape.training.data.batches import Batch, as_data, inputs_of
+from foreshape.training.data.held_out import split
+from foreshape.training.distributed.distributed_session import DistributedSession, Strategy
+from foreshape.training.distributed.rank_settings import compare_settings
 from foreshape.training.figures import fetched_of
-from foreshape.training.held_out import split
 from foreshape.training.history import LEFT_OUT, RATE, History
-from foreshape.training.over_ranks import DistributedSession, Strategy
 from foreshape.training.progress import Quiet, shown
-from foreshape.training.rank_settings import compare_settings
-from foreshape.training.resume import WORDS, OnChange
-from foreshape.training.resume_check import first_numbers
-from foreshape.training.run import TrainingSession
+from foreshape.training.session import TrainingSession
 from foreshape.training.training_programs import make
 from foreshape.training.validation import Validation
 

@@ -20,7 +20,7 @@ from foreshape.operator.computations import (
 )
 from foreshape.ops.loss.cross_entropy import CrossEntropy2
 from foreshape.program import Op, Program
-from foreshape.training.over_ranks import DistributedSession
+from foreshape.training.distributed.distributed_session import DistributedSession
 
 _SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Relu)
 """The computations of scores with any sign."""

@@ -15,11 +15,11 @@ from foreshape.metrics import Metric
 from foreshape.passes import for_test, prune
 from foreshape.passes.over_examples import OverExamples
 from foreshape.program import Program, Variable
-from foreshape.training.batch_share import Share
-from foreshape.training.data import Batch, as_data, batch_examples, inputs_of
+from foreshape.training.checkpoint.state import Sums
+from foreshape.training.data.batches import Batch, as_data, batch_examples, inputs_of
+from foreshape.training.distributed.batch_share import Share
 from foreshape.training.figures import fetches_of, figure_of
 from foreshape.training.progress import counted
-from foreshape.training.state import Sums
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 

@@ -8,11 +8,11 @@ from foreshape.engine import Executor, Scope
 from foreshape.engine.prepared_run import repeated
 from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
-from foreshape.training.data import Data
+from foreshape.training.checkpoint.state import Sums
+from foreshape.training.data.batches import Data
+from foreshape.training.distributed.distributed_session import DistributedSession
 from foreshape.training.figures import fetches_of, figures_of
-from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import of_step
-from foreshape.training.state import Sums
 
 
 class Validation:

@@ -19,7 +19,7 @@ from foreshape.passes import data_parallel
 from foreshape.program import Program, Role, Variable, startup_of
 from foreshape.text.literal import escape
 from foreshape.training import Checkpoint, History
-from foreshape.training.checkpoint import as_checkpoint
+from foreshape.training.checkpoint.checkpoint import as_checkpoint
 from foreshape.training.program import persistables
 from foreshape.training.progress import figures
 from foreshape.training.training_programs import training_program

@@ -19,9 +19,9 @@ from foreshape.passes import for_test
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.process.machine_memory import found_limits
 from foreshape.program import Program, Variable
-from foreshape.training.batch_share import share_of
-from foreshape.training.data import Arrays, rows_of
-from foreshape.training.over_ranks import fit_together
+from foreshape.training.data.batches import Arrays, rows_of
+from foreshape.training.distributed.batch_share import share_of
+from foreshape.training.distributed.distributed_session import fit_together
 from foreshape.training.program import persistables
 from foreshape.wire import Limits, load_program
 from foreshape.workers.jobs import MOST_BYTES, Files, Job

@@ -14,8 +14,8 @@ from foreshape.checked_json.readers import MOST_WORDS, count, document, listing,
 from foreshape.errors import FormatError
 from foreshape.program import Program
 from foreshape.training import History
+from foreshape.training.checkpoint.resume_check import op_line
 from foreshape.training.program import persistables
-from foreshape.training.resume_check import op_line
 
 MOST_REPLY: Final = 1 << 18
 """The bytes of one rank's answer."""

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from foreshape.communication.join import Ranks, join
 from foreshape.communication.parcel import drop, put, take, word
 from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
 from foreshape.engine import Scope
 from foreshape.errors import ExecutionError, ForeshapeError, FormatError, RankError
 from foreshape.interop import safetensors_file, save_inference_model, save_safetensors
-from foreshape.ranks import Ranks, join
 from foreshape.training import Checkpoint, History, train
 from foreshape.workers.jobs import MOST_BYTES, Job
 from foreshape.workers.prepare import Prepared, network_values, prepare, refusal

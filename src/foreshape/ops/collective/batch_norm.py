@@ -154,7 +154,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         out.mul_(each[1]).addcmul_(d.to(of), each[2]).add_(each[3])
         return own_order(out.to(X.dtype), X, last), d_scale, d_bias
 
-    samples = [  # gradients are compared in tests/ranks, over ranks
+    samples = [  # gradients are compared in tests/communication, over ranks
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), differentiate=False),
         sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), data_layout="NHWC", momentum=0.7, differentiate=False),
         sample(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), Counts=f32(1, data=[1.0]), differentiate=False),

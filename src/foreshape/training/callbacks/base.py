@@ -10,8 +10,8 @@ from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.program import Program
+from foreshape.training.checkpoint.state import Kept, Position
 from foreshape.training.history import History, check_row
-from foreshape.training.state import Kept, Position
 
 
 class Run(Protocol):

@@ -7,9 +7,9 @@ from typing import Literal
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
-from foreshape.training.over_ranks import DistributedSession
-from foreshape.training.resume_check import Changes, Facts
-from foreshape.training.schema import Contents
+from foreshape.training.checkpoint.resume_check import Changes, Facts
+from foreshape.training.checkpoint.schema import Contents
+from foreshape.training.distributed.distributed_session import DistributedSession
 
 OnChange = Literal["refuse", "take"]
 WORDS = ("refuse", "take")

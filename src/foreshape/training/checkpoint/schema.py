@@ -31,12 +31,12 @@ from foreshape.checked_json.readers import (
 )
 from foreshape.errors import FormatError
 from foreshape.program import Program, Variable
-from foreshape.training.divided import ShardedCheckpoint
+from foreshape.training.checkpoint.divided import ShardedCheckpoint
+from foreshape.training.checkpoint.random_state import EPOCH, NOW, RandomState, from_tensors
+from foreshape.training.checkpoint.resume_check import MOST_NUMBERS, Facts
+from foreshape.training.checkpoint.state import Kept, Position, State, Sums
 from foreshape.training.history import History
 from foreshape.training.program import persistables
-from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
-from foreshape.training.resume_check import MOST_NUMBERS, Facts
-from foreshape.training.state import Kept, Position, State, Sums
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype

@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from foreshape.communication.join import Ranks
 from foreshape.communication.process_group import numbers_of
 from foreshape.errors import RankError
-from foreshape.ranks import Ranks
-from foreshape.training.resume_check import Scalar
+from foreshape.training.checkpoint.resume_check import Scalar
 from foreshape.values.torch_proxy import torch
 
 _MOST_BYTES, _MOST_SHOWN, _MOST_WORDS = 1 << 14, 5, 80

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.communication.gloo_scheduling import let_senders_finish
 from foreshape.communication.process_group import Team, numbers_of, set_team
+from foreshape.communication.status import StatusBoard
 from foreshape.communication.store import store_at, within
 from foreshape.errors import ExecutionError, RankError
-from foreshape.ranks.status import StatusBoard
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 

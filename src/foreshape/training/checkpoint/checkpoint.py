@@ -14,12 +14,12 @@ from foreshape.errors import ExecutionError, FormatError
 from foreshape.hints import tells_arguments
 from foreshape.interop.parameters import Pieces
 from foreshape.program import Program
-from foreshape.training import container, divided
+from foreshape.training.checkpoint import container, divided
+from foreshape.training.checkpoint.random_state import EPOCH, NOW, to_tensors
+from foreshape.training.checkpoint.resume_check import Facts
+from foreshape.training.checkpoint.schema import OTHERS, Contents, callback_tensors, contents, sum_tensors, to_facts, value_tensors
+from foreshape.training.checkpoint.state import State
 from foreshape.training.program import persistables
-from foreshape.training.random_state import EPOCH, NOW, to_tensors
-from foreshape.training.resume_check import Facts
-from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, sum_tensors, to_facts, value_tensors
-from foreshape.training.state import State
 from foreshape.values.conversion import to_numpy
 from foreshape.values.torch_types import dtype_of_torch
 
@@ -84,7 +84,7 @@ class Checkpoint(ConstructorRepr):
             scope: their scope.
             state: the progress of the run: history, random generators, callbacks.
             facts: the facts that a resumed run must share.
-            parts: the division of values written by ranks already (`foreshape.training.divided.described`).
+            parts: the division of values written by ranks already (`foreshape.training.checkpoint.divided.described`).
 
         Raises:
             FormatError: it cannot be written; the present checkpoints stay as they were.

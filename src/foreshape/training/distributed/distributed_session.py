@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from foreshape.communication.endings import saying_last_words
+from foreshape.communication.join import Ranks
 from foreshape.communication.process_group import SIGNATURE_LIMIT, all_teams, numbers_of
 from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
@@ -17,17 +19,15 @@ from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
 from foreshape.process.machine_memory import default_limit
 from foreshape.program import Program, Role, Variable
-from foreshape.ranks import Ranks
-from foreshape.ranks.endings import saying_last_words
 from foreshape.spec import LOD_TENSOR
-from foreshape.training.batch_share import Share, share_of
-from foreshape.training.checkpoint import Checkpoint
-from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import NOTHING, ShardedCheckpoint, described, write_own
+from foreshape.training.checkpoint.checkpoint import Checkpoint
+from foreshape.training.checkpoint.divided import NOTHING, ShardedCheckpoint, described, write_own
+from foreshape.training.checkpoint.resume_check import Facts, op_line
+from foreshape.training.checkpoint.state import State, Sums
+from foreshape.training.data.batches import Batch, batch_examples
+from foreshape.training.distributed.batch_share import Share, share_of
+from foreshape.training.distributed.unshard import put_together
 from foreshape.training.program import persistables
-from foreshape.training.resume_check import Facts, op_line
-from foreshape.training.state import State, Sums
-from foreshape.training.unshard import put_together
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 

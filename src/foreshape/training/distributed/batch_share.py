@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.engine import LoDTensor
 from foreshape.errors import FeedError
 from foreshape.program import Program
-from foreshape.training.data import Batch, batch_examples, examples, rows_of
+from foreshape.training.data.batches import Batch, batch_examples, examples, rows_of
 
 
 class Share(dict[str, Any]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreshape.training.checkpoint.random_state import RandomState
 from foreshape.training.history import History
-from foreshape.training.random_state import RandomState
 
 Sums = dict[str, Any]
 """The sums behind figures, fp64: ``[n]`` are added over batches and ranks, such as a sum and its divisor; ``[rows, n]`` are joined."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import evaluate
 from foreshape.passes.for_ranks import Part
-from foreshape.training.divided import BLOCK, joined
+from foreshape.training.checkpoint.divided import BLOCK, joined
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from foreshape.errors import RankError
 
 if TYPE_CHECKING:
-    from foreshape.ranks.status import StatusBoard
+    from foreshape.communication.status import StatusBoard
 
 
 def this_process() -> str:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
+from foreshape.communication.endings import has_ended, this_process
 from foreshape.communication.process_group import all_teams
 from foreshape.communication.store import held_by_torchrun
-from foreshape.engine.emit import STEP_FILE, op_of
-from foreshape.ranks.endings import has_ended, this_process
+from foreshape.values.emitted_code import STEP_FILE, op_of
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from foreshape.communication import status
 from foreshape.communication import store as stores
 from foreshape.communication.process_group import Team, set_team
-from foreshape.ranks import status
-from foreshape.ranks.status import StatusBoard, frames_of
+from foreshape.communication.status import StatusBoard, frames_of
 
 MANY = 4096
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from foreshape.errors import FeedError
-from foreshape.training.data import Batch, Data
-from foreshape.training.resume_check import Scalar
+from foreshape.training.checkpoint.resume_check import Scalar
+from foreshape.training.data.batches import Batch, Data
 
 Augment = Callable[[dict[str, Any], Any], Mapping[str, Any]]
 

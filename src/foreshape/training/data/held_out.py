@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.errors import FeedError
 from foreshape.program import Program
-from foreshape.training.data import Arrays, Data, rows_of
+from foreshape.training.data.batches import Arrays, Data, rows_of
 
 
 def split(data: Data, share: float, program: Program) -> tuple[Data, Data]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final, TypeVar
 
+from foreshape.communication.join import Ranks
 from foreshape.communication.process_group import Passage, all_teams, numbers_of
 from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, step_of
-from foreshape.ranks import Ranks
 from foreshape.values.torch_proxy import torch
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from foreshape.engine import Scope
 from foreshape.errors import FormatError
 from foreshape.passes.for_ranks import Part, Piece
 from foreshape.spec import DType
-from foreshape.training import container
-from foreshape.training.part_layout import PartEntry, ValuePlace, parts_of, places_of
+from foreshape.training.checkpoint import container
+from foreshape.training.checkpoint.part_layout import PartEntry, ValuePlace, parts_of, places_of
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 

@@ -14,8 +14,8 @@ from foreshape.feeding.feed_errors import not_numbers
 from foreshape.feeding.ragged import as_ragged
 from foreshape.feeding.tables import Complete, array_of, described, formatted, gives_lists, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.program import Program, Variable
-from foreshape.training.digest import digest
-from foreshape.training.resume_check import Scalar
+from foreshape.training.checkpoint.resume_check import Scalar
+from foreshape.training.data.digest import digest
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_types import torch_dtype
 

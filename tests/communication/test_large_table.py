@@ -9,7 +9,7 @@ from support import large_table
 from support import launch_ranks as launch
 
 from foreshape.process.machine_memory import default_limit
-from foreshape.training.divided import BLOCK
+from foreshape.training.checkpoint.divided import BLOCK
 
 RANKS = 4
 LARGE, SMALL = 40_000_000, 400_000

@@ -16,23 +16,23 @@ from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
-from foreshape.training.batch_share import Share
 from foreshape.training.callbacks import Callback
-from foreshape.training.checkpoint import Checkpoint
-from foreshape.training.data import Arrays, Batch, Data
+from foreshape.training.checkpoint.checkpoint import Checkpoint
+from foreshape.training.checkpoint.random_state import random_state, set_global_state
+from foreshape.training.checkpoint.resume import OnChange, check_complete, place, refuse_unless_taken
+from foreshape.training.checkpoint.resume_check import Facts, compare, facts_of
+from foreshape.training.checkpoint.schema import Contents
+from foreshape.training.checkpoint.state import Position, State
+from foreshape.training.data.batches import Arrays, Batch, Data
+from foreshape.training.distributed.batch_share import Share
+from foreshape.training.distributed.distributed_session import DistributedSession
+from foreshape.training.distributed.stopwatch import Stopwatch
 from foreshape.training.figures import add_mean, fetches_of, figures_of, mean_of
 from foreshape.training.history import LEFT_OUT, RATE, History, check_row
 from foreshape.training.loss_not_finite import loss_not_finite
 from foreshape.training.loss_scale import LossScale
-from foreshape.training.over_ranks import DistributedSession
 from foreshape.training.program import initialise_missing, network_values, of_step, persistables
 from foreshape.training.progress import Quiet
-from foreshape.training.random_state import random_state, set_global_state
-from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
-from foreshape.training.resume_check import Facts, compare, facts_of
-from foreshape.training.schema import Contents
-from foreshape.training.state import Position, State
-from foreshape.training.stopwatch import Stopwatch
 from foreshape.training.training_programs import TrainingProgram
 from foreshape.training.turns import own_state, turn
 from foreshape.training.validation import Validation

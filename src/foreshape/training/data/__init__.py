@@ -1,0 +1,1 @@
+"""Training data as batches: shuffled, augmented, or held out for validation."""
