@@ -177,7 +177,7 @@ def test_a_rank_that_is_killed_is_named_to_the_client_and_by_the_others(tmp_path
         sent = fs.send(cost, files, to=address, epochs=10_000_000, batch_size=9, wait=False, progress=False, patience=60)
         time.sleep(1.0)
         ranks[2].process.kill()
-        with pytest.raises(fs.ExecutionError, match=r"have not done the job: .*rank 2 is gone or has stopped: no sign of life since it was in step"):
+        with pytest.raises(fs.ExecutionError, match=r"have not done the job: .*rank 2 is gone: its process has ended; it was in step"):
             sent.wait()
         assert [one.end() for one in ranks] == [1, 1, -signal.SIGKILL]
         assert "rank 2 is gone" in ranks[0].text and "rank 2 is gone" in ranks[1].text
