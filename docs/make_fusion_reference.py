@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import foreshape as fs
-from foreshape.lowering import Lowered, lower
+from foreshape.lowering import Step, lower
 from foreshape.lowering.fusion import REWRITES, apply_all
 from foreshape.lowering.kernel_calls import region_of
 
@@ -64,7 +64,7 @@ def entry(rewrite: ModuleType) -> str:
     return "\n".join([*lines, ""])
 
 
-def count(lowered: Lowered) -> dict[str, int]:
+def count(lowered: Step) -> dict[str, int]:
     """How often each rewrite applies to a step and to the blocks that its ops run."""
     blocks = [r.lowered for i in lowered.calls if (r := region_of(i)) is not None]
     found = apply_all(lowered)

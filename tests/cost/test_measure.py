@@ -18,7 +18,7 @@ from foreshape.cost.runner import offsets, timed_calls
 from foreshape.kernels import lstm_pieces
 from foreshape.kernels.recurrent_net import Net
 from foreshape.lowering import fuse, lower
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 
 
 def few(most: int, large: int) -> Any:
@@ -92,7 +92,7 @@ def test_a_gradient_is_measured_with_what_the_forward_pass_has_kept(monkeypatch:
     monkeypatch.setattr(Net, "backward", noted_backward)
     probe = ragged_lstm()
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
-    find_liveness(lowered)
+    liveness(lowered)
     given = {v.name: measure.tensor_of(v.variable, probe) for v in (*lowered.feeds, *lowered.persistables)}
     given["ids@LOD"] = offsets(probe.lengths["ids"])
     with torch.inference_mode():

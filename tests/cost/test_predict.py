@@ -13,12 +13,12 @@ from foreshape import layer
 from foreshape.cost import Roofline, device_of, predict, step_time
 from foreshape.cost.calls import calls_of
 from foreshape.cost.device import Machine, Slower
-from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering import Step, fuse, lower
 from foreshape.lowering.kernel_calls import FusedCall
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 
 
-def lowered(program: fs.Program) -> Lowered:
+def lowered(program: fs.Program) -> Step:
     return fuse(lower(program.global_block, ()))
 
 
@@ -136,7 +136,7 @@ def test_no_prediction_depends_on_how_a_call_is_written(name: str) -> None:
                     text, in_place = (t.replace(f"{{{constant}}}", f"{{x_{constant}}}") for t in (kernel.text, kernel.text_in_place))
                     kernel = replace(kernel, text=text, text_in_place=in_place)
                 i.kernel = replace(kernel, constants={f"x_{n}": value for n, value in kernel.constants.items()})
-        records = [(r.name, str(r.size), r.first, r.last, r.fixed) for r in find_liveness(of).records]
+        records = [(r.name, str(r.size), r.first, r.last, r.fixed) for r in liveness(of).records]
         return [*((c.kind, c.at, c.scaling, c.reads, c.writes, c.work) for _, c in calls_of(of, {})), *records]
 
     assert calls(renamed=True) == calls(renamed=False)

@@ -224,9 +224,9 @@ def test_threads_make_a_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from foreshape.engine import executor as engine
 
     described, one, made = plain_network(), fs.Executor(), list[str]()
-    make = engine.Step.__init__
+    make = engine.CompiledStep.__init__
     users = [User(described, k, one) for k in range(4)]
-    monkeypatch.setattr(engine.Step, "__init__", lambda self, *a, **k: (made.append("step"), make(self, *a, **k))[1])
+    monkeypatch.setattr(engine.CompiledStep, "__init__", lambda self, *a, **k: (made.append("step"), make(self, *a, **k))[1])
     at_once(users)
     assert made == ["step"]
 

@@ -14,7 +14,7 @@ from foreshape.backward import append_backward
 from foreshape.engine import Executor
 from foreshape.errors import ForeshapeError
 from foreshape.lowering import fuse, lower
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program
@@ -82,7 +82,7 @@ def changed(op: Op) -> Iterator[Attributes]:
 
 def constructed(program: Program, fetch: str) -> None:
     """Make a step, by way of its executor and by its parts, where nothing is inferred again."""
-    for make in (lambda: Executor().step(program, [fetch]), lambda: find_liveness(fuse(lower(program.global_block, [fetch])))):
+    for make in (lambda: Executor().step(program, [fetch]), lambda: liveness(fuse(lower(program.global_block, [fetch])))):
         try:
             make()
         except ForeshapeError as error:

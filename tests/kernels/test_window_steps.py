@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foreshape.kernels import pointwise, window_steps
-from foreshape.kernels.window_steps import in_rows, is_unsound, settle, settle_transposed
+from foreshape.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
 
 FAR = 2**31 - 1
 
@@ -47,13 +47,13 @@ LYING = {"rows": torch.ones(2, 3, 4, 5), "last": torch.ones(2, 4, 5, 3).movedim(
 
 @pytest.mark.parametrize("x", LYING.values(), ids=LYING)
 def test_images_in_rows_have_their_channels_outermost(x: torch.Tensor) -> None:
-    found = in_rows(x)
+    found = as_contiguous(x)
     assert found.stride() == torch.empty(x.shape).stride() and (found.data_ptr() == x.data_ptr()) == x.is_contiguous()
 
 
 def test_images_that_torch_must_not_be_given_as_they_lie_are_given_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, brought = torch.randn(3, 4, 2, 6).movedim(-1, 1), torch.randn(6, 3, 1, 1), list[tuple[int, ...]]()
-    monkeypatch.setattr(pointwise, "in_rows", lambda t: (brought.append(tuple(t.shape)), in_rows(t))[1])
+    monkeypatch.setattr(pointwise, "as_contiguous", lambda t: (brought.append(tuple(t.shape)), as_contiguous(t))[1])
     for strides, padding in (((3, 3), (0, 1)), ((3, 1), (0, 1)), ((3, 3), (0, 0))):
         wanted = torch.conv2d(x.double(), w.double(), None, strides, padding, (1, 1), 2)
         torch.testing.assert_close(pointwise.convolve(x, w, None, strides, padding, (1, 1), 2).double(), wanted, rtol=1e-5, atol=1e-5)

@@ -94,7 +94,7 @@ def test_a_gradient_operator_says_what_it_undoes():
     for type_, rule in said.items():
         cls = all_operators()[type_]
         if cls.grad_class is not None:
-            assert cls.grad_class.undoes is rule and cls.grad_class.computes is Operator.computes, type_
+            assert cls.grad_class.backward_of is rule and cls.grad_class.computes is Operator.computes, type_
 
 
 NOTHING = ("conv3d", "conv3d_transpose", "fused_bn_add_activation")

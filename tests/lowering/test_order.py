@@ -12,7 +12,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.lowering import fusion, lower, order
 from foreshape.lowering.fusion import graph
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.memory.plan import Plan
 from foreshape.wire import framework_pb2
 
@@ -49,7 +49,7 @@ def planned(program: fs.Program, fetch: Any, monkeypatch: pytest.MonkeyPatch, or
             patch.setattr(graph, "reorder", lambda lowered, places: places)
         lowered = lower(program.global_block, [fetch.name])
         fusion.fuse(lowered)
-        return Plan(program, [fetch], find_liveness(lowered))
+        return Plan(program, [fetch], liveness(lowered))
 
 
 @pytest.mark.parametrize("describe", [wide_branches, trained], ids=lambda d: d.__name__)

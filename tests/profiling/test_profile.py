@@ -89,12 +89,12 @@ def test_the_step_is_what_it_was() -> None:
     feed = {"x": images(2, 3, 16, 16)}
     executor = fs.Executor(frozen=True)
     (before,) = executor.run(program, feed, [out.name], scope)
-    function = executor.step(program, [out.name]).over(scope).function
+    function = executor.step(program, [out.name]).bind(scope).function
     code, names = function.__code__, set(function.__globals__)
     fs.profile(program, feed, [out.name], scope, executor=executor, runs=1)
     (after,) = executor.run(program, feed, [out.name], scope)
     np.testing.assert_array_equal(before, after)
-    assert executor.step(program, [out.name]).over(scope).function is function
+    assert executor.step(program, [out.name]).bind(scope).function is function
     assert function.__code__ is code
     assert set(function.__globals__) == names
     with pytest.raises(fs.FeedError):
@@ -149,13 +149,13 @@ def test_the_live_step_is_not_touched(fails: bool, monkeypatch: pytest.MonkeyPat
     executor, feed = fs.Executor(frozen=True), {"x": images(2, 3, 16, 16)}
     executor.run(program, feed, [out.name], scope)
     step = executor.step(program, [out.name])
-    bound = step.over(scope)
+    bound = step.bind(scope)
     function, code, names = bound.function, bound.function.__code__, dict(bound.function.__globals__)
     clock = profiler._Clock
     during: list[Any] = []
 
     def begin(self: Any, usual: Any = clock.begin) -> None:
-        during.append((step.over(scope).function, function.__code__, dict(function.__globals__)))
+        during.append((step.bind(scope).function, function.__code__, dict(function.__globals__)))
         if fails:
             raise KeyboardInterrupt
         usual(self)
@@ -164,4 +164,4 @@ def test_the_live_step_is_not_touched(fails: bool, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
         fs.profile(program, feed, [out.name], scope, executor=executor, runs=2)
     assert during and all(other is not function and of is code and there == names for other, of, there in during)
-    assert step.over(scope) is bound
+    assert step.bind(scope) is bound

@@ -11,8 +11,8 @@ from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
 from foreshape.engine.freed import place_of, tensors_in
 from foreshape.lowering.call_memory import number
-from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value, region_of
-from foreshape.memory.records import WORKSPACE, Liveness, Record
+from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
+from foreshape.memory.records import WORKSPACE, LiveBuffer, Liveness
 from foreshape.memory.rounds import rounds_of
 from foreshape.values.offsets import Offsets
 from support.replayed import Ran, Replayed, run
@@ -90,7 +90,7 @@ def places(value: Any) -> dict[int, int]:
     return {p: t.untyped_storage().nbytes() for t in tensors_in(value, offsets=False) if (p := place_of(t))}
 
 
-def values_of(lowered: Lowered) -> list[Value]:
+def values_of(lowered: Step) -> list[Value]:
     return [*lowered.feeds, *(v for i in lowered.calls for v in (*i.reads(), *i.writes(), *(c for c, _ in i.copies)))]
 
 
@@ -110,7 +110,7 @@ class Place(NamedTuple):
 
     live: Liveness
     instruction: KernelCall
-    lowered: Lowered
+    lowered: Step
 
 
 def planned_places(seen: Observed, moment: Moment) -> list[Place]:
@@ -138,5 +138,5 @@ def planned(seen: Observed, moment: Moment, workspace: bool = False) -> int:
     return total
 
 
-def alive(place: Place) -> list[Record]:
+def alive(place: Place) -> list[LiveBuffer]:
     return [r for r in place.live.records if r.first <= place.instruction.position <= r.last]

@@ -10,7 +10,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.lowering.call_memory import number
-from foreshape.memory.records import Record
+from foreshape.memory.records import LiveBuffer
 from foreshape.spec import LOD_TENSOR
 from support.observed import Observed, observe, planned_places
 from support.replayed import Ran, Replayed, run
@@ -31,7 +31,7 @@ def check_places(of: Observed) -> None:
     for moment in of.moments:
         for place, held in zip(planned_places(of, moment), moment.held, strict=True):
             what = f"{place.instruction.op.type}, {moment.at}"
-            owners: dict[int, Record] = {}
+            owners: dict[int, LiveBuffer] = {}
             for value, memory in held:
                 record = place.live.places.get(value)
                 if record is None:
@@ -44,12 +44,12 @@ def check_places(of: Observed) -> None:
                     assert owner is record or may_share(owner, record), f"{what}: {owner.name} and {record.name} are in one memory"
 
 
-def may_share(a: Record, b: Record) -> bool:
+def may_share(a: LiveBuffer, b: LiveBuffer) -> bool:
     """Whether two records are expected to hold one memory: one that of the other, or both that of a third, of which both may be views."""
     return not reached(a).isdisjoint(reached(b))
 
 
-def reached(record: Record) -> set[int]:
+def reached(record: LiveBuffer) -> set[int]:
     """The records whose memory one may hold, its own among them."""
     waiting, met = [record], set[int]()
     while waiting:

@@ -18,7 +18,7 @@ from foreshape.engine.freed import tensors_in
 from foreshape.feeding.feed import Feeder, aligned
 from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.memory.records import Liveness
 from foreshape.operator.room import this_run
 from foreshape.values.offsets import Offsets
@@ -116,7 +116,7 @@ def run(
     lowered = lower(program.global_block, of.fetch, fused)
     if fused:
         fuse(lowered)
-    live = find_liveness(lowered, reuse=reuse and fused)
+    live = liveness(lowered, reuse=reuse and fused)
     emitted = emit(lowered)
     feeder = Feeder(program, lowered.feeds, program.guards, None)
     this_run.generator = torch.Generator().manual_seed(7)

@@ -10,7 +10,7 @@ from foreshape.backward.steps import steps_of
 from foreshape.infer.loop_state import GRAD
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op
-from foreshape.program.op import EMPTY, Slots, is_absent
+from foreshape.program.op import EMPTY, Slots, is_empty_name
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
@@ -126,7 +126,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
     for step in steps:
         for names in step.outputs.values():
             for node in names:
-                if not is_absent(node):
+                if not is_empty_name(node):
                     counts[node] = counts.get(node, 0) + 1
     parts: dict[str, list[str]] = {}
     numbers: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
         for slot, names in step.outputs.items():
             made: list[str] = []
             for node in names:
-                if is_absent(node):
+                if is_empty_name(node):
                     made.append(EMPTY)
                     continue
                 name = name_of(node)

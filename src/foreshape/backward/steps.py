@@ -15,7 +15,7 @@ from foreshape.operator.fields import BlockGradient, Gradient
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
-from foreshape.program.op import EMPTY, Slots, is_absent
+from foreshape.program.op import EMPTY, Slots, is_empty_name
 
 
 def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
@@ -41,8 +41,10 @@ def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step
     out: list[Step] = []
     read = set(op.input_names())
     for type_name, inputs, gives, attrs in slots.added:
-        nodes: Slots = {slot: tuple([n if is_absent(n) else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()}
-        grads.update(n for names in nodes.values() for n in names if not is_absent(n))
+        nodes: Slots = {
+            slot: tuple([n if is_empty_name(n) else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()
+        }
+        grads.update(n for names in nodes.values() for n in names if not is_empty_name(n))
         out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in inputs.items()}, nodes))
     return out
 
@@ -119,7 +121,7 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
         if slot in inputs:
             takes[called] = inputs[slot]
         elif names := outputs.get(slot):
-            if is_absent(names[0]) or op.block.find(names[0]) is not None:  # a named result that is absent with these attributes
+            if is_empty_name(names[0]) or op.block.find(names[0]) is not None:  # a named result that is absent with these attributes
                 takes[called] = names
         elif always:
             takes[called] = op.block.name_result(op, slot)

@@ -8,7 +8,7 @@ from math import prod
 
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
-from foreshape.lowering import KernelCall, Lowered, Value
+from foreshape.lowering import KernelCall, Step, Value
 from foreshape.lowering.kernel_calls import Argument, FusedCall, OpCall, region_of, values_of
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
@@ -106,12 +106,12 @@ class Sizes:
         return next((self._made[v] for v in values_of(i.arguments) if v in self._made), "")
 
 
-def calls_of(lowered: Lowered, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, Call]]:
+def calls_of(lowered: Step, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, Call]]:
     """Yield the kernel calls of a step, in order. A block of an op counts as one round of it."""
     yield from _calls(lowered, Sizes(values))
 
 
-def _calls(lowered: Lowered, sizes: Sizes) -> Iterator[tuple[KernelCall, Call]]:
+def _calls(lowered: Step, sizes: Sizes) -> Iterator[tuple[KernelCall, Call]]:
     for i in lowered.calls:
         region = region_of(i)
         if region is not None:

@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.collective.messages import Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Block, Op, Program
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 from foreshape.spec import SELECTED_ROWS, Spec
 
 Stored: TypeAlias = "Mapping[str, Spec]"
@@ -37,7 +37,7 @@ class Message:
     @property
     def name(self) -> str:
         """Return the name of the sent variable."""
-        return next((n for n in self.op.input_names() if not is_absent(n)), self.op.type)
+        return next((n for n in self.op.input_names() if not is_empty_name(n)), self.op.type)
 
     @property
     def waits(self) -> bool:
@@ -92,7 +92,7 @@ def given_by(block: Block, op: Op, stored: Stored) -> Messages:
     if not isinstance(op.operator, Collective):
         raise SchemaError(f"{op.type} is a collective of which it is not known what it sends: its class must be a Collective of foreshape.ops.collective.sums")
     specs = {slot: tuple(s for n in names if (s := _spec(block, n)) is not None) for slot, names in op.inputs.items()}
-    requested = {slot for slot, names in op.outputs.items() if not all(map(is_absent, names))}
+    requested = {slot for slot, names in op.outputs.items() if not all(map(is_empty_name, names))}
     if not _is_rows(block, op):
         return op.operator.sends(Given(specs, requested))
     (name,) = op.input_names()
@@ -107,7 +107,7 @@ def is_started(block: Block, op: Op) -> bool:
 
 def _needed(block: Block, at: int, op: Op) -> int:
     """Return the first later op that waits for it; the op itself, if a reader of its result does not wait, or none does."""
-    made = {n for n in op.output_names() if not is_absent(n)}
+    made = {n for n in op.output_names() if not is_empty_name(n)}
     readers = [(later, one) for later, one in enumerate(block.ops) if later > at and made & one.all_reads()]
     waited = isinstance(op.operator, Collective) and op.operator.readers_wait
     awaited = bool(readers) and (waited or all(one.operator is not None and one.operator.awaits for _, one in readers))
@@ -118,7 +118,7 @@ def _needed(block: Block, at: int, op: Op) -> int:
 
 
 def _spec(block: Block, name: str) -> Spec | None:
-    found = None if is_absent(name) else block.find(name)
+    found = None if is_empty_name(name) else block.find(name)
     return None if found is None else found.spec
 
 

@@ -11,7 +11,7 @@ from foreshape.cost.calibration import Calibration
 from foreshape.cost.calls import Call, calls_of
 from foreshape.cost.predict import StepTime, Timed, predict
 from foreshape.errors import FormatError, SchemaError
-from foreshape.lowering import Lowered
+from foreshape.lowering import Step
 
 _NEAR = 1 << 19
 """The bytes of a call that stay in a processor's own cache."""
@@ -123,7 +123,7 @@ def roofline_of(text: str) -> Roofline:
     raise SchemaError(f'a device is the file of a calibration, or its rates as "150TFLOPS:2TB/s"; seen {text!r}')
 
 
-def step_time(lowered: Lowered, values: Mapping[str, int], device: Device) -> StepTime:
+def step_time(lowered: Step, values: Mapping[str, int], device: Device) -> StepTime:
     """Return the time of a lowered step on a device."""
     if isinstance(device, Roofline):
         calls = [Timed(i, call, device.seconds(call), False) for i, call in calls_of(lowered, values)]

@@ -15,7 +15,7 @@ from foreshape.cost.probes import Probe, mixed, probes
 from foreshape.cost.runner import clock_for, offsets, timed_calls
 from foreshape.kernels.pages import full
 from foreshape.lowering import KernelCall, fuse, lower
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.program import Program
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
@@ -74,7 +74,7 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], Non
 
 def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]], kernels: Kernels) -> None:
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
-    find_liveness(lowered)  # it lets results use the memory of operands
+    liveness(lowered)  # it lets results use the memory of operands
     sizes = Sizes(probe.symbols)
 
     def wanted(i: KernelCall) -> bool:
@@ -143,7 +143,7 @@ def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
     feed = {name: tensor_of(probe.program.global_block.var(name), probe).numpy() for name in probe.shapes}
     whole = _shortest(step, probe.program, feed, probe.loss)
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
-    find_liveness(lowered)
+    liveness(lowered)
     alone = [seconds_of(call, kernels)[0] for _, call in calls_of(lowered, probe.symbols)]
     return (whole - kernels.step - sum(alone)) / len(alone)
 

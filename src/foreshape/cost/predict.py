@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foreshape.cost.calibration import Calibration, Kernels
 from foreshape.cost.calls import Call, calls_of
-from foreshape.lowering import KernelCall, Lowered
+from foreshape.lowering import KernelCall, Step
 from foreshape.lowering.threads import threads_for
 
 _OTHER = ("elementwise_add", "elementwise_mul")
@@ -56,7 +56,7 @@ class StepTime:
         return sum(c.seconds for c in self.calls if not c.measured) / total if total else 0.0
 
 
-def predict(lowered: Lowered, values: Mapping[str, int], calibration: Calibration, threads: int | None = None) -> StepTime:
+def predict(lowered: Step, values: Mapping[str, int], calibration: Calibration, threads: int | None = None) -> StepTime:
     """Return the time of a lowered step.
 
     Args:

@@ -14,7 +14,7 @@ from foreshape.cost.network import Network, sent
 from foreshape.cost.timeline import Timeline, timeline
 from foreshape.dims import Size, ceildiv, evaluate, floordiv, is_symbol, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering import Step, fuse, lower
 from foreshape.lowering.fusion.bags import shared_values
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
@@ -105,7 +105,7 @@ class RanksPlan:
         """The number of ranks with equal examples, and a part of the layers each."""
         self.memory: Plan = plan_memory(self.program, self.loss or fetch)
         """The memory of one rank, with ``batch`` its own part."""
-        self._lowered: Lowered | None = None
+        self._lowered: Step | None = None
         sparse = any(v.kind is SELECTED_ROWS for v in self.program.global_block.vars.values())
         self.messages: list[Message] = messages_of(self.program, shared_values(self._fused()) if sparse else None)
         self.shared = _shared(self.program)
@@ -180,7 +180,7 @@ class RanksPlan:
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
 
-    def _fused(self) -> Lowered:
+    def _fused(self) -> Step:
         """Return the calls of a rank."""
         if self._lowered is None:
             self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))

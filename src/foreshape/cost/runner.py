@@ -7,7 +7,7 @@ from time import perf_counter, thread_time
 from types import CodeType, FunctionType
 from typing import Any
 
-from foreshape.lowering import KernelCall, Lowered, Value
+from foreshape.lowering import KernelCall, Step, Value
 from foreshape.lowering.kernel_calls import Argument, OpCall, values_of
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Lazy, torch
@@ -24,7 +24,7 @@ Ids are skewed, so a larger cache has many of them.
 
 
 def timed_calls(
-    lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
+    lowered: Step, given: Mapping[str, Any], wanted: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
 ) -> Iterator[tuple[KernelCall, float]]:
     """Run a block, and yield each wanted instruction with the seconds of a call in a row of equal ones.
 

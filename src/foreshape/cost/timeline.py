@@ -11,7 +11,7 @@ from foreshape.cost.device import Device, step_time
 from foreshape.cost.events import Compute, Item, Run, Start, Wait, run
 from foreshape.cost.network import Network
 from foreshape.cost.predict import StepTime
-from foreshape.lowering import Lowered
+from foreshape.lowering import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Timeline:
         return max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 1.0
 
 
-def timeline(lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network) -> Timeline:
+def timeline(lowered: Step, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network) -> Timeline:
     """Predict a step on ranks of equal speed.
 
     Args:

@@ -16,7 +16,7 @@ from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
-from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value, region_of
+from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
 from foreshape.lowering.region import running
 from foreshape.values.emitted_code import STEP_FILE, with_ops
 from foreshape.values.rows import Rows
@@ -28,7 +28,7 @@ from foreshape.values.torch_types import dtype_of_torch
 class Frame:
     """A block while it runs: its values, by their names in the step's text, and the number of the instruction."""
 
-    lowered: Lowered
+    lowered: Step
     values: dict[str, Any]
     at: int = 0
 
@@ -67,7 +67,7 @@ class Checked:
         finally:
             running.checked = before
 
-    def _block(self, lowered: Lowered, given: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
+    def _block(self, lowered: Step, given: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
         text = self._texts.get(id(lowered))
         if text is None:
             text = self._texts[id(lowered)] = _Text(lowered, self.every)
@@ -139,7 +139,7 @@ class _Text:
 
     __slots__ = ("codes", "constants", "dead", "parameters", "prologue")
 
-    def __init__(self, lowered: Lowered, every: bool) -> None:
+    def __init__(self, lowered: Step, every: bool) -> None:
         writer = Writer(lowered, every)
         self.parameters = writer.parameters()
         self.prologue = "\n".join(lowered.prologue)

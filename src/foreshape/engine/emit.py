@@ -9,7 +9,7 @@ from weakref import WeakMethod
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.feeding.state_checks import Held, compare_held, compare_spec
-from foreshape.lowering.kernel_calls import KernelCall, Lowered, OpCall, Value, region_of, values_of
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Step, Value, region_of, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
 from foreshape.values.emitted_code import STEP_FILE, with_ops
@@ -22,7 +22,7 @@ class Emitted:
 
     __slots__ = ("code", "constants", "lowered", "read_again", "source")
 
-    def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
+    def __init__(self, lowered: Step, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
         self.lowered, self.source, self.constants = lowered, source, constants
         read = {v for i in lowered.calls for v in i.reads()}
         self.read_again = {place.name for i in lowered.calls for place, _ in i.stores if place in read}
@@ -93,7 +93,7 @@ def constant_tensor(variable: Any) -> Any:
     return torch.broadcast_to(value, shape).clone()
 
 
-def emit(lowered: Lowered, clocked: bool = False) -> Emitted:
+def emit(lowered: Step, clocked: bool = False) -> Emitted:
     """Write the step: one line per kernel, values dropped after their last use.
 
     Args:
@@ -129,7 +129,7 @@ class Writer:
         every: request and name unread results too.
     """
 
-    def __init__(self, lowered: Lowered, every: bool = False) -> None:
+    def __init__(self, lowered: Step, every: bool = False) -> None:
         self.lowered, self.every = lowered, every
         self.constants: dict[str, Any] = {}
         self._last = _last_uses(lowered)
@@ -192,7 +192,7 @@ class Writer:
         return v.persistable or self._is_wanted(i, v)
 
 
-def _last_uses(lowered: Lowered) -> dict[int, int]:
+def _last_uses(lowered: Step) -> dict[int, int]:
     last: dict[int, int] = {}
     for at, i in enumerate(lowered.calls):
         for value in i.reads():

@@ -28,7 +28,7 @@ from foreshape.hints import tells_arguments
 from foreshape.lowering import fuse, lower
 from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan, byte_text, bytes_of
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.memory.records import unknown_words
 from foreshape.operator.room import this_run
 from foreshape.ops.tensor.random_state import check_state
@@ -64,7 +64,7 @@ class ShapePlan(NamedTuple):
     work: int
 
 
-class Step:
+class CompiledStep:
     """A compiled step of one program version, for one list of fetches."""
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Step:
             fuse(lowered)
         if finite:
             stop_before_updates(lowered, finite)
-        self.live = find_liveness(lowered, reuse=fused)
+        self.live = liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.plan_cache: dict[Any, ShapePlan] = {}
@@ -151,11 +151,11 @@ class Step:
 
     def exchange(self, scope: Scope, other: Bound) -> Bound:
         """Run another function over a scope from now on, as long as its tensors stay; return the one until now."""
-        usual, version = self.over(scope), self._last[1]
+        usual, version = self.bind(scope), self._last[1]
         self.bound[scope], self._last = (version, other), (ref(scope), version, other)
         return usual
 
-    def over(self, scope: Scope) -> Bound:
+    def bind(self, scope: Scope) -> Bound:
         """Return the step over a scope, bound again where the scope's tensors have changed."""
         if self.mark is not None and scope.turns.last is not self.mark:
             scope.turns.take(self.mark, self.state)
@@ -223,7 +223,7 @@ class Executor(ConstructorRepr):
                 self._generator.seed()
             else:
                 self._generator.manual_seed(index(seed))
-        self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
+        self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], CompiledStep]] = WeakKeyDictionary()
 
     def _arguments(self) -> Mapping[str, Any]:
         return self._given
@@ -261,7 +261,7 @@ class Executor(ConstructorRepr):
     def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
         return self.run_step(self.step(program, fetch), feed, scope)
 
-    def run_step(self, step: Step, feed: Any, scope: Scope) -> list[Any]:
+    def run_step(self, step: CompiledStep, feed: Any, scope: Scope) -> list[Any]:
         """Return `run` of a compiled step, where no mode of torch's is set.
 
         Args:
@@ -277,7 +277,7 @@ class Executor(ConstructorRepr):
             with self._threads.planned():
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
-        function, held = step.over(scope)
+        function, held = step.bind(scope)
         if held is not NOTHING:  # open dims of the scope's values decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)
@@ -328,7 +328,7 @@ class Executor(ConstructorRepr):
                 out[at] = LoDTensor.of_offsets(out[at], offsets)
         return out
 
-    def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
+    def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> CompiledStep:
         """Return the compiled step of ``program`` for ``fetch``; made at the first question."""
         names = names_of(program, fetch)
         key = (*names, "\0", *self.finite) if self.finite else names
@@ -348,7 +348,7 @@ class Executor(ConstructorRepr):
                     fused = self.check is not True and self._target is None
                     warn_of_updates(program, names)
                     refuse_other_ranks(program)
-                    found = steps[key] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
+                    found = steps[key] = CompiledStep(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
             return found
 
     def _checked(self, planned: ShapePlan) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ForeshapeError
 from foreshape.feeding.feed import Feeder
 from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Lowered, Value
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, Value
 from foreshape.program import Role
 from foreshape.values.rows import Rows
 
@@ -28,7 +28,7 @@ class NotFinite(ForeshapeError):
         self.values = values
 
 
-def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
+def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
     """Let a step raise `NotFinite` before its first update, unless fetched values are finite: one number each.
 
     If one of them is computed later, the minimised loss is looked at in its place. Without updates nothing changes.
@@ -68,7 +68,7 @@ def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
     return {n: count for n, count in counts.items() if count}
 
 
-def _first_update(lowered: Lowered, names: Sequence[str]) -> int | None:
+def _first_update(lowered: Step, names: Sequence[str]) -> int | None:
     """Return the index of the call before which the values are looked at.
 
     It is the first update. Or it is the first one after all values are made, if few bytes changed before, such as the count of a group of batches.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foreshape.engine.executor import Executor, Step
+from foreshape.engine.executor import CompiledStep, Executor
 from foreshape.engine.scope import Scope
 from foreshape.process import torch_modes as modes
 from foreshape.program import Program
@@ -17,7 +17,7 @@ def repeated(executor: Executor, program: Program, fetch: Sequence[str], scope: 
     Raises:
         Nothing by itself; the function raises as `Executor.run` does.
     """
-    known: list[Step] = []
+    known: list[CompiledStep] = []
 
     def run(feed: Any) -> list[Any]:
         if known and known[0].version == program.version and not modes.is_set():

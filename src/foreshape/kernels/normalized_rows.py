@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCALE, SHIFT, SOURCE, Library, Unimplemented
-from foreshape.kernels.onednn_packed import Described, in_rows
+from foreshape.kernels.onednn_packed import Described, row_major_strides
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class NormalizedRows(NamedTuple):
         with library.using(1 if rows * elements < _FEW else None):
             made = library.normalized_rows(row, self.epsilon, SCALE in given, SHIFT in given, library.attributes()[-1])
         constants = {name: library.memory(one, t.data_ptr(), t) for name, t in given.items()}
-        return Described(made, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), in_rows(x))
+        return Described(made, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
 
 
 def normalized_rows(begin: int, epsilon: float, scales: bool, shifts: bool, *given: Tensor) -> NormalizedRows:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
-from foreshape.kernels.onednn_packed import MOST, Described, in_rows, order_of
+from foreshape.kernels.onednn_packed import MOST, Described, order_of, row_major_strides
 from foreshape.kernels.onednn_stages import FEW, Stage
 from foreshape.values.torch_proxy import torch
 
@@ -127,7 +127,7 @@ class _Place(NamedTuple):
 
 def _reordered(library: Library, dims: Sequence[int]) -> Described:
     """Return contiguous images with the channels innermost."""
-    source, result = library.strided(dims, in_rows(dims)), library.strided(dims, order_of(dims))
+    source, result = library.strided(dims, row_major_strides(dims)), library.strided(dims, order_of(dims))
     with library.using(1 if prod(dims) < FEW else None):
         made = library.reordered(source, result, library.attributes()[-1])
     return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(dims), order_of(dims))

@@ -84,7 +84,7 @@ class Described(NamedTuple):
 
 def order_of(dims: Sequence[int]) -> tuple[int, ...]:
     """Return the steps between elements of all operands and results here: images have the channels innermost."""
-    return channels_innermost(dims) if len(dims) == 4 else in_rows(dims)
+    return channels_innermost(dims) if len(dims) == 4 else row_major_strides(dims)
 
 
 def _kernel(library: Library, of: Described) -> Kernel:
@@ -217,7 +217,7 @@ class _Packed:
         return Described(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
 
     def _bias_order(self, dims: Sequence[int]) -> Handle | None:
-        return None if self._bias is None else self._library.strided(dims, in_rows(dims))
+        return None if self._bias is None else self._library.strided(dims, row_major_strides(dims))
 
 
 class _PackedWindows(_Packed):
@@ -262,7 +262,7 @@ class PackedConvolution(_PackedWindows):
     ) -> None:  # fmt: skip
         out, per, *window = weight.shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
-        super().__init__(library, weight, dims, in_rows(dims), bias, functions, otherwise)
+        super().__init__(library, weight, dims, row_major_strides(dims), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), paddings)
         self._channels = per * groups
 
@@ -354,7 +354,7 @@ class PackedProduct(_Packed):
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> None:  # fmt: skip
-        super().__init__(library, weight, weight.shape, in_rows(weight.shape), bias, functions, otherwise)
+        super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the result of fp32 rows ``[..., k]``."""
@@ -378,7 +378,7 @@ class PackedProduct(_Packed):
         source, result, bias = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1)), self._bias_order((1, n))
         with library.using(1 if rows * k * n < FEW else None):
             described = library.product(source, self._any, bias, result, library.attributes(None, self._functions)[-1])
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, in_rows(out))
+            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, row_major_strides(out))
 
 
 def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
@@ -386,7 +386,7 @@ def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
     return [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
 
 
-def in_rows(dims: Sequence[int]) -> tuple[int, ...]:
+def row_major_strides(dims: Sequence[int]) -> tuple[int, ...]:
     """Return the steps between elements where the last dim is innermost."""
     return tuple(prod(dims[k + 1 :]) for k in range(len(dims)))
 

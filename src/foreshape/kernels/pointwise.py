@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from foreshape.kernels.window_steps import in_rows, is_unsound, settle, settle_transposed
+from foreshape.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
 from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def convolve(x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], pad
         image, window = x.shape[2:], w.shape[2:]
         strides, dilations = settle(image, window, strides, padding, dilations)
         if is_unsound(x.shape[1], image, window, strides, padding, dilations):
-            x, w = in_rows(x), in_rows(w)
+            x, w = as_contiguous(x), as_contiguous(w)
     if len(strides) == 3:
         return torch.conv3d(x, w, b, strides, padding, dilations, groups)
     return torch.conv2d(x, w, b, strides, padding, _DILATED if _is_slow(x, w) else dilations, groups)

@@ -58,6 +58,6 @@ def is_unsound(channels: int, image: Sequence[int], window: Sequence[int], strid
     return True
 
 
-def in_rows(x: Tensor) -> Tensor:
+def as_contiguous(x: Tensor) -> Tensor:
     """Return ``x``, contiguous and as torch takes it for images whose channels are outermost: of one channel torch looks at the steps between elements."""
     return x.contiguous().view(-1).view(x.shape)

@@ -1,7 +1,7 @@
 """Lowering: a program as the kernel calls of one step, fused, without PyTorch. The engine runs these calls as planned."""
 
 from foreshape.lowering.fusion import fuse
-from foreshape.lowering.kernel_calls import KernelCall, Lowered, Value
+from foreshape.lowering.kernel_calls import KernelCall, Step, Value
 from foreshape.lowering.lower import lower
 
-__all__ = ["KernelCall", "Lowered", "Value", "fuse", "lower"]
+__all__ = ["KernelCall", "Step", "Value", "fuse", "lower"]

@@ -275,7 +275,7 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
 
 
 @data_class()
-class Lowered:
+class Step:
     """A pruned block as kernel calls, with the values into and out of it."""
 
     block: Block

@@ -11,7 +11,7 @@ from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.infer.loop_state import joined_sources
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.expansion import expanded
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.fields import DENSE_OR_ROWS
@@ -39,11 +39,13 @@ class Lowering:
     Args:
         region: an op of another block runs the block, so all its reads from outside come in as arguments.
         fuse: the instructions will be rewritten, in the blocks of its ops too.
-        comes: the specs of values from outside, if their variables end as something else.
-        lacking: the names that may come in without a value.
+        entry_specs: the specs of values from outside, if their variables end as something else.
+        may_be_missing: the names that may come in without a value.
     """
 
-    def __init__(self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None, lacking: Collection[str] = ()) -> None:
+    def __init__(
+        self, block: Block, region: bool = False, fuse: bool = True, entry_specs: Mapping[str, Spec] | None = None, may_be_missing: Collection[str] = ()
+    ) -> None:
         self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
@@ -57,11 +59,11 @@ class Lowering:
         self._asked: set[str] = set()
         self._compared: set[tuple[Value, Value]] = set()
         self._known = block.program.guards.known
-        self.comes: Mapping[str, Spec] = comes or {}
-        self.lacking = lacking
+        self.entry_specs: Mapping[str, Spec] = entry_specs or {}
+        self.may_be_missing = may_be_missing
         self._required: set[Value] = set()
 
-    def run(self, fetches: Sequence[str]) -> Lowered:
+    def run(self, fetches: Sequence[str]) -> Step:
         """Lower the ops that the fetches need.
 
         Raises:
@@ -90,7 +92,7 @@ class Lowering:
         self._finish_collectives(fetched)
         fetched = with_own_memory(self.calls, fetched, lambda: self.new("").index)
         self.current.update(zip(fetches, fetched, strict=True))
-        return Lowered(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
+        return Step(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
         """Let collectives that only start wait themselves, if a reader of their result does not wait. Other frameworks' programs wait once for all, and a
@@ -139,8 +141,8 @@ class Lowering:
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
-        made.made = self.comes.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
-        made.may_lack = name in self.lacking
+        made.made = self.entry_specs.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
+        made.may_lack = name in self.may_be_missing
         (self.persistables if held else self.feeds).append(made)
         if not held:
             self.give_offsets(made)
@@ -350,6 +352,6 @@ def _lod(value: Value) -> Lod | None:
     return None if spec is None or spec.kind is not LOD_TENSOR else spec.lod
 
 
-def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:
+def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Step:
     """Return the instructions of a block. Raise `ExecutionError` for an unknown operator, or an undescribed name."""
     return Lowering(expanded(block, fetches), fuse=fuse).run(fetches)

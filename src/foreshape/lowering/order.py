@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.call_memory import retained_of, workspace_in_rows
-from foreshape.lowering.kernel_calls import KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Step, Value, values_of
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 
@@ -33,8 +33,8 @@ def _is_held(i: KernelCall) -> bool:
     return (operator is not None and operator.collective) or (isinstance(i, OpCall) and (i.region is not None or i.before is not None))
 
 
-def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
-    """Return the places in running order; positions and `Lowered.ops` go with them."""
+def reorder(lowered: Step, places: list[Place]) -> list[Place]:
+    """Return the places in running order; positions and `Step.ops` go with them."""
     used = [place for place in places if place]
     if len(used) < 3 or any(_is_held(i) for place in used for i in place):
         return places
@@ -52,7 +52,7 @@ def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
     return places if best is own else _moved(lowered, [used[at] for at in best])
 
 
-def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
+def _moved(lowered: Step, places: list[Place]) -> list[Place]:
     """Give places in a new order the present positions, and the ops with them."""
     free = sorted({place[0].position for place in places})
     ops = list(lowered.ops)
@@ -68,7 +68,7 @@ def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
 class _Graph:
     """The precedence of places, and the memory that they read and make."""
 
-    def __init__(self, lowered: Lowered, places: list[Place]) -> None:
+    def __init__(self, lowered: Step, places: list[Place]) -> None:
         self.after: list[list[int]] = [[] for _ in places]
         self.waits = [0] * len(places)
         self.reads: list[tuple[int, ...]] = []

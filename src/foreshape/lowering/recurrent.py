@@ -106,7 +106,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     entries = list(dict.fromkeys([*sequences, *previous]))
     keeps = keeps_rounds(low, op, "step_scopes")
-    region = lower_region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, lacking=lacking_now(low, op))
+    region = lower_region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, may_be_missing=lacking_now(low, op))
     states = len(new)
     empties = [_empty_dims(op, n) for n in outputs]
     captured = outside(low, region)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from foreshape.lowering.kernel_calls import Lowered, Value
+    from foreshape.lowering.kernel_calls import Step, Value
 
 
 class _Running(threading.local):
-    checked: Callable[[Lowered, Sequence[Any]], list[Any]] | None = None
+    checked: Callable[[Step, Sequence[Any]], list[Any]] | None = None
 
 
 def _not_compiled(*given: Any) -> Any:
@@ -39,7 +39,7 @@ class Region:
     """
 
     def __init__(
-        self, lowered: Lowered, entries: Sequence[str], results: Sequence[str], saved: Sequence[str], captured: list[Value], used: set[str],
+        self, lowered: Step, entries: Sequence[str], results: Sequence[str], saved: Sequence[str], captured: list[Value], used: set[str],
         in_place: list[int],
     ) -> None:  # fmt: skip
         self.lowered = lowered

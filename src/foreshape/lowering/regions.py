@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def lower_region(
-    block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True, comes: Mapping[str, Spec] | None = None,
-    in_scope: Collection[str] = (), lacking: Collection[str] = (),
+    block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True, entry_specs: Mapping[str, Spec] | None = None,
+    in_scope: Collection[str] = (), may_be_missing: Collection[str] = (),
 ) -> Region:  # fmt: skip
     """Lower a block to a function.
 
     Args:
         entries, results, saved: as of `Region`.
         fuse: rewrite its calls as a step's.
-        comes: the specs of values from outside, if their variables end as something else.
+        entry_specs: the specs of values from outside, if their variables end as something else.
         in_scope: the scope's own entries, which the block may change in place.
-        lacking: the names that may come in without a value.
+        may_be_missing: the names that may come in without a value.
     """
     from foreshape.lowering.lower import Lowering
 
-    low = Lowering(block, region=True, fuse=fuse, comes=comes, lacking=lacking)
+    low = Lowering(block, region=True, fuse=fuse, entry_specs=entry_specs, may_be_missing=may_be_missing)
     came = {name: low.enter(name) for name in entries}
     for name in in_scope:
         came[name].in_scope = True
@@ -87,7 +87,7 @@ def _known_now(low: Lowering) -> dict[str, Spec]:
 def lacking_now(low: Lowering, op: Op) -> set[str]:
     """Return the names that may come into an op's block without a value."""
     held = low.block.find
-    found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.lacking if name not in low.current}
+    found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.may_be_missing if name not in low.current}
     new = {n for n in names_in(op, "Out") if n not in low.current and (v := held(n)) is not None and not v.persistable and not is_fed(v)}
     return found | new | set(op.forgets)
 
@@ -193,8 +193,8 @@ def _lower_while(low: Lowering, op: Op) -> None:
     condition = names.index(asked := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
     specs = [_spec_after(low, op, n) for n in names]
-    comes = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with the result of the round before
-    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
+    entry_specs = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with the result of the round before
+    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, entry_specs, may_be_missing=lacking_now(low, op))
     state = _initial(low, op, region, names, asked)
     region.used.add(asked)
     low.require(op, [state[condition]])
@@ -239,11 +239,11 @@ def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
     entries = [n + GRAD for n in state_names]
     back = [n for n in sorted(block.outer_names()[1]) if n not in entries and not any(n == w + GRAD for w, _ in wanted)]
     sums = [n for n, _ in wanted if n not in state_names]
-    comes = _known_now(low)
-    comes.update((n + GRAD, comes[g]) for n, g in ends if g in comes)
+    entry_specs = _known_now(low)
+    entry_specs.update((n + GRAD, entry_specs[g]) for n, g in ends if g in entry_specs)
     at_the_end = [spec_at_the_end(forward, v) if (v := forward.find(n)) is not None else None for n in state_names]
-    comes.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
-    region = lower_region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, comes)
+    entry_specs.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
+    region = lower_region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, entry_specs)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
     _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted, at_the_end)
 

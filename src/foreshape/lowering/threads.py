@@ -7,7 +7,7 @@ from math import prod
 
 from foreshape.dims import Size, evaluate
 from foreshape.errors import ShapeError
-from foreshape.lowering.kernel_calls import KernelCall, Lowered
+from foreshape.lowering.kernel_calls import KernelCall, Step
 from foreshape.program.work import multiplications
 
 SMALL_STEP = 4_000_000
@@ -18,7 +18,7 @@ SMALL_KERNEL = 400_000
 """The least multiply-adds on average of the products of a frozen step, which is little else, for several threads."""
 
 
-def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
+def threads_for(ops: Step, values: Mapping[str, int], most: int) -> int:
     """Return 1 for a small step, or one of small kernels, otherwise ``most``."""
     if most == 1:
         return 1
@@ -35,7 +35,7 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
     return 1
 
 
-def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
+def work_of_all(ops: Step, values: Mapping[str, int]) -> int:
     """Return the work of a whole step."""
     return sum(work_of(i, values) for i in ops.calls)
 

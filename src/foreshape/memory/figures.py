@@ -15,7 +15,7 @@ from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.formula import Formula, Terms, require_values
 from foreshape.memory.largest import largest
-from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record, Unknown, unknown_words
+from foreshape.memory.records import CLASSES, WORKSPACE, LiveBuffer, Liveness, Unknown, unknown_words
 from foreshape.program import Op
 
 _FEW_PIECES = 4
@@ -198,7 +198,7 @@ class Figures:
         require_values(self.symbols if needed is None else needed, values)
         return values
 
-    def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
+    def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[LiveBuffer]]:
         records, values = self.live.records, self._values(symbols)
         found: dict[Size, int] = {}  # layers repeat, and so do their sizes
         sizes: list[int] = []
@@ -213,7 +213,7 @@ class Figures:
             raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
         return numpy.array(sizes, dtype=numpy.int64), records
 
-    def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[Record, int]]:
+    def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[LiveBuffer, int]]:
         """Return the records in the arena at the peak; for an op with a block, the records alive within it then."""
         values, at = self._values(symbols), self.peak_position(**symbols)
         return [one for r in self.live.records if r.counted <= at <= r.last for one in _parts(r, values)]
@@ -230,7 +230,7 @@ def _leading(live: Liveness) -> Iterator[str]:
     yield from found
 
 
-def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]]:
+def _parts(record: LiveBuffer, values: Mapping[str, int]) -> list[tuple[LiveBuffer, int]]:
     """Return a record with its bytes; for an op with a block, the records of the worst position within."""
     if record.inner is None:
         return [(record, _workspace(record, values) or 0 if record.what == WORKSPACE else number(record.size, values))]
@@ -249,12 +249,12 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
     return [one for r, parts in zip(inner.records, within, strict=True) if r.counted <= at <= r.last for one in parts]
 
 
-def record_size(record: Record, values: Mapping[str, int]) -> int:
+def record_size(record: LiveBuffer, values: Mapping[str, int]) -> int:
     """Return the bytes of a record; for an op with a block, at the worst position within."""
     return sum(size for _, size in _parts(record, values))
 
 
-def _workspace(record: Record, values: Mapping[str, int]) -> int | None:
+def _workspace(record: LiveBuffer, values: Mapping[str, int]) -> int | None:
     """Return the bytes of a kernel's workspace; None if its operator's rule fails for these sizes. 0 of another record."""
     if record.what != WORKSPACE:
         return 0
@@ -299,14 +299,14 @@ def _rows(live: Liveness, terms: Terms) -> Any:
     return numpy.concatenate(more)
 
 
-def _either(record: Record) -> tuple[Size, ...] | None:
+def _either(record: LiveBuffer) -> tuple[Size, ...] | None:
     """Return the sizes in the maximum that is a kernel's workspace; None if it is no maximum."""
     atom = only_atom(record.size) if record.what == WORKSPACE else None
     return atom.args if atom is not None and atom.op == "max" else None
 
 
-def _all_records(live: Liveness) -> list[Record]:
-    out: list[Record] = list(live.held)
+def _all_records(live: Liveness) -> list[LiveBuffer]:
+    out: list[LiveBuffer] = list(live.held)
     for r in live.records:
         out.append(r)
         if r.inner is not None:
@@ -314,10 +314,10 @@ def _all_records(live: Liveness) -> list[Record]:
     return out
 
 
-def _line(record: Record) -> str:
+def _line(record: LiveBuffer) -> str:
     site = record.op.call_site if record.op is not None else record.variable.call_site if record.variable is not None else None
     return site.short() if site is not None else ""
 
 
-def _spec(record: Record) -> str:
+def _spec(record: LiveBuffer) -> str:
     return record.variable.spec.text() if record.variable is not None else ""

@@ -33,18 +33,18 @@ class Layouts:
         if not order or axes is None or len(axes) != _rank(value) or order[-1] not in axes:
             self.strided[value] = None
             return
-        lies = tuple(axes.index(a) for a in order if a in axes)
+        axis_order = tuple(axes.index(a) for a in order if a in axes)
         if source in self.gapped or not _is_whole(i, order):
             self.gapped.add(value)
-            self.strided[value] = lies
-        self._lies(value, lies)
+            self.strided[value] = axis_order
+        self._set_order(value, axis_order)
 
     def rewritten(self, i: FusedCall) -> None:
         """Take in the results of a fused call."""
         for number, order in i.effects.result_order.items():
             value = i.results[number]
             if isinstance(value, Value):
-                self._lies(value, order)
+                self._set_order(value, order)
 
     def copied(self, i: FusedCall, nbytes: Callable[[Value], Size]) -> Size:
         """Return the bytes of the copies that a fused call makes of its arguments in their layouts."""
@@ -69,7 +69,7 @@ class Layouts:
         rank = _rank(value)
         return None if rank is None else tuple(range(rank))
 
-    def _lies(self, value: Value, order: Order | None) -> None:
+    def _set_order(self, value: Value, order: Order | None) -> None:
         if order is None or any(a != at for at, a in enumerate(order)):
             self.strided[value] = order
 
@@ -77,7 +77,7 @@ class Layouts:
 def _axes(i: KernelCall, rank: int) -> Sequence[int] | None:
     """Return the axis of its operand, of this rank, for each axis of a transposed view or of a part; None for other views."""
     operator = i.op.operator
-    made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
+    made, undone = (operator.computes(), operator.backward_of()) if operator is not None else (None, None)
     if isinstance(made, Transposition) and rank:
         return tuple(a % rank for a in made.axes)
     if isinstance(undone, Transposition) and rank:
@@ -92,7 +92,7 @@ def _cut(i: KernelCall) -> tuple[Sequence[int], Sequence[int]] | None:
     None for other views.
     """
     operator = i.op.operator
-    made, undone = (operator.computes(), operator.undoes()) if operator is not None else (None, None)
+    made, undone = (operator.computes(), operator.backward_of()) if operator is not None else (None, None)
     if isinstance(made, Slicing):
         return [axis for axis, _, _ in made.cuts], made.dropped
     if isinstance(made, Unstacking):

@@ -10,9 +10,9 @@ from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, argument_of, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
-from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
+from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, Unknown, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
 from foreshape.memory.rounds import added_to_array, element_of, is_of_block, kept_by_rounds, tensor_bytes
 from foreshape.operator.fields import Result
@@ -31,11 +31,11 @@ class _Reuse:
     at: int
     instruction: KernelCall
     argument: Value
-    held: Record
-    record: Record
+    held: LiveBuffer
+    record: LiveBuffer
 
 
-def find_liveness(lowered: Lowered, reuse: bool = True) -> Liveness:
+def liveness(lowered: Step, reuse: bool = True) -> Liveness:
     """Return the records of a step. With ``reuse``, tell instructions that their results may use the memory of an argument.
 
     Raises:
@@ -44,7 +44,7 @@ def find_liveness(lowered: Lowered, reuse: bool = True) -> Liveness:
     return _of(lowered, {}, reuse, False)
 
 
-def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) -> Liveness:
+def _of(lowered: Step, rows: dict[Value, Size], reuse: bool, within: bool) -> Liveness:
     walk = _Walk(lowered, rows, reuse, within)
     for value in lowered.persistables:
         walk.read(value, 0, 0)
@@ -67,27 +67,27 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
 
 
 class _Walk:
-    def __init__(self, lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) -> None:
+    def __init__(self, lowered: Step, rows: dict[Value, Size], reuse: bool, within: bool) -> None:
         self.lowered, self.block, self.within, self.reuse_allowed = lowered, lowered.block, within, reuse
         self.rows = rows
         """The bytes of sparse rows."""
         self.used = {v for i in lowered.calls for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
-        self.current: dict[Value, Record | None] = {}
-        self.arrays: dict[str, Record] = {}
+        self.current: dict[Value, LiveBuffer | None] = {}
+        self.arrays: dict[str, LiveBuffer] = {}
         self.layouts = Layouts()
         self.strided = self.layouts.strided
-        self.records: list[Record] = []
+        self.records: list[LiveBuffer] = []
         self.unknown: list[Unknown] = []
-        self.held: list[Record] = []
-        self.feeds: list[Record] = []
+        self.held: list[LiveBuffer] = []
+        self.feeds: list[LiveBuffer] = []
         self._held_names: set[str] = set()
         self._reuse: list[_Reuse] = []
-        self._taken: Record | None = None
+        self._taken: LiveBuffer | None = None
         self._workspaces: dict[int, Size] = {}
 
     # --- values
 
-    def read(self, value: Value, position: int, at: int) -> Record | None:
+    def read(self, value: Value, position: int, at: int) -> LiveBuffer | None:
         """Return the record of a value, needed at a position; None if it is not this step's to place."""
         if value not in self.current:
             self.current[value] = self._enter(value)
@@ -97,14 +97,14 @@ class _Walk:
             needed_at(record, position, at)
         return record
 
-    def _enter(self, value: Value) -> Record | None:
+    def _enter(self, value: Value) -> LiveBuffer | None:
         if value.levels or self.within:
             return None
         variable, size = value.variable, self._size(value, None)
         if value.persistable:
             self._hold(value, size)
             return None
-        record = Record(value.name, size, 0, 0, variable, None, INPUTS, True, names=[value.name])
+        record = LiveBuffer(value.name, size, 0, 0, variable, None, INPUTS, True, names=[value.name])
         self.records.append(record)
         self.feeds.append(record)
         return record
@@ -113,7 +113,7 @@ class _Walk:
         if value.name not in self._held_names:
             self._held_names.add(value.name)
             parameter = value.variable is not None and value.variable.is_parameter
-            self.held.append(Record(value.name, size, 0, 0, value.variable, None, PARAMETERS if parameter else STATE, True, names=[value.name]))
+            self.held.append(LiveBuffer(value.name, size, 0, 0, value.variable, None, PARAMETERS if parameter else STATE, True, names=[value.name]))
 
     def _size(self, value: Value, i: KernelCall | None) -> Size:
         """Return the bytes of a value; for sparse rows an upper bound: the count of ids or rows of the instruction."""
@@ -129,14 +129,14 @@ class _Walk:
             self.unknown.append(Unknown(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
 
-    def _new(self, i: KernelCall, at: int, value: Value, size: Size) -> Record:
+    def _new(self, i: KernelCall, at: int, value: Value, size: Size) -> LiveBuffer:
         what = GRADIENTS if _is_parameter_gradient(self.block, value.name) else TEMPORARIES
-        record = Record(value.name, size, i.position, i.position, value.variable, i.op, what, names=[value.name], until=at)
+        record = LiveBuffer(value.name, size, i.position, i.position, value.variable, i.op, what, names=[value.name], until=at)
         self.records.append(record)
         self.current[value] = record
         return record
 
-    def _lives_in(self, value: Value, record: Record | None) -> None:
+    def _lives_in(self, value: Value, record: LiveBuffer | None) -> None:
         self.current[value] = record
         if record is not None and value.name not in record.names:
             record.names.append(value.name)
@@ -166,7 +166,7 @@ class _Walk:
             self._hold(place, self._size(place, i))
             self.current[place] = None
 
-    def _rewritten(self, at: int, i: FusedCall, given: dict[Value, Record | None]) -> None:
+    def _rewritten(self, at: int, i: FusedCall, given: dict[Value, LiveBuffer | None]) -> None:
         views, takes_over = i.effects.views, i.effects.takes_over
         for number, result in enumerate(i.results):
             if not isinstance(result, Value) or result in self.current:
@@ -188,7 +188,7 @@ class _Walk:
         self.layouts.rewritten(i)
         self._workspace(at, i, i.workspace + i.copied)
 
-    def _plain(self, at: int, i: OpCall, given: dict[Value, Record | None]) -> None:
+    def _plain(self, at: int, i: OpCall, given: dict[Value, LiveBuffer | None]) -> None:
         operator = i.op.operator
         assert operator is not None
         wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
@@ -212,7 +212,7 @@ class _Walk:
         self._workspace(at, i, i.workspace + i.copied)
 
     def _result(
-        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: list[bool],
+        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, LiveBuffer | None], wanted: list[bool],
     ) -> None:  # fmt: skip
         if value.levels:
             self.current[value] = None
@@ -243,7 +243,7 @@ class _Walk:
         if taken is not None and type(operator).kernel_into:
             self._offer(at, i, taken, value, given, record)
 
-    def _other_rows(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
+    def _other_rows(self, at: int, i: KernelCall, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note sparse rows that replace others: the scope's old ones have at most their size."""
         spec = value.spec
         assert spec is not None
@@ -266,7 +266,7 @@ class _Walk:
             return type(operator).forward_class is None
         return type(operator).forward_class is None or same_size(product(a.dims), product(b.dims))
 
-    def _offer(self, at: int, i: KernelCall, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
+    def _offer(self, at: int, i: KernelCall, argument: Argument, result: Value, given: dict[Value, LiveBuffer | None], record: LiveBuffer) -> None:
         """Note that a result could use the memory of an argument, if it is alone there and of equal size."""
         if not isinstance(argument, Value):
             return
@@ -281,7 +281,7 @@ class _Walk:
         if alone and same_size(held.size, dense_bytes(argument, a)):
             self._reuse.append(_Reuse(at, i, argument, held, record))
 
-    def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
+    def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note a write to an array: it holds the value without a copy, and each write gives the whole array a new value."""
         record = self.arrays.get(value.name)
         if record is None:
@@ -299,7 +299,7 @@ class _Walk:
             record.size = record.size + tensor_bytes(self.block, name)
         needed_at(record, i.position, at)
 
-    def _array_of(self, at: int, i: KernelCall, value: Value, given: dict[Value, Record | None]) -> None:
+    def _array_of(self, at: int, i: KernelCall, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note an array made at once: of the elements of other arrays, and of copied parts of tensors."""
         record = self._new(i, at, value, 0)
         for source, held in given.items():
@@ -317,13 +317,13 @@ class _Walk:
             return
         record = self._taken
         if record is None or record.first != i.position:
-            record = self._taken = Record(f"{i.op.type} workspace", 0, i.position, i.position, None, i.op, WORKSPACE)
+            record = self._taken = LiveBuffer(f"{i.op.type} workspace", 0, i.position, i.position, None, i.op, WORKSPACE)
             self.records.append(record)
             self._workspaces = {}
         self._workspaces[at] = self._workspaces.get(at, 0) + size
         record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
-    def _region(self, at: int, i: OpCall, given: dict[Value, Record | None]) -> None:
+    def _region(self, at: int, i: OpCall, given: dict[Value, LiveBuffer | None]) -> None:
         """Note an op with a block: the needs of a round, at this position; and the values of its rounds, until its gradient."""
         region, op, position = i.region, i.op, i.position
         assert region is not None
@@ -331,10 +331,10 @@ class _Walk:
         self.rows.update((v, by_name[v.name]) for v in region.lowered.feeds if v.name in by_name)
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
         self.unknown += inner.unknown
-        self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
+        self.records.append(LiveBuffer(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
         carried = carried_by_rounds(i, region.lowered.fetches[: len(region.results)])
         if not isinstance(carried, int) or carried:
-            self.records.append(Record(f"{op.type} carried", carried, position, position, None, op, TEMPORARIES, fixed=True, until=at))
+            self.records.append(LiveBuffer(f"{op.type} carried", carried, position, position, None, op, TEMPORARIES, fixed=True, until=at))
         for value in values_of(i.results):
             spec = value.spec
             if value.levels or spec is None or value in self.current:

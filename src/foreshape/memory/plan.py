@@ -13,7 +13,7 @@ from foreshape.errors import MemoryPlanError, SchemaError, border
 from foreshape.lowering import fuse, lower
 from foreshape.memory.figures import Figures
 from foreshape.memory.formula import peak_lines
-from foreshape.memory.liveness import find_liveness
+from foreshape.memory.liveness import liveness
 from foreshape.memory.records import Liveness, unknown_words
 from foreshape.pictures.markup import cut
 from foreshape.program import Block, Program, Variable
@@ -123,7 +123,7 @@ def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
         raise MemoryPlanError(f"the memory cannot be planned: {not_known(unknown)}")
     lowered = lower(program.global_block, fetch)
     lowered.frozen = frozen
-    return find_liveness(fuse(lowered))
+    return liveness(fuse(lowered))
 
 
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`Record`: the memory of values, and its lifetime; `Liveness`: the records of a step."""
+"""`LiveBuffer`: the memory of values, and its lifetime; `Liveness`: the records of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLASSES: tuple[str, ...] = (PARAMETERS, STATE, INPUTS, GRADIENTS, KEPT, TEMPORAR
 
 
 @data_class(eq=False)
-class Record:
+class LiveBuffer:
     """The memory of one or more values: its bytes, and the first and last op (positions) that need it."""
 
     name: str
@@ -28,28 +28,28 @@ class Record:
     what: str = TEMPORARIES
     fixed: bool = False
     """True if no other value may take it over: it is fed, fetched or stored."""
-    shares: Record | None = None
+    shares: LiveBuffer | None = None
     inner: Liveness | None = None
     """The liveness within a round, of an op with a block."""
     names: list[str] = field(default_factory=list[str])
-    elements: list[Record] = field(default_factory=list["Record"])
+    elements: list[LiveBuffer] = field(default_factory=list["LiveBuffer"])
     """The values written to an array, held without a copy."""
     until: int = -1
     """The number of the last instruction that needs it."""
-    beside: list[Record] = field(default_factory=list["Record"])
+    beside: list[LiveBuffer] = field(default_factory=list["LiveBuffer"])
     """The records whose memory it may hold: none of them is given to another while this one is needed."""
     handed_on: bool = False
     """True if the block of a condition made it: while the block runs, it counts within."""
 
     def __repr__(self) -> str:
-        return f"Record({self.name!r}, {self.size}, {self.first} to {self.last}, {self.what})"
+        return f"LiveBuffer({self.name!r}, {self.size}, {self.first} to {self.last}, {self.what})"
 
     @property
     def counted(self) -> int:
         """Return the first position that counts its bytes here."""
         return self.first + self.handed_on
 
-    def root(self) -> Record:
+    def root(self) -> LiveBuffer:
         """Return the record that this one was merged into."""
         at = self
         while at.shares is not None:
@@ -74,13 +74,13 @@ def unknown_words(unknown: Sequence[Unknown]) -> str:
 class Liveness:
     """The records of a step's values, and the values kept from run to run."""
 
-    records: list[Record]
-    held: list[Record]
+    records: list[LiveBuffer]
+    held: list[LiveBuffer]
     ops: list[Op]
     """The block's ops in the order of their positions."""
     names: set[str]
     """Every name with a place for its value, in the memory of others included."""
-    places: dict[Value, Record | None]
+    places: dict[Value, LiveBuffer | None]
     """The record of each value; None if it is not this step's to place."""
     unknown: list[Unknown]
     """The ops with a part of unknown memory, within blocks included."""
@@ -91,7 +91,7 @@ class Liveness:
         return len(self.ops)
 
 
-def complete_held(block: Block, held: list[Record], packed: Size) -> None:
+def complete_held(block: Block, held: list[LiveBuffer], packed: Size) -> None:
     """Complete the values kept from run to run, with the constants that a frozen step makes of its parameters.
 
     In a saved inference model no variable is marked as a parameter: there all kept values are parameters.
@@ -101,19 +101,19 @@ def complete_held(block: Block, held: list[Record], packed: Size) -> None:
             record.what = PARAMETERS
     if not (isinstance(packed, int) and packed == 0):
         name = "packed weights"
-        held.append(Record(name, packed, 0, 0, None, None, PARAMETERS, True, names=[name]))
+        held.append(LiveBuffer(name, packed, 0, 0, None, None, PARAMETERS, True, names=[name]))
 
 
-def holds(record: Record, given: Mapping[Value, Record | None]) -> None:
+def holds(record: LiveBuffer, given: Mapping[Value, LiveBuffer | None]) -> None:
     """Note that a record may hold the memory of its kernel's operands: neither is written over while the other is needed."""
     record.fixed = True
     record.beside += [r for r in dict.fromkeys(given.values()) if r is not None and r is not record]
 
 
-def needed_at(record: Record, position: int, at: int) -> None:
+def needed_at(record: LiveBuffer, position: int, at: int) -> None:
     """Note that a record, and the elements of an array in it, are needed at a position. Memory held besides is not written over."""
     waiting, seen = [record], {id(record)}
-    beside: list[Record] = []
+    beside: list[LiveBuffer] = []
     while waiting:
         one = waiting.pop()
         one.last, one.until = max(one.last, position), max(one.until, at)

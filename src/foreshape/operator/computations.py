@@ -3,7 +3,7 @@
 A rewrite does not know operators by their types: it asks each for its computation. An operator with `Operator.computes` takes part in every rewrite of
 such ops. The computation must be complete for these attributes: its kernel may never be called. Its gradient operator is known by itself as the
 computation's backward; it takes part if its slots are ``inputs`` and ``gives`` of the computation. A gradient operator with a class of its own has
-`Operator.undoes`.
+`Operator.backward_of`.
 """
 
 from __future__ import annotations

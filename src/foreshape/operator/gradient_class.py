@@ -76,7 +76,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     if declared.kinds is not None:
         body["infer_var_type"] = declared.kinds
     body["workspace"] = declared.workspace or root.workspace
-    body["computes"], body["undoes"] = root.computes, cls.computes
+    body["computes"], body["backward_of"] = root.computes, cls.computes
     body["sharding_rule"], body["per_element"], body["linear"] = root.sharding_rule, cls.per_element, ()
     for name, value in vars(cls).items():  # helpers of the kernel
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):

@@ -67,7 +67,7 @@ class Operator:
         of an operator with sparse results: an upper bound of their bytes, from the bytes ``rows`` of sparse operands; by default ``rows``.
     ``computes(self)``
         its computation with these attributes for the rewrites of a step: one of `foreshape.operator.computations`. Its gradient operator returns the
-            same from ``undoes(self)``; a gradient operator with a class of its own defines ``undoes``.
+            same from ``backward_of(self)``; a gradient operator with a class of its own defines ``backward_of``.
     ``totals(self)``
         the results that are sums or means over the examples of the operands, result slot -> `foreshape.operator.totals.Total`. With it a figure over
         several batches, or ranks, equals the figure over one batch of all examples. It is asked if the operands grow with the examples and the result
@@ -209,7 +209,7 @@ class Operator:
     def computes(self) -> Computation | None:
         return None
 
-    def undoes(self) -> Computation | None:
+    def backward_of(self) -> Computation | None:
         return None
 
     def totals(self) -> Totals:

@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.operator.traits import is_update
 from foreshape.program import Block, Op, Role, Variable
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 from foreshape.spec import SELECTED_ROWS, DType
 
 ALIGNED = 64
@@ -65,7 +65,7 @@ def gradients_of(block: Block) -> list[Gradient]:
     last: dict[str, tuple[str, int]] = {}
     for at, op in enumerate(block.ops):
         if op.role & Role.BACKWARD:
-            written = {n for n in op.output_names() if not is_absent(n)}
+            written = {n for n in op.output_names() if not is_empty_name(n)}
             pairs = zip(op.role_variables[::2], op.role_variables[1::2], strict=False)
             for parameter, name in pairs:
                 if name in written:

@@ -9,7 +9,7 @@ from foreshape.dims import Size
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.computations import Cast
 from foreshape.program import Block, Op, Role
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 
 GRAD = "@GRAD"
 LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
@@ -28,7 +28,7 @@ class Reading:
         out: list[tuple[Op, str]] = []
         for op in self.gradients:
             names = op.outputs.get(slot + GRAD, ())
-            if at < len(names) and not is_absent(names[at]):
+            if at < len(names) and not is_empty_name(names[at]):
                 out.append((op, names[at]))
         return out
 
@@ -41,7 +41,7 @@ def is_gradient_of(gradient: Op, op: Op) -> bool:
                 return False
         elif slot.endswith(GRAD):
             made = op.outputs.get(slot.removesuffix(GRAD), ())
-            if any(not is_absent(n) and base_of(n) not in made for n in names):
+            if any(not is_empty_name(n) and base_of(n) not in made for n in names):
                 return False
     return True
 

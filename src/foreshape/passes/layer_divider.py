@@ -16,7 +16,7 @@ from foreshape.passes.for_ranks import TENSOR, Part, Piece
 from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 from foreshape.spec import LOD_TENSOR, tensor
 
 COLUMNS, ROWS = "columns", "rows"
@@ -173,13 +173,13 @@ class Divider:
         if drops and operator.draws():
             known = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
             op.attributes = CDropout.describe({**known, "ring_id": TENSOR})
-        return {n: names.index(name) for slot, names in rule.results.items() if name in names for n in op.outputs.get(slot, ()) if not is_absent(n)}
+        return {n: names.index(name) for slot, names in rule.results.items() if name in names for n in op.outputs.get(slot, ()) if not is_empty_name(n)}
 
     def _rule(self, op: Op) -> ShardingRule | None:
         """Return the rule from parts of an op's operands to parts of its results."""
         operator, specs = op.operator, list[Any]()
         for operand in operator.schema.operands if operator is not None else ():
-            found = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_absent(n)]
+            found = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_empty_name(n)]
             specs.append(tuple(found) if operand.many else found[0] if found else None)
         return None if operator is None else operator.sharding_rule(*specs)
 
@@ -346,7 +346,7 @@ class Divider:
         for op, one in read:
             if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) or op.computes(Cast):
                 continue
-            undone = op.operator.undoes() if op.operator is not None else None
+            undone = op.operator.backward_of() if op.operator is not None else None
             made, slots = (undone, _forward_slots(op)) if undone is not None else (op.computes(FlattenedProduct), [s for s, _, _ in _operands(op)])
             as_weight = isinstance(made, FlattenedProduct) and made.y_rows == 1 and op.inputs.get(slots[1]) == (one,) and one not in op.inputs[slots[0]]
             if not as_weight:
@@ -380,7 +380,7 @@ def _operands(op: Op) -> Iterator[tuple[str, int, str]]:
     """Yield the slot, the place in it and the name of each operand, in the order of the schema."""
     for slot in op.operator.schema.operands if op.operator is not None else ():
         for at, name in enumerate(op.inputs.get(slot.name, ())):
-            if not is_absent(name):
+            if not is_empty_name(name):
                 yield slot.name, at, name
 
 

@@ -17,7 +17,7 @@ from foreshape.operator.computations import Filled
 from foreshape.passes.framework import Pass
 from foreshape.passes.update_section import move_under, update_section
 from foreshape.program import Block, Op, Program, Role, Variable, program_guard
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 from foreshape.spec import BF16, BOOL, FP16, FP32, INT32, LOD_TENSOR, DType, Spec, tensor
 
 TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
@@ -91,7 +91,7 @@ class _Lowered:
                     self.casts[name] = self._name(name)
                     self._cast(op, name, self.casts[name], FP32, self.of, self.block.ops.index(op))
                 op.rename_input(name, self.casts[name])
-        for name in [n for n in op.output_names() if not is_absent(n)]:
+        for name in [n for n in op.output_names() if not is_empty_name(n)]:
             variable = self.block.var(name)
             if variable.dtype is not FP32:
                 continue

@@ -138,7 +138,7 @@ def _looks_up(op: Op, undone: bool = False) -> Embedding | None:
     """Return the lookup of an op, or of its forward op, with a row for each id; None for others."""
     operator = op.operator
     of = None if operator is None else operator.forward_class if undone else type(operator)
-    found = op.computes(Embedding) if not undone else operator.undoes() if operator is not None else None
+    found = op.computes(Embedding) if not undone else operator.backward_of() if operator is not None else None
     if of is None or not isinstance(found, Embedding):
         return None
     out = of.schema.results[0].name

@@ -11,7 +11,7 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import Site
 from foreshape.program.dropping import drop_blocks
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site 
     at = sum(id(op) not in moved for op in block.ops[: block.ops.index(ops[-1])])
     rest = [op for op in block.ops if id(op) not in moved]
     around = {n for op in rest for n in (*op.all_reads(), *op.all_writes())} | {condition.name}
-    written = {n for op in ops for n in op.all_writes() if not is_absent(n)}
+    written = {n for op in ops for n in op.all_writes() if not is_empty_name(n)}
     for name in sorted(written - around):
         variable = block.vars.get(name)
         if variable is not None and not variable.persistable:

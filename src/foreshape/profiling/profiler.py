@@ -16,11 +16,11 @@ from foreshape.engine.emit import Bound, emit
 from foreshape.engine.executor import Executor
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Lowered, parts_of
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, parts_of
 from foreshape.lowering.region import running
 from foreshape.profiling.profile_report import Call, Profile
 from foreshape.program import Op, Program, Variable, default_main_program
-from foreshape.program.op import is_absent
+from foreshape.program.op import is_empty_name
 from foreshape.program.work import multiplications
 from foreshape.values.torch_proxy import torch
 
@@ -65,7 +65,7 @@ def profile(
     count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
     plain = [_timed(run) for _ in range(count)]
     clock = _Clock()
-    clocked = clock.over(step.emitted.lowered, step.over(scope))
+    clocked = clock.instrument(step.emitted.lowered, step.bind(scope))
     usual = step.exchange(scope, clocked)
     try:
         with clock.in_blocks():
@@ -75,7 +75,7 @@ def profile(
                 run()
                 clock.end()
     finally:
-        if step.over(scope) is clocked:
+        if step.bind(scope) is clocked:
             step.exchange(scope, usual)
     planned = next(reversed(step.plan_cache.values()))  # for the last feed, for the first time
     threads = 1 if planned.threads == 1 else torch.get_num_threads()
@@ -112,7 +112,7 @@ _Key: TypeAlias = tuple[int, int | None]
 class _Times:
     """The times of the calls of one block: seconds and calls in the run under way."""
 
-    lowered: Lowered
+    lowered: Step
     seconds: dict[_Key, float] = field(default_factory=dict[_Key, float])
     counts: dict[_Key, int] = field(default_factory=dict[_Key, int])
     kernels: dict[_Key, str] = field(default_factory=dict[_Key, str])
@@ -133,7 +133,7 @@ class _Clock:
         self._inside = 0.0
         """The seconds, since the call under way began, that count for calls within it."""
 
-    def over(self, lowered: Lowered, bound: Bound) -> Bound:
+    def instrument(self, lowered: Step, bound: Bound) -> Bound:
         """Return a bound step with clocks, compiled beside the usual one."""
         function: Any = bound.function
         names, times = self._emitted(lowered)
@@ -153,7 +153,7 @@ class _Clock:
         finally:
             running.checked = before
 
-    def _emitted(self, lowered: Lowered) -> tuple[dict[str, Any], _Times]:
+    def _emitted(self, lowered: Step) -> tuple[dict[str, Any], _Times]:
         """Return the names in the text of a step or a block with clocks, its code among them, and its times."""
         times = self._blocks[id(lowered)] = _Times(lowered)
 
@@ -176,7 +176,7 @@ class _Clock:
 
         return run
 
-    def _block(self, lowered: Lowered, given: Sequence[Any]) -> list[Any]:
+    def _block(self, lowered: Step, given: Sequence[Any]) -> list[Any]:
         """Run a block of an op; the time of its calls is not the op's own."""
         function = self._functions.get(id(lowered))
         if function is None:
@@ -267,7 +267,7 @@ def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | N
     return round(total) or None
 
 
-def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
+def _standing(lowered: Step) -> dict[_Key, list[tuple[Op, float]]]:
     """Return the ops that each call computes, in the order of the block, with its share of the results of each. A result of no call counts for the call that
     takes it.
     """
@@ -284,7 +284,7 @@ def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
     for op in reversed([op for op in lowered.block.ops if id(op) in chosen]):  # in reverse order of use
         if op.operator is not None and op.operator.described_results:  # a feed
             continue
-        names = [n for n in op.output_names() if not is_absent(n)]
+        names = [n for n in op.output_names() if not is_empty_name(n)]
         found = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]
         if not found and id(op) in own:
             found = [own[id(op)]]

@@ -28,7 +28,7 @@ EMPTY: Final = "@EMPTY@"
 """The name of an unwanted gradient."""
 
 
-def is_absent(name: str) -> bool:
+def is_empty_name(name: str) -> bool:
     """Tell whether a name stands for nothing: a missing input, or an unwanted gradient. It is never a variable."""
     return not name or name == EMPTY
 

@@ -35,7 +35,7 @@ from foreshape.lowering.fusion import (
     update_groups,
 )
 from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.kernel_calls import Lowered
+from foreshape.lowering.kernel_calls import Step
 
 BEFORE_ORDER = (
     known_dims,
@@ -68,13 +68,13 @@ REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
 """In this order. The order of the remaining calls is chosen before the last ones."""
 
 
-def fuse(lowered: Lowered) -> Lowered:
+def fuse(lowered: Step) -> Step:
     """Return the same step with every rewrite applied, in their order."""
     apply_all(lowered)
     return lowered
 
 
-def apply_all(lowered: Lowered) -> dict[str, int]:
+def apply_all(lowered: Step) -> dict[str, int]:
     """Apply every rewrite to a step, in their order; return the number of rewrites of each, by the name of its module."""
     graph = Graph(lowered)
     found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]

@@ -19,7 +19,7 @@ from foreshape.dims import Size, equal
 from foreshape.kernels import attention, dropped_attention
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of, undoes
+from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.spec import FP32, UINT8, tensor
@@ -176,19 +176,19 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax
     readers = [r for r in graph.readers(mixed) if r is not found.mix]
     if not readers:
         return found.drop is None or graph.only_reader(weights) is found.drop
-    at = next((r for r in readers if undoes(r, MatrixProduct) == MatrixProduct()), None)
+    at = next((r for r in readers if backward_of(r, MatrixProduct) == MatrixProduct()), None)
     if at is None or at.arguments[0] is not mixed or at.arguments[1] is not found.v:
         return False
     found.backward.append(at)
     d = at.results[0]
     at = graph.only_reader(d)
     if found.drop is not None:
-        if at is None or undoes(at, Dropout) != computes(found.drop, Dropout) or at.arguments[0] is not found.drop.results[1]:
+        if at is None or backward_of(at, Dropout) != computes(found.drop, Dropout) or at.arguments[0] is not found.drop.results[1]:
             return False
         found.backward.append(at)
         d = at.results[0]
         at = graph.only_reader(d)
-    if at is None or undoes(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
+    if at is None or backward_of(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
         return False
     found.backward.append(at)
     d = at.results[0]
@@ -199,7 +199,7 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax
         found.backward.append(at)
         d = at.results[0]
         at = graph.only_reader(d)
-    if at is None or undoes(at, MatrixProduct) != computes(found.scores, MatrixProduct):
+    if at is None or backward_of(at, MatrixProduct) != computes(found.scores, MatrixProduct):
         return False
     if any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
         return False

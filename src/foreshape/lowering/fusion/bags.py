@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.kernels.bags import Bag
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, Value
+from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Step, Value
 from foreshape.operator.computations import Embedding, Pooled, Reduction, SequencePooling
 from foreshape.spec import SELECTED_ROWS, Spec
 
@@ -21,7 +21,7 @@ def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(Embedding))
 
 
-def shared_values(lowered: Lowered) -> dict[str, Spec]:
+def shared_values(lowered: Step) -> dict[str, Spec]:
     """Return the names of sparse rows with shared values, and the specs of these: a value for each bag."""
     out: dict[str, Spec] = {}
     for i in lowered.calls:
@@ -41,7 +41,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
     readers = graph.readers(out)
     pool, how = next(((r, how) for r in readers if (how := _pooling(r, out)) is not None), (None, None))
     back = [r for r in readers if r is not pool]
-    if pool is None and back and (of_back := undoes(back[0], SequencePooling)) is not None:  # the rows are looked up for the gradient again
+    if pool is None and back and (of_back := backward_of(back[0], SequencePooling)) is not None:  # the rows are looked up for the gradient again
         how = of_back.how if len(dims_of(out) or ()) == 2 else None
     if how is None or (pool is not None and any(not graph.unused(r) for r in pool.results[1:])) or len(back) > 1:
         return False
@@ -75,10 +75,10 @@ def _pooling(pool: KernelCall, out: Value) -> Pooled | None:
 def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall | None, i: KernelCall) -> KernelCall | None:
     """Return the gradient op of the lookup, if it alone reads the pooling's gradient."""
     for kind in (SequencePooling, Reduction):
-        if pool is not None and undoes(back, kind) != computes(pool, kind):
+        if pool is not None and backward_of(back, kind) != computes(pool, kind):
             return None
     grad = graph.only_reader(back.results[0])
-    if grad is None or undoes(grad, Embedding) != computes(i, Embedding):
+    if grad is None or backward_of(grad, Embedding) != computes(i, Embedding):
         return None
     same = grad.arguments[0] is i.arguments[1] and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
     return grad if same else None

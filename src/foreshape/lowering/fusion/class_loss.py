@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.kernels import class_loss
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
+from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import Reduction, SoftmaxCrossEntropy
 
@@ -54,11 +54,11 @@ def _rewrite(graph: Graph, i: KernelCall, of: SoftmaxCrossEntropy) -> bool:
 
 def _backward(graph: Graph, mean_grad: KernelCall, softmax: Argument, of: SoftmaxCrossEntropy) -> tuple[Value, KernelCall, KernelCall] | None:
     """Return the gradient ops behind the loss, if they are the usual two: (gradient of the mean, its op, the softmax's op)."""
-    if undoes(mean_grad, Reduction) != _MEAN:
+    if backward_of(mean_grad, Reduction) != _MEAN:
         return None
     start = mean_grad.arguments[1]
     d_loss = mean_grad.results[0]
     grad = graph.only_reader(d_loss)
-    if not isinstance(start, Value) or grad is None or undoes(grad, SoftmaxCrossEntropy) != of or grad.arguments[1] is not softmax:
+    if not isinstance(start, Value) or grad is None or backward_of(grad, SoftmaxCrossEntropy) != of or grad.arguments[1] is not softmax:
         return None
     return start, mean_grad, grad

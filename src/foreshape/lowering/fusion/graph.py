@@ -9,7 +9,7 @@ from foreshape.dims import Size
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.call_memory import rule_bytes
 from foreshape.lowering.fusion.soundness import is_sound
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Lowered, OpCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
 from foreshape.operator.computations import Computation, FrozenBatchNorm
@@ -38,7 +38,7 @@ class Graph:
         "_undoing", "_unsorted", "_updated", "_waiting", "_written", "lowered", "places",
     )  # fmt: skip
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Step) -> None:
         self.lowered = lowered
         self._derived: dict[tuple[str, int], str] = {}
         self._waiting: list[_Derived] = []
@@ -338,7 +338,7 @@ def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | N
     return found if isinstance(found, kind) and not any(i.arguments[found.operands :]) else None
 
 
-def undoes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
+def backward_of(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """Return the computation whose usual gradient op an original instruction is, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.op.operator is None:
         return None
@@ -347,5 +347,5 @@ def undoes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | Non
 
 
 def _undone(operator: Operator) -> Computation | None:
-    found = operator.undoes()
+    found = operator.backward_of()
     return found if found is not None and is_usual_gradient(type(operator), type(found)) else None

@@ -8,7 +8,7 @@ Unless: something else reads d_p, or the cross entropy is along another axis tha
 from __future__ import annotations
 
 from foreshape.kernels.bounded_softmax import of_classes, of_distribution, of_logarithm
-from foreshape.lowering.fusion.graph import Graph, fused, spec_of, undoes
+from foreshape.lowering.fusion.graph import Graph, backward_of, fused, spec_of
 from foreshape.lowering.kernel_calls import KernelCall
 from foreshape.operator.computations import CrossEntropy, Logarithm, Softmax
 
@@ -22,8 +22,8 @@ def _rewrite(graph: Graph, i: KernelCall, axis: int) -> bool:
     before, of_p = graph.maker(d_p), spec_of(p)
     if before is None or of_p is None or of_p.dtype is None or not before.arguments or before.arguments[0] is not p:
         return False
-    loss = undoes(before, CrossEntropy)
-    if undoes(before, Logarithm) is not None:
+    loss = backward_of(before, CrossEntropy)
+    if backward_of(before, Logarithm) is not None:
         d = before.arguments[1]
         made = fused(i, of_logarithm(of_p, axis), [p, d], [i.results[0]])
     elif loss is None or axis not in (-1, of_p.rank - 1):

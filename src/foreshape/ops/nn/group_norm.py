@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.window_steps import in_rows
+from foreshape.kernels.window_steps import as_contiguous
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require_divides
 from foreshape.operator.samples import f32, f64, reject, sample
@@ -160,7 +160,7 @@ def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, 
     """Return the normalised values, and mean and inverse deviation ``[batch, groups]``."""
     batch, channels = x.shape[:2]
     scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()  # torch does not check
-    y, mean, inverse = torch.native_group_norm(in_rows(x), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
+    y, mean, inverse = torch.native_group_norm(as_contiguous(x), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
     if x.dtype is torch.float16 or x.dtype is torch.bfloat16:
         mean, inverse = mean.float(), inverse.float()
     return y, mean, inverse
@@ -173,5 +173,7 @@ def _grouped_backward(
     of = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
     mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
     own = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
-    d_x, d_scale, d_bias = aten.native_group_norm_backward(in_rows(d), in_rows(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own)
+    d_x, d_scale, d_bias = aten.native_group_norm_backward(
+        as_contiguous(d), as_contiguous(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
+    )
     return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if requested[2] and scale is None else d_bias

@@ -199,7 +199,7 @@ class SequencePoolGrad(Operator):
         made = 0 if self.pooltype == "SUM" else d_out.nbytes
         return made + (0 if index is None else 16 * index.elements)
 
-    def undoes(self) -> computations.SequencePooling | None:
+    def backward_of(self) -> computations.SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
