@@ -21,7 +21,7 @@ from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
 from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
-from foreshape.operator.computations import Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.operator.computations import Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.spec import FP32, UINT8, tensor
 
 _FAR = -1e9
@@ -95,7 +95,7 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
         return None
     parts = _parts(graph, mask, softmax.arguments[0])
     found = _Found(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
-    if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
+    if not _fits(graph, found) or not _with_gradient(graph, found, softmax):
         return None
     return found
 
@@ -169,7 +169,7 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax, scale: float | None) -> bool:
+def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall) -> bool:
     """Find the gradient ops. Return False for unusual ones."""
     weights = softmax.results[0]
     mixed = weights if found.drop is None else found.drop.results[0]
@@ -180,30 +180,16 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall, of: Softmax
     if at is None or at.arguments[0] is not mixed or at.arguments[1] is not found.v:
         return False
     found.backward.append(at)
-    d = at.results[0]
-    at = graph.only_reader(d)
-    if found.drop is not None:
-        if at is None or backward_of(at, Dropout) != computes(found.drop, Dropout) or at.arguments[0] is not found.drop.results[1]:
+    undone = [i for i in found.gone if computes(i, Sum) is None]
+    for i in undone if found.drop is None else [found.drop, *undone]:
+        d, of = at.results[0], computes(i, Computation)
+        at = graph.only_reader(d)
+        if at is None or of != (computes if isinstance(of, Scaling) else backward_of)(at, Computation):
+            return False
+        given = i.arguments if i is found.scores else i.results[1:] if i is found.drop else i.results if i is softmax else []
+        if any(a is not b for a, b in zip(at.arguments, (*given, d), strict=False)):
             return False
         found.backward.append(at)
-        d = at.results[0]
-        at = graph.only_reader(d)
-    if at is None or backward_of(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
-        return False
-    found.backward.append(at)
-    d = at.results[0]
-    at = graph.only_reader(d)
-    if scale is not None:
-        if at is None or _scale(at) != scale:
-            return False
-        found.backward.append(at)
-        d = at.results[0]
-        at = graph.only_reader(d)
-    if at is None or backward_of(at, MatrixProduct) != computes(found.scores, MatrixProduct):
-        return False
-    if any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
-        return False
-    found.backward.append(at)
     found.d_q, found.d_k = at.results
     return True
 
