@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.lowering.kernel_calls import KernelCall, region_of
 from foreshape.operator.room import this_run
 from foreshape.program import Op
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _PUT = (-1.0, -1025.0)
 """The two substitutes of -inf, one after the other, by which a result is seen to follow it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import ForeshapeError
 from foreshape.feeding.feed import Feeder
@@ -12,9 +12,7 @@ from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, Value
 from foreshape.program import Role
 from foreshape.values.rows import Rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 MOST = 1 << 24
 """The most bytes of values changed by the forward pass (averages of batch normalisation) to be kept for a stop."""

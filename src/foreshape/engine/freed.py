@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.operator.operator import Operator
 from foreshape.program import Op
 from foreshape.spec import Spec
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 PATTERN = 0xFF
 """Over freed bytes: a floating-point number is then none, and an integer -1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.engine.shared_state import Turns
 from foreshape.errors import ExecutionError, border
@@ -14,10 +14,7 @@ from foreshape.pictures.markup import card, cut, ends, escape, folded, markup_ta
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _SHOWN, _LISTED = 10, 200
 """The values listed at a prompt, and in a notebook."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.spec import DType
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tensor, bool]:

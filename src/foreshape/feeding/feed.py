@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.errors import FeedError, GuardError
@@ -24,10 +24,8 @@ from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
+from foreshape.values.torch_proxy import Tensor
 from foreshape.values.torch_types import torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Feeder:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from foreshape.dims import Size, equal, evaluate, symbol_name, symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.lowering.kernel_calls import Value
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import Tensor
 from foreshape.values.torch_types import torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class OpenDim(NamedTuple):

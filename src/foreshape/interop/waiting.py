@@ -12,18 +12,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from foreshape.errors import FormatError, border
 from foreshape.interop.parameters import LARGE, MAX_BYTES, Fits, Stored, combined, inside
 from foreshape.kernels.pages import empty
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import torch_dtype
 from foreshape.wire.files import map_opened, open_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 DIRECT = 1 << 20
 """The size in bytes from which the descriptions are found first, and each tensor is read into its own memory."""

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, maximum, minimum, product, reaches
 from foreshape.kernels import flash, onednn
 from foreshape.kernels.fused import Effects, FusedKernel, Order, Sizes, Work, call_text
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _BYTES = 4
 """The bytes of an element: the kernel is for fp32."""

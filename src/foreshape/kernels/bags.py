@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.errors import ExecutionError
 from foreshape.kernels.fused import Effects, FusedKernel, call_text
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _SUM = 0
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, product
 from foreshape.kernels.fused import FusedKernel
 from foreshape.spec import Spec
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 LEAST = exp(-64.0)
 """The bound, as a share of the largest probability of a row, as in PaddlePaddle's kernel for processors."""

@@ -6,13 +6,9 @@ A box is its last coordinate minus its first, plus ``pixel``, wide: 1 for number
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 Overlap = Callable[["Tensor", "Tensor"], "Tensor"]
 """The overlap of boxes ``[..., 4]`` with others, pair by pair, broadcast."""

@@ -7,13 +7,9 @@ is nearly impossible), they are computed again as logarithms. This costs ``tags 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _SMALLEST_NORM = -600.0
 """The logarithm of the smallest norm of an fp64 message whose flushed elements cannot matter."""

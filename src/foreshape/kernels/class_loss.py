@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.spec import INT64, Spec
 from foreshape.values.torch_private import private_into
-from foreshape.values.torch_proxy import Lazy, aten, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Lazy, Tensor, aten, torch
 
 _MEAN = 1
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from foreshape.kernels.boxes import Overlap, best_first, places_in_groups, unsuppressed
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Scored(NamedTuple):

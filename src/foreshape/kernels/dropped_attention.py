@@ -6,17 +6,13 @@ A byte for each weight is kept between the passes: the mask of dropout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum, product
 from foreshape.kernels.attention import axes_by_time, work_of_attention
 from foreshape.kernels.dropping import drawing_bytes
 from foreshape.kernels.fused import Effects, FusedKernel, call_text
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 PIECE = 1 << 18
 """The rough number of weights made at a time."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, minimum
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 PIECE = 1 << 16
 """The number of elements drawn at a time. It does not change the numbers."""

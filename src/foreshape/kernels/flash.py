@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor, torch
 
 _VECTOR = 16
 """The most numbers in a vector of torch's kernel: fewer columns are taken one by one."""

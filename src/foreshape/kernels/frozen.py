@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from foreshape.kernels import pointwise
 from foreshape.kernels.onednn_library import Function, library
 from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.window_steps import is_unsound, settle
 from foreshape.values.torch_private import has, private
-from foreshape.values.torch_proxy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 
 class Following(NamedTuple):

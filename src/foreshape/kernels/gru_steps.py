@@ -7,15 +7,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from foreshape.kernels.lstm_steps import activate_, slope
 from foreshape.kernels.products import mm
 from foreshape.kernels.recurrence import Schedule
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:

@@ -7,12 +7,9 @@ multiplications, mostly by zero, a convolution takes a third to a seventh of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 ENOUGH = 8
 """So many channels are a vector; and so many groups are one at most."""

@@ -8,16 +8,13 @@ both are exact. The cell keeps its value, and its gradient comes back unchanged,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.data_class import data_class
 from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
 from foreshape.kernels.recurrence import Cheapest, Schedule
 from foreshape.values.torch_private import has, private
-from foreshape.values.torch_proxy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 SHUT = 1e4
 """The number added to the gates of idle places: far beyond the saturation of a sigmoid in fp32, and any share of a hidden state."""

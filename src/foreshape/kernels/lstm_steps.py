@@ -7,14 +7,10 @@ as PaddlePaddle's ``lstm`` has them, with the gates together.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from foreshape.kernels.products import mm
 from foreshape.kernels.recurrence import Schedule
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu", "identity")
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCALE, SHIFT, SOURCE, Library, Unimplemented
 from foreshape.kernels.onednn_packed import Described, row_major_strides
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 STATISTICS = 16
 """The bytes of the mean and the variance of a row, with the gap between them."""

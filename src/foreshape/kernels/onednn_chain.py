@@ -12,16 +12,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from math import prod
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
 from foreshape.kernels.onednn_packed import MOST, Described, order_of, row_major_strides
 from foreshape.kernels.onednn_stages import FEW, Stage
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 ALIGNMENT = 64
 """The alignment in bytes of values between kernels."""

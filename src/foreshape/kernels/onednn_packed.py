@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import (
@@ -28,10 +28,7 @@ from foreshape.kernels.onednn_library import (
     Unimplemented,
     arguments_of,
 )  # fmt: skip
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""

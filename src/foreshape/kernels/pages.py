@@ -6,12 +6,9 @@ import contextlib
 import math
 import mmap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 LARGE = 1 << 26
 """The least bytes of a tensor with pages of its own."""

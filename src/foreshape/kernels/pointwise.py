@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
-from foreshape.values.torch_proxy import aten, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, aten, torch
 
 _FEW = 16
 """The number of images from which on torch takes oneDNN unasked."""

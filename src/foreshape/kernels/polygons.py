@@ -5,13 +5,8 @@ A point is inside of a self-crossing polygon if a line from outside reaches it a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size, minimum
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 _ROOM = 1 << 18
 """The places on edges looked at in one go."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from foreshape.data_class import data_class
-from foreshape.values.torch_proxy import F, aten, aten_into, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 FEW = 16
 """Up to so many rows and columns of a window the maximum of slices is faster than torch's own kernel, by three to fifteen times."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import os
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, minimum, reaches
 from foreshape.kernels import onednn
 from foreshape.values.torch_private import has, private
-from foreshape.values.torch_proxy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 LARGE = 3 << 19
 """Products of at least this many multiplications repay oneDNN's longer start, about 10 microseconds."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from foreshape.data_class import data_class
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 MOST_CHANGES = 32
 """The most changes of the width weighed for cutting time; of more, neighbours are joined."""

@@ -14,10 +14,10 @@ from foreshape.errors import ExecutionError
 from foreshape.kernels import gru_steps, lstm_pieces, lstm_steps
 from foreshape.kernels.products import linear, mm
 from foreshape.kernels.recurrence import Cutter, Schedule
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator
 
 Weights = tuple[Any, Any, Any, Any]
 """The weights of a unit: [gates hidden, features], [gates hidden, hidden], and two biases [gates hidden]."""

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from foreshape.values.torch_proxy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 BUDGET = 1 << 18
 """The pixels of parts listed at once (or of one region, if it has more)."""

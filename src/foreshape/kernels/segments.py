@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def segment_sum(values: Tensor, offsets: Offsets) -> Tensor:

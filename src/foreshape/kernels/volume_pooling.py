@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from foreshape.kernels.pooling import Axis
-from foreshape.values.torch_proxy import F, aten, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 Axes: TypeAlias = Sequence[Axis]
 

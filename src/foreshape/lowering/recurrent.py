@@ -17,11 +17,9 @@ from foreshape.lowering.round_values import added, zeros
 from foreshape.program import Op
 from foreshape.program.op import EMPTY
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from foreshape.lowering.lower import Lowering
 
 

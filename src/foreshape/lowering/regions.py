@@ -16,10 +16,9 @@ from foreshape.program import Block, Op
 from foreshape.program.needed import is_fed
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.values.torch_proxy import Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from foreshape.lowering.lower import Lowering
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.dims import symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import joined_sources
 from foreshape.operator.room import require_room
 from foreshape.spec import LOD_TENSOR, Spec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 def truth(type: str, name: str, value: Tensor) -> bool:

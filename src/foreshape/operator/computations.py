@@ -9,13 +9,11 @@ computation's backward; it takes part if its slots are ``inputs`` and ``gives`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 @data_class(frozen=True)

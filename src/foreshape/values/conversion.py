@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor, torch
 
 _DISPATCH = "__torch_dispatch__"
 """The method that takes over all operations on a class of tensors."""

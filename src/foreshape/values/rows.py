@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import ExecutionError
 from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 
 CHUNK = 1 << 12
 """The values written out at a time when several rows share one."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError
 from foreshape.values.offsets import Offsets
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from foreshape.values.torch_proxy import Tensor
 
 MAX_LENGTH = 1 << 24
 """The most elements: a position past this is an index gone wrong."""

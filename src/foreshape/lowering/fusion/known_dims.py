@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.dims import Size, equal
 from foreshape.lowering.fusion.graph import Graph, dims_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, values_of
 from foreshape.operator.computations import Reshape
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from foreshape.values.torch_proxy import Tensor
 
 
 def apply(graph: Graph) -> int:
