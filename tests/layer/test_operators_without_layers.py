@@ -12,7 +12,7 @@ from foreshape.operator.registry import all_operators
 
 SOURCE = Path(__file__).parents[2] / "src" / "foreshape"
 WRITERS: Final = frozenset({"apply", "append_op", "unary", "binary", "_apply", "_reduce", "_extreme", "_close", "_regions", "_with_places", "_all",
-                            "_normalised", "_run_block", "_lookup", "unpooled"})  # fmt: skip
+                            "_normalised", "_run_block", "_lookup", "unpooled", "convolved"})  # fmt: skip
 """Functions of the layers that are given the type of an operator."""
 
 WITHOUT: Final = {

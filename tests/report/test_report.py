@@ -21,7 +21,7 @@ from foreshape import layer
 from foreshape.memory.records import CLASSES
 from foreshape.report import report_page
 from foreshape.report.facts import facts
-from foreshape.report.sizes import BATCHES, over_batches
+from foreshape.report.texts import BATCHES, over_batches
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 

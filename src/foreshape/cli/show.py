@@ -12,8 +12,7 @@ from foreshape.cli.tables import Rows
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
-from foreshape.program.inputs import inputs_of
-from foreshape.program.kept import kept_variables, size_of
+from foreshape.program.inputs import inputs_of, kept_variables, size_of
 from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
 from foreshape.text.literal import escape

@@ -1,8 +1,7 @@
 """The engine: a program and a feed's shapes become one straight-line step on torch kernels."""
 
 from foreshape.engine.executor import Executor
-from foreshape.engine.reset_defaults import reset
-from foreshape.engine.scope import Scope, default_scope
+from foreshape.engine.scope import Scope, default_scope, reset
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
 

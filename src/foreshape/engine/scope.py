@@ -11,6 +11,7 @@ from foreshape.errors import ExecutionError, border
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.pictures.figures import plural, short_bytes
 from foreshape.pictures.markup import card, cut, ends, escape, folded, markup_table
+from foreshape.program.current import begin_anew
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
@@ -199,3 +200,21 @@ def default_scope() -> Scope:
     if not _default:
         _default.append(Scope())
     return _default[0]
+
+
+def reset(*, values: bool = True) -> None:
+    """Forget the default program's description and the default scope's values.
+
+    This thread's default main and startup programs are new and empty ones (inside of a ``with fs.program_guard(...)`` until it ends). The user's own
+    variables, programs and scopes stay as they are, and can still be run. Only new layers cannot be put on the old variables.
+
+    Args:
+        values: clear the default scope too, so that parameters of the same names begin anew. Otherwise a network described again goes on from
+            their values.
+
+    Raises:
+        SchemaError: inside of a ``with fs.program()``.
+    """
+    begin_anew()
+    if values:
+        default_scope().clear()

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
-from foreshape.interop.inference import parameters_of
+from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_stored
 from foreshape.interop.safetensors_file import contents, header_of
-from foreshape.interop.stored_specs import as_stored
 from foreshape.program import Variable
 from foreshape.spec import BOOL
 from foreshape.wire import load_program, replacing

@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
+from foreshape.infer.redescribe import redescribe
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
-from foreshape.interop.parameters import Pieces, open_parameters, otherwise, write_parameters
-from foreshape.interop.stored_specs import as_stored
+from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
 from foreshape.program.gc_pause import collector_waits
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
@@ -259,3 +259,18 @@ def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device:
         for name, value in values.items():
             tensor = to_tensor(value.numbers())  # a copy, since the bytes are read-only (or, of bf16, its numbers as fp32)
             scope.store(name, tensor.to(device, torch_dtype(value.dtype)))
+
+
+def as_stored(parameters: Mapping[str, Variable]) -> Fits:
+    """Return a check of a file's tensors against a program's parameters that accepts harmless differences.
+
+    PaddlePaddle's quantizing tools put whole numbers into weights, and other dims into scales, without a word to the program. The file is right about a
+    tensor with as many numbers as in the program, if all ops accept it with unchanged results. Its variable is described anew. Any other tensor is refused.
+    """
+
+    def fits(name: str, of: DType, dims: tuple[int, ...]) -> str:
+        variable = parameters[name]
+        told = otherwise(of, dims, variable.spec)
+        return "" if told and redescribe(variable, Spec(LOD_TENSOR, of, dims)) else told
+
+    return fits

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 from foreshape.engine import Executor, Scope
 from foreshape.errors import SchemaError
 from foreshape.interop.inference import load_inference_model
-from foreshape.interop.model import InferenceModel, batch_symbol, feed_of
-from foreshape.interop.results import Results
+from foreshape.interop.model import InferenceModel, Results, batch_symbol, feed_of
 from foreshape.memory import Plan
 from foreshape.profiling import Profile, profile
 

@@ -57,6 +57,43 @@ def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int
     return channels
 
 
+def placing(axes: int, stride: Pair, padding: Pair | str, dilation: Pair, **others: Pair | None) -> dict[str, Any]:
+    """Return the attributes for the places of a convolution's windows; of ``others`` an empty list for None."""
+    given = {name: [] if value is None else numbers(value, name, axes) for name, value in others.items()}
+    return {
+        "strides": numbers(stride, "stride", axes),
+        "dilations": numbers(dilation, "dilation", axes),
+        **given,
+        **padding_attributes(padding, axes, dilation),
+    }
+
+
+def check_groups(layer: str, x: Variable, groups: int, channels: int, num_filters: int) -> None:
+    """Raise `ShapeError` for a number of groups that does not divide the channels and the filters."""
+    if groups < 1 or channels % groups or num_filters % groups:
+        raise ShapeError(f"{layer}({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+
+
+def convolved(
+    layer: str, x: Variable, num_filters: int, kernel_size: Pair, groups: int, activation: Activation, weight: Any, bias: Any, data_format: str,
+    name: str | None, attrs: dict[str, Any],
+) -> Variable:  # fmt: skip
+    """Apply a convolutional layer, plain or transposed, over as many axes as ``attrs`` has strides."""
+    axes = len(attrs["strides"])
+    channels = known_channels(layer, x, data_format, axes + 2)
+    check_groups(layer, x, groups, channels, num_filters)
+    type = "depthwise_conv2d" if layer == "conv2d" and groups == channels != 1 else layer
+    window = numbers(kernel_size, "kernel_size", axes)
+    block = current_block()
+    prefix = block.program.layer_name(type, name)
+    transposed = layer.endswith("transpose")
+    shape = (channels, num_filters // groups) if transposed else (num_filters, channels // groups)
+    start = None if transposed else Normal(0.0, math.sqrt(2.0 / max(1, math.prod(window) * channels)))
+    w = create_parameter((*shape, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    out = block.apply(type, {"Input": x, "Filter": w}, {"groups": groups, "data_format": data_format, **attrs}, prefix)
+    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+
+
 def conv2d(
     x: Variable, num_filters: int, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCHW", name: str | None = None,
@@ -81,21 +118,8 @@ def conv2d(
     Raises:
         ShapeError: unknown channels, groups that do not divide them, or a filter larger than the image.
     """
-    channels = known_channels("conv2d", x, data_format, 4)
-    if groups < 1 or channels % groups or num_filters % groups:
-        raise ShapeError(f"conv2d({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
-    type = "depthwise_conv2d" if groups == channels != 1 else "conv2d"
-    window = pair(kernel_size, "kernel_size")
-    block = current_block()
-    prefix = block.program.layer_name(type, name)
-    start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
-    w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
-    attrs = {
-        "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
-        **padding_attributes(padding, 2, dilation),
-    }  # fmt: skip
-    out = block.apply(type, {"Input": x, "Filter": w}, attrs, prefix)
-    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    attrs = placing(2, stride, padding, dilation)
+    return convolved("conv2d", x, num_filters, kernel_size, groups, activation, weight, bias, data_format, name, attrs)
 
 
 def conv2d_transpose(
@@ -118,21 +142,8 @@ def conv2d_transpose(
         ``[batch, num_filters, *image]``. W is ``[channels, num_filters / groups, *kernel_size]``, b is ``[num_filters]``; the
         other arguments and errors as for `conv2d`.
     """
-    channels = known_channels("conv2d_transpose", x, data_format, 4)
-    if groups < 1 or channels % groups or num_filters % groups:
-        raise ShapeError(f"conv2d_transpose({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
-    window = pair(kernel_size, "kernel_size")
-    block = current_block()
-    prefix = block.program.layer_name("conv2d_transpose", name)
-    w = create_parameter((channels, num_filters // groups, *window), x.spec.known_dtype, weight, prefix=prefix)
-    attrs = {
-        "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
-        "output_size": [] if output_size is None else pair(output_size, "output_size"),
-        "output_padding": [] if output_padding is None else pair(output_padding, "output_padding"),
-        **padding_attributes(padding, 2, dilation),
-    }  # fmt: skip
-    out = block.apply("conv2d_transpose", {"Input": x, "Filter": w}, attrs, prefix)
-    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    attrs = placing(2, stride, padding, dilation, output_size=output_size, output_padding=output_padding)
+    return convolved("conv2d_transpose", x, num_filters, kernel_size, groups, activation, weight, bias, data_format, name, attrs)
 
 
 def with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix: str) -> Variable:

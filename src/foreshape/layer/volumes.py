@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
-from foreshape.layer.vision import known_channels, numbers, padding_attributes, unpooled, with_bias
+from foreshape.layer.vision import check_groups, convolved, known_channels, numbers, padding_attributes, placing, unpooled, with_bias
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -38,7 +37,7 @@ def conv1d(
         high.
     """
     channels = known_channels("conv1d", x, data_format, 3)
-    _check_groups("conv1d", x, groups, channels, num_filters)
+    check_groups("conv1d", x, groups, channels, num_filters)
     last = data_format.endswith("C")
     block = current_block()
     prefix = block.program.layer_name("conv1d", name)
@@ -76,19 +75,8 @@ def conv3d(
     Returns:
         ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *kernel_size]``, b is ``[num_filters]``.
     """
-    channels = known_channels("conv3d", x, data_format, 5)
-    _check_groups("conv3d", x, groups, channels, num_filters)
-    window = numbers(kernel_size, "kernel_size", 3)
-    block = current_block()
-    prefix = block.program.layer_name("conv3d", name)
-    start = Normal(0.0, math.sqrt(2.0 / max(1, math.prod(window) * channels)))
-    w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
-    attrs = {
-        "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
-        **padding_attributes(padding, 3, dilation),
-    }  # fmt: skip
-    out = block.apply("conv3d", {"Input": x, "Filter": w}, attrs, prefix)
-    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    attrs = placing(3, stride, padding, dilation)
+    return convolved("conv3d", x, num_filters, kernel_size, groups, activation, weight, bias, data_format, name, attrs)
 
 
 def conv3d_transpose(
@@ -109,19 +97,8 @@ def conv3d_transpose(
         output_size, output_padding: as for `conv2d_transpose`, with three numbers.
         data_format: "NCHW", or "NHWC" with the channels last.
     """
-    channels = known_channels("conv3d_transpose", x, data_format, 5)
-    _check_groups("conv3d_transpose", x, groups, channels, num_filters)
-    window = numbers(kernel_size, "kernel_size", 3)
-    block = current_block()
-    prefix = block.program.layer_name("conv3d_transpose", name)
-    w = create_parameter((channels, num_filters // groups, *window), x.spec.known_dtype, weight, prefix=prefix)
-    attrs = {
-        "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
-        "output_size": [] if output_size is None else numbers(output_size, "output_size", 3),
-        "output_padding": [] if output_padding is None else numbers(output_padding, "output_padding", 3), **padding_attributes(padding, 3, dilation),
-    }  # fmt: skip
-    out = block.apply("conv3d_transpose", {"Input": x, "Filter": w}, attrs, prefix)
-    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    attrs = placing(3, stride, padding, dilation, output_size=output_size, output_padding=output_padding)
+    return convolved("conv3d_transpose", x, num_filters, kernel_size, groups, activation, weight, bias, data_format, name, attrs)
 
 
 def pool3d(
@@ -145,13 +122,6 @@ def pool3d(
         **padding_attributes(padding, 3),
     }  # fmt: skip
     return current_block().apply("pool3d", {"X": x}, attrs)
-
-
-def _check_groups(layer: str, input: Variable, groups: int, channels: int, num_filters: int) -> None:
-    if groups < 1:
-        raise SchemaError.must(f"{layer}({input.name}): groups", "at least 1", groups)
-    if channels % groups or num_filters % groups:
-        raise ShapeError(f"{layer}({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
 
 
 def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> tuple[Variable, Variable]:

@@ -14,7 +14,6 @@ from foreshape.optimizer.decay import L1Decay, L2Decay, WeightDecay
 from foreshape.optimizer.each_element import Adadelta, Adamax, DecayedAdagrad, Lion, ProximalGD
 from foreshape.optimizer.groups import Group
 from foreshape.optimizer.layer_wise import Lamb, Lars, LarsMomentum
-from foreshape.optimizer.momentum import Momentum
 from foreshape.optimizer.schedule import (
     CosineDecay,
     ExponentialDecay,
@@ -26,7 +25,7 @@ from foreshape.optimizer.schedule import (
     PolynomialDecay,
     Schedule,
 )
-from foreshape.optimizer.sgd import SGD
+from foreshape.optimizer.sgd import SGD, Momentum
 
 _CALLED_ELSEWHERE = {
     **dict.fromkeys(("RMSprop", "Rmsprop"), "fs.optimizer.RMSProp"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 from foreshape.program.op import EMPTY
@@ -32,12 +32,7 @@ class Adagrad(Optimizer):
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "moment", self.initial_accumulator_value)
-        return (
-            "adagrad",
-            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
-            {"ParamOut": parameter, "MomentOut": moment},
-            {"epsilon": self.epsilon},
-        )
+        return update_op("adagrad", parameter, gradient, rate, {"Moment": moment}, {"epsilon": self.epsilon})
 
 
 class RMSProp(Optimizer):

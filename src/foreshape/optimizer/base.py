@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from foreshape.backward import append_backward
@@ -278,6 +278,12 @@ class Optimizer(ConstructorRepr):
         spec = parameter.spec
         name = program.unique_name(f"{parameter.name}_{what}")
         return self.state(program, name, spec.known_dims if dims is None else dims, spec.known_dtype, value)
+
+
+def update_op(type: str, parameter: Variable, gradient: Variable, rate: Variable, state: Mapping[str, Variable], attrs: dict[str, Any]) -> UpdateOp:
+    """Return an update by an operator that writes each state that it reads, as ``Moment`` to ``MomentOut``."""
+    inputs = {"Param": parameter, "Grad": gradient, **state, "LearningRate": rate}
+    return type, inputs, {"ParamOut": parameter, **{f"{slot}Out": variable for slot, variable in state.items()}}, attrs
 
 
 def _checked_rate(given: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.groups import Group
 from foreshape.program import Op, Variable
 
@@ -32,13 +32,8 @@ class Adadelta(Optimizer):
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         squares = self.accumulator(parameter, "_avg_squared_grad")
-        steps = self.accumulator(parameter, "_avg_squared_update")
-        return (
-            "adadelta",
-            {"Param": parameter, "Grad": gradient, "AvgSquaredGrad": squares, "AvgSquaredUpdate": steps, "LearningRate": rate},
-            {"ParamOut": parameter, "AvgSquaredGradOut": squares, "AvgSquaredUpdateOut": steps},
-            {"epsilon": self.epsilon, "rho": self.rho},
-        )
+        state = {"AvgSquaredGrad": squares, "AvgSquaredUpdate": self.accumulator(parameter, "_avg_squared_update")}
+        return update_op("adadelta", parameter, gradient, rate, state, {"epsilon": self.epsilon, "rho": self.rho})
 
 
 class Adamax(Optimizer):
@@ -101,12 +96,7 @@ class DecayedAdagrad(Optimizer):
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "moment")
-        return (
-            "decayed_adagrad",
-            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
-            {"ParamOut": parameter, "MomentOut": moment},
-            {"decay": self.decay, "epsilon": self.epsilon},
-        )
+        return update_op("decayed_adagrad", parameter, gradient, rate, {"Moment": moment}, {"decay": self.decay, "epsilon": self.epsilon})
 
 
 class ProximalGD(Optimizer):
@@ -129,7 +119,7 @@ class ProximalGD(Optimizer):
         self.l1, self.l2 = l1, l2
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
-        return "proximal_gd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}, {"l1": self.l1, "l2": self.l2}
+        return update_op("proximal_gd", parameter, gradient, rate, {}, {"l1": self.l1, "l2": self.l2})
 
 
 class Lion(Optimizer):
@@ -159,9 +149,5 @@ class Lion(Optimizer):
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "moment")
-        return (
-            "lion",
-            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
-            {"ParamOut": parameter, "MomentOut": moment},
-            {"beta1": self.beta1, "beta2": self.beta2, "weight_decay": self.coefficient_of(parameter, self.coefficient)},
-        )
+        attrs = {"beta1": self.beta1, "beta2": self.beta2, "weight_decay": self.coefficient_of(parameter, self.coefficient)}
+        return update_op("lion", parameter, gradient, rate, {"Moment": moment}, attrs)

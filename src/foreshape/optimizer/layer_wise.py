@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 
@@ -79,15 +79,9 @@ class LarsMomentum(Optimizer):
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         velocity = self.accumulator(parameter, "velocity")
         decays = not any(part in parameter.name for part in self.exclude_from_weight_decay)
-        return (
-            "lars_momentum",
-            {"Param": parameter, "Grad": gradient, "Velocity": velocity, "LearningRate": rate},
-            {"ParamOut": parameter, "VelocityOut": velocity},
-            {
-                "mu": self.momentum, "lars_coeff": self.lars_coeff, "epsilon": self.epsilon,
-                "lars_weight_decay": [self.coefficient_of(parameter, self.lars_weight_decay, decays)],
-            },
-        )  # fmt: skip
+        decay = [self.coefficient_of(parameter, self.lars_weight_decay, decays)]
+        attrs = {"mu": self.momentum, "lars_coeff": self.lars_coeff, "epsilon": self.epsilon, "lars_weight_decay": decay}
+        return update_op("lars_momentum", parameter, gradient, rate, {"Velocity": velocity}, attrs)
 
 
 Lars = LarsMomentum

@@ -1,8 +1,11 @@
-"""The fed variables of a program."""
+"""The inputs of a program, its parameters, and its other state."""
 
 from __future__ import annotations
 
+from foreshape.dims import Size
+from foreshape.errors import ForeshapeError
 from foreshape.program.block import Block
+from foreshape.program.program import Program
 from foreshape.program.variable import Variable
 from foreshape.spec import TENSOR_KINDS
 
@@ -15,3 +18,21 @@ def inputs_of(block: Block) -> list[Variable]:
         for v in block.vars.values()
         if not v.persistable and v.kind in TENSOR_KINDS and (v.op.type == "feed" if v.op is not None else v.need_check_feed or v.name in read)
     ]
+
+
+def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:
+    """Return parameters and other state. A saved inference model has no marks: all persistable variables are parameters."""
+    kept = [v for v in program.all_variables() if v.persistable and v.kind in TENSOR_KINDS]
+    marked = any(v.is_parameter for v in kept)
+    return [v for v in kept if v.is_parameter or not marked], [v for v in kept if marked and not v.is_parameter]
+
+
+def size_of(variable: Variable) -> Size | None:
+    """Return the bytes of a variable's data: a number, a formula, or None if unknown."""
+    spec = variable.spec
+    if spec.kind not in TENSOR_KINDS or spec.dims is None or spec.dtype is None:
+        return None
+    try:
+        return spec.nbytes
+    except ForeshapeError:
+        return None  # past a 64-bit integer: no memory holds it

@@ -9,13 +9,11 @@ from foreshape.errors import SchemaError, border
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.gc_pause import collector_waits
-from foreshape.program.inputs import inputs_of
-from foreshape.program.kept import size_of
+from foreshape.program.inputs import inputs_of, size_of
 from foreshape.program.work import multiplications
 from foreshape.report.drawings import Drawings
 from foreshape.report.memory import memory_facts
-from foreshape.report.sizes import BATCHES, over_batches
-from foreshape.report.texts import Texts
+from foreshape.report.texts import BATCHES, Texts, over_batches
 from foreshape.text.literal import escape
 from foreshape.text.writer import settings_text
 from foreshape.views.layer_costs import Meter, Sizes

@@ -12,8 +12,7 @@ from foreshape.memory.plan import Plan
 from foreshape.memory.records import CLASSES, unknown_words
 from foreshape.pictures.markup import cut, escape
 from foreshape.program import Op, Program
-from foreshape.report.sizes import BATCHES, over_batches
-from foreshape.report.texts import Texts
+from foreshape.report.texts import BATCHES, Texts, over_batches
 from foreshape.views.layer_costs import Sizes
 
 _LONGEST: Final = 4000

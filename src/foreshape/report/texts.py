@@ -1,8 +1,9 @@
-"""The texts of a page, kept once, in a list, and named by their place in it."""
+"""The texts of a page, kept once and named by their place in a list; and its sizes, as functions of the batch for a script."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from foreshape.pictures.markup import cut, escape
 
@@ -22,3 +23,20 @@ class Texts:
     def all(self) -> list[str]:
         """Return every text, in the order of the places."""
         return list(self._places)
+
+
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""The batches of the slider."""
+
+
+def over_batches(size_at: Callable[[int], int | None]) -> Any:
+    """Return a size for every batch: a number, ``[a, b]`` for ``a + b * batch``, or its values at all `BATCHES`, as of ceilings and of a largest sum."""
+    values = [size_at(b) for b in BATCHES]
+    if any(v is None for v in values):
+        return None
+    known = [v for v in values if v is not None]
+    slope = known[1] - known[0]
+    start = known[0] - slope
+    if all(v == start + slope * b for v, b in zip(known, BATCHES, strict=True)):
+        return [start, slope] if slope else start
+    return {"at": known}

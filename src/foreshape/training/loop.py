@@ -19,8 +19,7 @@ from foreshape.training.checkpoint.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.checkpoint.resume import WORDS, OnChange
 from foreshape.training.checkpoint.resume_check import first_numbers
 from foreshape.training.data.augmented import Augment, Augmented
-from foreshape.training.data.batches import Batch, as_data, inputs_of
-from foreshape.training.data.held_out import split
+from foreshape.training.data.batches import Batch, as_data, inputs_of, split
 from foreshape.training.distributed.distributed_session import DistributedSession, Strategy
 from foreshape.training.distributed.rank_settings import compare_settings
 from foreshape.training.figures import fetched_of

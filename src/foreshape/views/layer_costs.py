@@ -8,8 +8,7 @@ from typing import NamedTuple
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.dims.text import symbol_text
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.program.inputs import inputs_of
-from foreshape.program.kept import kept_variables, size_of
+from foreshape.program.inputs import inputs_of, kept_variables, size_of
 from foreshape.program.op import Op
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable

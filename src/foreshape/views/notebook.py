@@ -6,8 +6,7 @@ from typing import Final
 
 from foreshape.pictures.figures import plural, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, cut, escape, folded, markup_table, preformatted, tag
-from foreshape.program.inputs import inputs_of
-from foreshape.program.kept import kept_variables, size_of
+from foreshape.program.inputs import inputs_of, kept_variables, size_of
 from foreshape.program.op import Op
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable

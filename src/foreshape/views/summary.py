@@ -11,8 +11,7 @@ from foreshape.errors import SchemaError, ShapeError, border
 from foreshape.pictures.figures import plural, share, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
 from foreshape.pictures.widths import begin, fit, left, wide
-from foreshape.program.inputs import inputs_of
-from foreshape.program.kept import size_of
+from foreshape.program.inputs import inputs_of, size_of
 from foreshape.program.op import Role
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
