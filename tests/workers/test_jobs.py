@@ -108,7 +108,7 @@ def test_every_key_left_out_and_one_added(job: Job) -> None:
 def test_programs_that_are_not_those_of_the_document(job: Job) -> None:
     for main, startup in ((job.main + b"x", job.startup), (job.main, job.main), (b"", job.startup), (job.main[:-1] + bytes([job.main[-1] ^ 1]), job.startup)):
         with pytest.raises(fs.FormatError, match="program is not the one that the job describes"):
-            job_of(job.document(), main, startup)
+            job_of(json.loads(json.dumps(job.document())), main, startup)
 
 
 def test_every_cut_and_every_header_made_wrong(job: Job) -> None:

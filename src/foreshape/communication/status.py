@@ -147,12 +147,9 @@ class StatusBoard:
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
-            said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
-            own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
-            if own:
-                return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
-            if ended := self._ended_here(said):
-                return ended
+            said, why = self._reasons()
+            if why:
+                return why
             if late := self._late():
                 return late
             fed = {self.rank: self.fed} | {r: text.split("\n", 2)[1] for r, text in said.items()}
@@ -183,17 +180,21 @@ class StatusBoard:
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
-            said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
-            own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
-            if own:
-                return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
-            if ended := self._ended_here(said):
-                return ended
+            said, why = self._reasons()
+            if why:
+                return why
             now = self._beats()
             silent = [r for r in range(self.ranks) if r != self.rank and r not in said and now.get(r) == first.get(r)]
             if not silent or time.monotonic() > until:
                 return f"no sign of life of rank {', '.join(map(str, silent))}" if silent else ""
             time.sleep(BEAT / 10)
+
+    def _reasons(self) -> tuple[dict[int, str], str]:
+        """Return the words of the other stopped ranks, and the known reasons: stops of their own, or else ended processes here; nothing without any."""
+        said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
+        own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
+        words = "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
+        return said, words or self._ended_here(said)
 
     def _ended_here(self, said: Collection[int]) -> str:
         """Return the ranks with ended processes on this machine, without a word, and their places; nothing for none."""

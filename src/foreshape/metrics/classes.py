@@ -110,15 +110,23 @@ class _Counted(_Classes):
         return float((each * weights).sum() / weights.sum()) if weights.sum() else float("nan")
 
 
-class Accuracy(_Counted):
+class _Fraction(_Classes):
+    """The weights of right answers, and of all."""
+
+    def begin(self) -> State:
+        return {"right": np.zeros(2)}
+
+    def value(self, state: State) -> Any:
+        right, of = state["right"]
+        return right / of if of else float("nan")
+
+
+class Accuracy(_Fraction):
     """The fraction of examples whose class is predicted; with several classes for each example, the fraction of right answers.
 
     Args:
         prediction, label, options: see `F1`.
     """
-
-    def begin(self) -> State:
-        return {"right": np.zeros(2)}
 
     def add(self, state: State, *arrays: Any) -> None:
         if self.several:
@@ -129,12 +137,8 @@ class Accuracy(_Counted):
             right = found == true
         state["right"] = state["right"] + [weights[right].sum(), weights.sum()]
 
-    def value(self, state: State) -> Any:
-        right, of = state["right"]
-        return right / of if of else float("nan")
 
-
-class TopKAccuracy(_Classes):
+class TopKAccuracy(_Fraction):
     """The part of the examples whose class is among the k with the largest scores; of equal scores the first classes count as larger.
 
     Args:
@@ -148,9 +152,6 @@ class TopKAccuracy(_Classes):
         if not self.columns or self.several or not 1 <= k <= self.classes:
             raise SchemaError(f"TopKAccuracy needs scores of at least k classes for each example, k from 1; seen k={k!r} and {prediction.spec.text()}")
 
-    def begin(self) -> State:
-        return {"right": np.zeros(2)}
-
     def add(self, state: State, *arrays: Any) -> None:
         _, true, weights = self.chosen(*arrays)
         scores = np.moveaxis(np.asarray(arrays[0]), self.axis, -1).reshape(-1, self.classes)
@@ -159,10 +160,6 @@ class TopKAccuracy(_Classes):
         own = np.take_along_axis(scores, true[:, None], 1)
         before = (scores > own).sum(1) + ((scores == own) & (np.arange(self.classes) < true[:, None])).sum(1)
         state["right"] = state["right"] + [weights[before < self.k].sum(), weights.sum()]
-
-    def value(self, state: State) -> Any:
-        right, of = state["right"]
-        return right / of if of else float("nan")
 
 
 class _Averaged(_Counted):

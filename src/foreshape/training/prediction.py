@@ -16,7 +16,7 @@ from foreshape.passes import for_test, prune
 from foreshape.passes.over_examples import OverExamples
 from foreshape.program import Program, Variable
 from foreshape.training.checkpoint.state import Sums
-from foreshape.training.data.batches import Batch, as_data, batch_examples, inputs_of
+from foreshape.training.data.batches import Batch, Data, as_data, batch_examples, inputs_of
 from foreshape.training.distributed.batch_share import Share
 from foreshape.training.figures import fetches_of, figure_of
 from foreshape.training.progress import counted
@@ -79,10 +79,7 @@ def predict(
         example, so that batches cannot be joined.
     """
     variables = _variables(outputs)
-    pruned = _pruned(variables)
-    run = executor if executor is not None else pruned.executor
-    held = scope if scope is not None else default_scope()
-    taken = _data(variables, pruned.program, data, batch_size)
+    pruned, run, held, taken = _begin(variables, data, batch_size, executor, scope)
     parts: list[_Parts] = [_Parts(v) for v in variables]
     step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
@@ -117,10 +114,7 @@ def evaluate(
     """
     given = dict(metrics) if isinstance(metrics, Mapping) else {v.name: v for v in _variables(metrics)}
     variables = _variables([v for one in given.values() for v in (one.inputs if isinstance(one, Metric) else [one])])
-    pruned = _pruned(variables)
-    run = executor if executor is not None else pruned.executor
-    held = scope if scope is not None else default_scope()
-    taken = _data(variables, pruned.program, data, batch_size)
+    pruned, run, held, taken = _begin(variables, data, batch_size, executor, scope)
     over = OverExamples(pruned.program.global_block)
     figures = {name: figure_of(name, one, pruned.program, over, run, held) for name, one in given.items()}
     sums: Sums = {key: zeros for figure in figures.values() for key, zeros in figure.begin().items()}
@@ -165,9 +159,13 @@ def _pruned(variables: Sequence[Variable]) -> _Pruned:
     return found
 
 
-def _data(variables: Sequence[Variable], program: Program, given: Source, batch_size: int) -> Any:
-    """Return the data for the described inputs, without inputs unused by the pruned program of ``variables``."""
-    return as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(program, [v.name for v in variables]))
+def _begin(
+    variables: Sequence[Variable], given: Source, batch_size: int, executor: Executor | None, scope: Scope | None
+) -> tuple[_Pruned, Executor, Scope, Data]:
+    """Return the pruned program of variables, its executor and scope, and the data for its described inputs, without unused ones."""
+    found = _pruned(variables)
+    data = as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(found.program, [v.name for v in variables]))
+    return found, executor if executor is not None else found.executor, scope if scope is not None else default_scope(), data
 
 
 class _Parts:

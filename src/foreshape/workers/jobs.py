@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -103,32 +102,11 @@ class Job:
     """True to send back the values of the trained network."""
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON read by `from_bytes`."""
-        return {
-            "format": FORMAT,
-            "foreshape": self.foreshape,
-            "programs": [
-                {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "random_seed": seed}
-                for data, seed in zip((self.main, self.startup), self.random_seeds, strict=True)
-            ],
-            "described": self.described,
-            "loss": self.loss,
-            "feeds": self.feeds,
-            "data": _files_document(self.data),
-            "validation": None if self.validation is None else _files_document(self.validation),
-            "metrics": self.metrics,
-            "strategy": strategy_document(self.strategy),
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "on_change": self.on_change,
-            "values": self.values,
-            "checkpoint": None if self.checkpoint is None else dataclasses.asdict(self.checkpoint),
-            "save": self.save_to,
-            "model": None if self.model is None else {"path": self.model.path, "feeds": list(self.model.feeds), "fetches": list(self.model.fetches)},
-            "bring": self.bring,
-        }
+        """Return the document read by `from_bytes`, for JSON."""
+        fields = dataclasses.asdict(self)
+        programs, seeds, save = (fields.pop("main"), fields.pop("startup")), fields.pop("random_seeds"), fields.pop("save_to")
+        described = [{"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "random_seed": seed} for data, seed in zip(programs, seeds, strict=True)]
+        return {"format": FORMAT, **fields, "programs": described, "strategy": strategy_document(self.strategy), "save": save}
 
     def to_bytes(self) -> bytes:
         """Return the whole job.
@@ -190,10 +168,6 @@ def job_of(words: Any, main: bytes, startup: bytes) -> Job:
             raise FormatError(f"the {name} program is not the one that the job describes: its length or its checksum differs")
     seeds = tuple(one["random_seed"] for one in given.pop("programs"))
     return Job(main, startup, random_seeds=seeds, save_to=given.pop("save"), **given)
-
-
-def _files_document(given: Mapping[str, Files]) -> dict[str, Any]:
-    return {name: {"rows": one.rows, "lengths": list(one.lengths)} for name, one in given.items()}
 
 
 _FILES = mapping(record(Files, rows=text(), lengths=tupled(text(), 16)))
