@@ -11,65 +11,16 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from foreshape.lazy_names import lazy_names, lazy_value
 from foreshape.version import VERSION
 
 if TYPE_CHECKING:
-    from foreshape import layer, metrics, optimizer
-    from foreshape.backward import append_backward
-    from foreshape.cost import Network, plan
-    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope, reset
-    from foreshape.errors import (
-        DescriptionError,
-        ExecutionError,
-        FeedError,
-        ForeshapeError,
-        ForeshapeWarning,
-        FormatError,
-        GuardError,
-        MemoryPlanError,
-        RankError,
-        SchemaError,
-        ShapeError,
-        TypeMismatchError,
-    )
-    from foreshape.interop import InferenceModel, Predictor, load_inference_model, load_safetensors, save_inference_model, save_safetensors
-    from foreshape.layer import ParamAttr
-    from foreshape.memory import Plan
-    from foreshape.memory.recomputation import Recomputation, recompute
-    from foreshape.operator import Operator
-    from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
-    from foreshape.profiling import Profile, profile
-    from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, name_scope, program_guard
-    from foreshape.program import new_program as program
-    from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
-    from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train
-    from foreshape.training import training_programs as training_program
-    from foreshape.wire import Limits, load_program, save_program
-    from foreshape.workers import Job, job, send
+    from foreshape.exports import *
 
 __version__ = VERSION
 
-_ROOM: dict[str, str] = {
-    "append_backward": "backward",
-    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
-    **dict.fromkeys(("Profile", "profile"), "profiling"),
-    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
-                     "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
-    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "load_safetensors", "save_inference_model", "save_safetensors"), "interop"),
-    **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
-    "ParamAttr": "layer",
-    **dict.fromkeys(("Network", "plan"), "cost"),
-    "Plan": "memory",
-    **dict.fromkeys(("Recomputation", "recompute"), "memory.recomputation"),
-    "Operator": "ops",
-    **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "name_scope", "program_guard"), "program"),
-    **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
-                     "LOD_TENSOR_ARRAY", "INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"), "spec"),
-    **dict.fromkeys(("Checkpoint", "History", "TrainingProgram", "callbacks", "evaluate", "infer_shape", "predict", "train", "training_program"), "training"),
-    **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
-    **dict.fromkeys(("Job", "job", "send"), "workers"),
-}  # fmt: skip
-"""Public name -> its room; a room is imported when its name is first used."""
+_EXPORTS = "foreshape.exports"
+"""The list of public names and their rooms; a room is imported when its name is first used."""
 _ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
 _CALLED_ELSEWHERE = {
@@ -99,18 +50,14 @@ def __getattr__(name: str) -> Any:
 
 
 def _opened(name: str) -> Any:
-    room = _ROOM.get(name)
-    if room is not None:
-        if room != "wire" and room != "errors":
-            importlib.import_module("foreshape.wire")  # a program can be saved from the first line on
-        value = getattr(importlib.import_module(f"foreshape.{room}"), name)
-    elif name in _ROOMS:
-        importlib.import_module("foreshape.wire")
-        value = importlib.import_module(f"foreshape.{name}")
-    else:
+    origin = lazy_names(_EXPORTS).get(name)
+    if origin is None and name not in _ROOMS:
         from foreshape.hints import no_such_name
 
         raise no_such_name("foreshape", name, _CALLED_ELSEWHERE, __dir__(), "fs")
+    if origin is None or origin[0] not in ("foreshape.wire", "foreshape.errors"):
+        importlib.import_module("foreshape.wire")  # a program can be saved from the first line on
+    value = importlib.import_module(f"foreshape.{name}") if name in _ROOMS else lazy_value(_EXPORTS, name)
     globals()[name] = value
     return value
 

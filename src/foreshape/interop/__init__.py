@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from foreshape.interop.convert import convert_parameters
-    from foreshape.interop.inference import load_inference_model, save_inference_model
-    from foreshape.interop.model import InferenceModel
-    from foreshape.interop.parameters import open_parameters, read_parameters, write_parameters
-    from foreshape.interop.predictor import Predictor
-    from foreshape.interop.tensors import load_safetensors, save_safetensors
+from foreshape.lazy_names import lazy_names, lazy_value
 
-_FILE = {
-    "convert_parameters": "convert",
-    **dict.fromkeys(("load_inference_model", "save_inference_model"), "inference"),
-    "InferenceModel": "model",
-    **dict.fromkeys(("open_parameters", "read_parameters", "write_parameters"), "parameters"),
-    "Predictor": "predictor",
-    **dict.fromkeys(("load_safetensors", "save_safetensors"), "tensors"),
-}
-"""Name -> its file, imported when the name is first used: a saved network answers without the other formats."""
+if TYPE_CHECKING:
+    from foreshape.interop.exports import *
+
+_EXPORTS = "foreshape.interop.exports"
+"""The list of names and their files, each imported when its name is first used: a saved network answers without the other formats."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILE:
+    if name not in lazy_names(_EXPORTS):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_FILE[name]}"), name)
-    globals()[name] = value
+    value = globals()[name] = lazy_value(_EXPORTS, name)
     return value
 
 

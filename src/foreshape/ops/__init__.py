@@ -3,5 +3,5 @@
 Names of this language can be imported from here too.
 """
 
-from foreshape.operator import *  # noqa: F403
+from foreshape.operator import *
 from foreshape.operator import __all__ as __all__

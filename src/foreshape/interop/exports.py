@@ -1,0 +1,12 @@
+"""The names of `foreshape.interop` and their files: a list for type checkers and for the imports at first use, never run itself."""
+
+from foreshape.interop.convert import convert_parameters as convert_parameters
+from foreshape.interop.inference import load_inference_model as load_inference_model
+from foreshape.interop.inference import save_inference_model as save_inference_model
+from foreshape.interop.model import InferenceModel as InferenceModel
+from foreshape.interop.parameters import open_parameters as open_parameters
+from foreshape.interop.parameters import read_parameters as read_parameters
+from foreshape.interop.parameters import write_parameters as write_parameters
+from foreshape.interop.predictor import Predictor as Predictor
+from foreshape.interop.tensors import load_safetensors as load_safetensors
+from foreshape.interop.tensors import save_safetensors as save_safetensors
