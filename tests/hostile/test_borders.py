@@ -271,7 +271,7 @@ def test_seeds_that_are_none(seed: Any) -> None:
 def test_the_command_names_a_device_that_is_none(device: str, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from foreshape.cli import app
+    from foreshape.cli.commands import app
 
     path = model(tmp_path)
     result = CliRunner().invoke(app, ["run", path, "--feed", f"x={array_file(tmp_path)}", "--device", device, "--out", str(tmp_path)])

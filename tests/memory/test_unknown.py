@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
+from foreshape.cli.commands import app
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.errors import MemoryPlanError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 import foreshape.ops
-from foreshape.cli import app
+from foreshape.cli.commands import app
 from foreshape.cli.operators import facts
 
 ROOT = Path(__file__).parents[2]

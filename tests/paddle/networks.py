@@ -26,7 +26,7 @@ from results import by_program, keep
 from sides import Outcome, attended, paddle_python
 
 import foreshape as fs
-from foreshape.cli import app
+from foreshape.cli.commands import app
 from foreshape.dims.symbols import substitute
 from foreshape.program import Program
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from foreshape.cli import app
+from foreshape.cli.commands import app
 
 
 @cache

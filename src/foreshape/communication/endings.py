@@ -1,19 +1,8 @@
-"""The ends of ranks' processes: a test for an ended one on this machine, and the last words of one ended by a launcher."""
+"""The identity of a rank's process, and a test for an ended one on this machine."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from foreshape.errors import RankError
-
-if TYPE_CHECKING:
-    from foreshape.communication.status import StatusBoard
 
 
 def this_process() -> str:
@@ -44,49 +33,3 @@ def _began(process: int) -> str:
     with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
-
-
-class _LastWords:
-    """The handler of SIGTERM: the rank names the missing ones, and ends as it would have."""
-
-    def __init__(self, board: StatusBoard) -> None:
-        self._board = board
-        self.found = ""
-        """The reason of the run's failure, if known."""
-
-    def __call__(self, number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # torchrun sends it twice
-        board = self._board
-        board.waited("SIGTERM")
-        words = self.found or board.last_words()
-        sys.stderr.write(f"rank {board.rank} of {board.ranks} was told to end (SIGTERM) {board.place}{'; ' * bool(words)}{words}\n")
-        sys.stderr.flush()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-
-@contextmanager
-def saying_last_words(board: StatusBoard) -> Generator[None]:
-    """Let this rank name the missing ones before SIGTERM ends it. A launcher sends it to all ranks as soon as one has died.
-
-    After a `RankError` this stays so: the launcher may end the process before anybody has read the error.
-    """
-    handler, now = _LastWords(board), signal.getsignal(signal.SIGTERM)
-    own = threading.current_thread() is threading.main_thread() and (now is signal.SIG_DFL or isinstance(now, _LastWords))
-    if own:
-        signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    except RankError as error:
-        handler.found = str(error)
-        raise
-    except BaseException:
-        _put_back(handler)
-        raise
-    else:
-        _put_back(handler)
-
-
-def _put_back(handler: _LastWords) -> None:
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is handler:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

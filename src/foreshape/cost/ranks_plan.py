@@ -7,24 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, overload
 
-from foreshape.cost import shown
 from foreshape.cost.collectives import Message, messages_of
 from foreshape.cost.device import Device, device_of, require_device
 from foreshape.cost.network import Network, sent
 from foreshape.cost.timeline import Timeline, timeline
 from foreshape.dims import Size, ceildiv, evaluate, floordiv, is_symbol, substitute, symbol, symbols_of
-from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.errors import ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.lowering import Step, fuse, lower
 from foreshape.lowering.fusion.bags import shared_values
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
-from foreshape.memory.formula import Formula
+from foreshape.memory.formula import Formula, peak_lines
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import data_parallel
 from foreshape.passes.accumulate_distributed import Ungathered, gathered_over_ranks
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
 from foreshape.passes.tensor_parallelism import SplitLayers
+from foreshape.pictures.figures import plural
+from foreshape.pictures.markup import card, cut, escape, markup_table, preformatted
 from foreshape.program import Program, Role, Variable
 from foreshape.program.needed import is_given
 from foreshape.spec import SELECTED_ROWS
@@ -34,6 +35,7 @@ _ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
 _FEW_PIECES = 4
 _TRAINS = Role.BACKWARD | Role.OPTIMIZE
 _MOST = 1 << 20
+_WIDTH = 160
 """More ranks than this are not looked for."""
 
 
@@ -241,10 +243,33 @@ class RanksPlan:
         return {n: -(-v // ranks) if n in self.shared else v for n, v in values.items()}
 
     def __repr__(self) -> str:
-        return shown.text(self)
+        lines = [self._heading(), *(f"  {name} {words}" for name, words in self._rows())]
+        return "\n".join(cut(line, _WIDTH) for line in [*lines, *(f"  {line}" for line in peak_lines(self.peak_formula(), self.shared_words))])
 
     def _repr_html_(self) -> str:
-        return shown.html(self)
+        formula = peak_lines(self.peak_formula(), self.shared_words)
+        return card(self._heading(), markup_table(("", ""), self._rows()), preformatted("\n".join(formula)))
+
+    def _heading(self) -> str:
+        """Return the strategy and the sizes of the whole step."""
+        given = ", ".join(f"{escape(n)} = {v:,}" for n, v in self.sizes.items())
+        return cut(f"RanksPlan: {self.name}" + (f", {given}" if given else ""), _WIDTH)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return the facts of a line each: the peak, the messages, the time, the other strategies; or the missing sizes."""
+        out: list[tuple[str, str]] = []
+        try:
+            peak, found = self.peak(), self.collectives()
+            out.append(("a rank holds", f"{byte_text(peak)} at the peak"))
+            sent = sum(one.on_the_link for one in found)
+            out.append(("a rank sends", f"{byte_text(sent)} in a step, by {plural(len(found), 'collective')} over {self.network}" if found else "nothing"))
+            if self.device is not None:
+                out.append(("a step takes", f"{1e3 * self.timeline().seconds:.4g} ms"))
+            if len(self.alternatives) > 1:
+                out.append(("also planned", ", ".join(f"{one.name} {byte_text(one.peak())}" for one in self.alternatives if one is not self)))
+        except ForeshapeError as error:
+            out.append(("not told", str(error).partition("\n")[0]))
+        return out
 
 
 def _part(name: str, degree: int) -> Size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter, thread_time
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from foreshape.lowering import KernelCall, Step, Value
 from foreshape.lowering.kernel_calls import Argument, OpCall, values_of
@@ -38,25 +38,25 @@ def timed_calls(
     values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
     values.update((name, make(*(values[repr(p)] for p in of))) for name, of, make in lowered.derived)
     exec("\n".join(lowered.prologue), {}, values)
-    before: list[tuple[KernelCall, FunctionType]] = []
+    before: list[tuple[KernelCall, _Call]] = []
     kept: set[str] = set()
 
-    def again(call: FunctionType, swept: Any) -> None:
+    def again(call: _Call, swept: Any) -> None:
         if swept is not None:
             swept.sum()
-        for one, function in before:
-            function.__globals__.update(values)
-            _keep(values, one, function())
-        call.__globals__.update(values)
+        for one, earlier in before:
+            earlier.names.update(values)
+            _keep(values, one, earlier.function())
+        call.names.update(values)
 
     for i in lowered.calls:
         values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)
-        call = _function(i, values)
-        made = call()
+        call = _call(i, values)
+        made = call.function()
         if wanted(i):
             swept = torch.zeros(_SWEPT, device="cpu") if far(i) else None
             fresh = swept is not None or any(repr(v) in kept for v in values_of(i.arguments))
-            yield i, _alone(call, lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call)
+            yield i, _alone(call.function, lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call.function)
         _keep(values, i, made)
         before.append((i, call))
         if isinstance(i, OpCall) and i.op.operator is not None and i.op.operator.retains():
@@ -78,9 +78,15 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
             _put(values, one, made)
 
 
-def _function(i: KernelCall, values: Mapping[str, Any]) -> FunctionType:
-    """Return a call as the step makes it, without arguments."""
-    names: dict[str, Any] = {}
+class _Call(NamedTuple):
+    """A call as the step makes it, without arguments, and the values of the names in its text."""
+
+    function: FunctionType
+    names: dict[str, Any]
+
+
+def _call(i: KernelCall, values: Mapping[str, Any]) -> _Call:
+    names: dict[str, Any] = dict(values)
 
     def name(n: str, value: Any) -> str:
         names[n] = value.get() if isinstance(value, Lazy) else value
@@ -88,7 +94,7 @@ def _function(i: KernelCall, values: Mapping[str, Any]) -> FunctionType:
 
     text = i.code(name, tuple(bool(values_of([r])) for r in i.results))
     module = compile(f"def call():\n    return {text}\n", "<measured call>", "exec")
-    return FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), {**values, **names})
+    return _Call(FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), names), names)
 
 
 def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:

@@ -6,7 +6,7 @@ A value is filled with a pattern before it is dropped, so that a late reader com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from foreshape.data_class import data_class
@@ -17,7 +17,7 @@ from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
-from foreshape.lowering.region import running
+from foreshape.operator.room import this_run
 from foreshape.values.emitted_code import STEP_FILE, with_ops
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
@@ -58,14 +58,14 @@ class Checked:
         Raises:
             ExecutionError: a value of another shape or element type than inferred, or an op made a NaN or an infinity.
         """
-        function: FunctionType = emitted.bind(scope)[0]
+        bound = emitted.bind(scope)
         self.symbols = Symbols(self.given, emitted.lowered.block.program)
-        before = running.checked
-        running.checked = self._block
+        before = this_run.run_block
+        this_run.run_block = self._block
         try:
-            return self._block(emitted.lowered, [*tensors, *(function.__defaults__ or ())], function.__globals__)
+            return self._block(emitted.lowered, [*tensors, *bound.values], bound.names)
         finally:
-            running.checked = before
+            this_run.run_block = before
 
     def _block(self, lowered: Step, given: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
         text = self._texts.get(id(lowered))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -73,14 +74,21 @@ class Emitted:
         namespace["store"] = store
         tensors = {id(p): t for p, t in zip(self.lowered.persistables, values, strict=True)}
         values += [make(*(tensors[id(p)] for p in of)) for _, of, make in self.lowered.derived]
-        return Bound(FunctionType(self.code, namespace, "step", tuple(values)), held)
+        return Bound.of(self.code, namespace, tuple(values), held)
 
 
 class Bound(NamedTuple):
-    """A step over the values of one scope, and the symbols that these set."""
+    """A step over the values of one scope, the symbols that these set, and the names and the values that its text is bound to."""
 
     function: FunctionType
     held: Held
+    names: Mapping[str, Any]
+    values: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held) -> Bound:
+        """Return the step of some code."""
+        return cls(FunctionType(code, names, "step", values), held, names, values)
 
 
 def constant_tensor(variable: Any) -> Any:

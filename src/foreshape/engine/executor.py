@@ -277,7 +277,7 @@ class Executor(ConstructorRepr):
             with self._threads.planned():
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
-        function, held = step.bind(scope)
+        function, held, _, _ = step.bind(scope)
         if held is not NOTHING:  # open dims of the scope's values decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)

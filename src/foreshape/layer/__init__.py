@@ -1,6 +1,5 @@
 """Layers: functions that append ops to the default main program and return their results."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from foreshape.hints import no_such_name
@@ -144,9 +143,8 @@ __all__ = [
     "unique_consecutive", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",
 ]  # fmt: skip
 
-close(sys.modules[__name__], __all__)
-close(detection, detection.__all__)
-hide_files(sys.modules[__name__], __all__)
+close(globals(), __all__)
+hide_files(globals(), __all__)
 
 # A user who expects a method known from other arrays on a variable is told the function.
 METHOD_HINTS: dict[str, str] = {n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()}

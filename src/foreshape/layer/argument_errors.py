@@ -29,21 +29,21 @@ _closed: set[type] = set()
 """The classes with the border around their constructor: several may inherit one."""
 
 
-def close(room: ModuleType, names: Iterable[str]) -> None:
+def close(room: dict[str, Any], names: Iterable[str]) -> None:
     """Put the border around the functions and the constructors of these names.
 
     Args:
-        room: the users' module.
+        room: the users' module, by its ``globals()``.
         names: names of anything else are left as they are.
     """
     done: dict[FunctionType, Callable[..., Any]] = {}  # a function may have two names
     for name in names:
-        function = getattr(room, name)
+        function = room[name]
         if isinstance(function, FunctionType):
             if function not in done:
                 done[function] = bordered(function)
-                done[function].__module__ = room.__name__  # where it is found, by pickle too
-            setattr(room, name, done[function])
+                done[function].__module__ = room["__name__"]  # where it is found, by pickle too
+            room[name] = done[function]
         elif isinstance(function, type):
             owner = next(c for c in function.__mro__ if "__init__" in vars(c))
             begin = owner.__init__
@@ -52,17 +52,17 @@ def close(room: ModuleType, names: Iterable[str]) -> None:
                 owner.__init__ = _constructor(begin)
 
 
-def hide_files(room: ModuleType, names: Collection[str]) -> None:
+def hide_files(room: dict[str, Any], names: Collection[str]) -> None:
     """Hide the room's own files from its users, so that ``layer.attention`` is reported as a missing name.
 
     Imports find them all the same.
 
     Args:
-        room: the users' module.
+        room: the users' module, by its ``globals()``.
         names: the names to keep.
     """
-    for name in [n for n, value in vars(room).items() if isinstance(value, ModuleType) and n not in names]:
-        delattr(room, name)
+    for name in [n for n, value in room.items() if isinstance(value, ModuleType) and n not in names]:
+        del room[name]
 
 
 def bordered(function: FunctionType) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.layer.argument_errors import close
 from foreshape.layer.prior_boxes import anchor_generator, density_prior_box, prior_box
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -350,3 +351,6 @@ def _all(type: str, slots: dict[str, Any], attrs: dict[str, Any], results: tuple
     prefix = block.program.layer_name(type)
     op = block.append_op(type, slots, {slot: f"{prefix}.{slot}" for slot in results}, attrs)
     return tuple(block.vars[op.outputs[slot][0]] for slot in results)
+
+
+close(globals(), __all__)

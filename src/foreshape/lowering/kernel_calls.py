@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
+from foreshape.errors import ExecutionError
 from foreshape.kernels.fused import NO_KERNEL, Effects, FusedKernel
 from foreshape.operator.computations import Computation
 from foreshape.operator.operator import Operator
+from foreshape.operator.room import this_run
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
-
-if TYPE_CHECKING:
-    from foreshape.lowering.region import Region
 
 
 @data_class(eq=False)
@@ -301,3 +300,42 @@ class Step:
     def returns(self) -> list[Value]:
         """Return the results of the step: the fetches, then the offsets of ragged ones."""
         return self.fetches + [v.lod for v in self.fetches if v.lod is not None]
+
+
+def _not_compiled(*given: Any) -> Any:
+    raise ExecutionError("this block has not been compiled")
+
+
+class Region:
+    """A block as a function of the values of ``entries``, then of its other values from outside.
+
+    Attributes:
+        lowered: its kernel calls.
+        entries: names with new values at every call.
+        results: names of the values returned at the end.
+        saved: names of values for the backward pass; of an entry the incoming one.
+        captured: its other values from outside, as its own values.
+        used: the entries read by the block or its op.
+        in_place: the results in their old place in the scope.
+        function: the block as one straight-line function; set by the step's compiler.
+    """
+
+    def __init__(
+        self, lowered: Step, entries: Sequence[str], results: Sequence[str], saved: Sequence[str], captured: list[Value], used: set[str],
+        in_place: list[int],
+    ) -> None:  # fmt: skip
+        self.lowered = lowered
+        self.entries, self.results, self.saved = list(entries), list(results), list(saved)
+        self.captured, self.used, self.in_place = captured, used, in_place
+        self.ragged_results = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
+        self.function: Callable[..., Any] = _not_compiled
+
+    def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
+        """Return the results, the offsets of each of them (None if dense), and the saved values, then their offsets."""
+        run = this_run.run_block
+        out = self.function(*given) if run is None else run(self.lowered, given)
+        fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
+        for at, found in zip(self.ragged_results, out[fetched:], strict=True):
+            offsets[at] = found
+        count = len(self.results)
+        return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import GRAD, carried_names, names_in, saved_names, setting, spec_at_the_end, sub_block
 from foreshape.lowering.fusion import fuse as rewrite
-from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
-from foreshape.lowering.region import Region
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Region, Value
 from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
 from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op

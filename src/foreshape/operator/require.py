@@ -74,7 +74,7 @@ def _either(*answers: bool | None) -> bool | None:
     return True if True in answers else None if None in answers else False
 
 
-class _Collector(threading.local):
+class _Collector(threading.local):  # of a thread: rules call `require_equal` and the like with sizes alone
     conditions: list[Condition] | None = None
 
 

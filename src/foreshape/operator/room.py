@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import Line, MemoryPlanError
 
@@ -11,14 +12,16 @@ if TYPE_CHECKING:
     from torch import Generator
 
 
-class _Run(threading.local):
+class _Run(threading.local):  # of a thread: kernels and blocks are called by the step's text, with their operands alone
     memory_limit: int | None = None
     generator: Generator | None = None
     """The source of random numbers with seed 0; None: torch's default one."""
+    run_block: Callable[[Any, Sequence[Any]], list[Any]] | None = None
+    """The way of running the lowered blocks of ops, set by checked runs and the profiler; None: their compiled functions."""
 
 
 this_run = _Run()
-"""The limit of the step that runs in this thread, set by the executor."""
+"""The settings of the step that runs in this thread, set by the executor."""
 
 
 def require_room(type: str, size: int, what: str, where: str = "", site: Line | None = None) -> None:

@@ -1,6 +1,5 @@
 """Optimizers: each appends the ops for the updates of a loss's parameters."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from foreshape.hints import no_such_name
@@ -83,5 +82,5 @@ __all__ = [
     "warmup",
 ]
 
-close(sys.modules[__name__], __all__)
-hide_files(sys.modules[__name__], __all__)
+close(globals(), __all__)
+hide_files(globals(), __all__)

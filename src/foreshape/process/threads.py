@@ -13,7 +13,7 @@ from foreshape.values.openmp import forked
 from foreshape.values.torch_proxy import torch
 
 
-class _Here(threading.local):
+class _Here(threading.local):  # of a thread, as the number of threads is in torch
     asked = False
 
 

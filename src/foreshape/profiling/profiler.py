@@ -17,7 +17,7 @@ from foreshape.engine.executor import Executor
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, parts_of
-from foreshape.lowering.region import running
+from foreshape.operator.room import this_run
 from foreshape.profiling.profile_report import Call, Profile
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_empty_name
@@ -135,23 +135,22 @@ class _Clock:
 
     def instrument(self, lowered: Step, bound: Bound) -> Bound:
         """Return a bound step with clocks, compiled beside the usual one."""
-        function: Any = bound.function
         names, times = self._emitted(lowered)
-        values = function.__defaults__ or ()
+        values = bound.values
         held = len(values) - len(lowered.derived)
         series = {i.kernel.packed: at for at, i in enumerate(lowered.calls) if isinstance(i, FusedCall) and i.parts}
         made = zip(lowered.derived, values[held:], strict=True)
         clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
-        return Bound(FunctionType(names["code"], {**function.__globals__, **names}, "step", (*values[:held], *clocked)), bound.held)
+        return Bound.of(names["code"], {**bound.names, **names}, (*values[:held], *clocked), bound.held)
 
     @contextmanager
     def in_blocks(self) -> Generator[None]:
         """Let the blocks of this thread's step be run with the clock."""
-        before, running.checked = running.checked, self._block
+        before, this_run.run_block = this_run.run_block, self._block
         try:
             yield
         finally:
-            running.checked = before
+            this_run.run_block = before
 
     def _emitted(self, lowered: Step) -> tuple[dict[str, Any], _Times]:
         """Return the names in the text of a step or a block with clocks, its code among them, and its times."""

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.errors import SchemaError
+from foreshape.program.elsewhere import elsewhere
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.program import Program
 
 
-class _Current(threading.local):
-    """The targets of layers in one thread: two programs of its own until set otherwise."""
+class _Current(threading.local):  # of a thread: layers are called without the program that they append to
+    """The targets of layers in one thread: two programs of its own, made at the first request, until set otherwise."""
 
-    def __init__(self, new: Callable[[], Program]) -> None:
-        self.new = new
-        self.within = 0
-        """The depth of nested ``with fs.program()``."""
-        self.begin()
+    main: Program
+    startup: Program
+    block: Block | None = None
+    within = 0
+    """The depth of nested ``with fs.program()``."""
 
     def begin(self) -> None:
         """Begin two new programs."""
-        self.main, self.startup = self.new(), self.new()
+        self.main, self.startup, self.block = _new(), _new(), None
         self.main.startup = self.startup
-        self.block: Block | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("main", "startup"):
+            raise AttributeError(name)
+        self.begin()
+        return getattr(self, name)
 
 
-_current: _Current
+_current: Final = _Current()
 
 
-def begin_with(new: Callable[[], Program]) -> None:
-    """Set the constructor of a thread's first programs."""
-    global _current
-    _current = _Current(new)
+def _new() -> Program:
+    return elsewhere("program.program:Program")()
 
 
 def default_main_program() -> Program:
@@ -87,8 +91,8 @@ def new_program() -> Generator[Program]:
 
     Earlier descriptions, and cells of a notebook run before, have no part in it. ``p.startup`` makes its parameters.
     """
-    main = _current.new()
-    with program_guard(main, _current.new()):
+    main = _new()
+    with program_guard(main, _new()):
         _current.within += 1
         try:
             yield main

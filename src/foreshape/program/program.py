@@ -9,7 +9,6 @@ from foreshape.errors import DescriptionError, SchemaError
 from foreshape.pictures import Picture
 from foreshape.pictures.tables import TableOfLayers
 from foreshape.program.block import Block
-from foreshape.program.current import begin_with
 from foreshape.program.elsewhere import elsewhere
 from foreshape.program.guards import Guard, Guards
 from foreshape.program.inference_state import InferenceState
@@ -274,6 +273,3 @@ class Program:
         """Return the open guards, for display; of a program with errors only the known ones."""
         self.refresh_quietly()
         return self.inference.guards.list()
-
-
-begin_with(Program)

@@ -53,7 +53,7 @@ class _Entry:
         """The reuse of the innermost scope, around it or itself, that is described again."""
 
 
-class _Stack(threading.local):
+class _Stack(threading.local):  # of a thread, as the current program: a ``with`` around layers that are called without it
     """The scopes of one thread, the outermost first."""
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.communication.process_group import Team
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import computations, gradient, operand
@@ -17,7 +18,7 @@ from foreshape.spec import FLOATING, FP64, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
 if TYPE_CHECKING:
-    from foreshape.communication.process_group import Team
+    from torch import Tensor
 
 
 class SyncBatchNorm(Collective, BatchNorm):

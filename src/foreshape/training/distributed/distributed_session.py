@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from foreshape.communication.endings import saying_last_words
 from foreshape.communication.join import Ranks
+from foreshape.communication.last_words import saying_last_words
 from foreshape.communication.process_group import SIGNATURE_LIMIT, all_teams, numbers_of
 from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
