@@ -48,9 +48,7 @@ class ForeshapeError(Exception):
     site: Line | None = None
     """The user's line."""
 
-    def told(
-        self, *, op: str | None = None, slot: str | None = None, required: object = None, seen: object = None, site: Line | None = None
-    ) -> Self:  # fmt: skip
+    def told(self, *, op: str | None = None, slot: str | None = None, required: object = None, seen: object = None, site: Line | None = None) -> Self:
         """Set those of the fields `op`, `slot`, `required`, `seen` and `site` that are given, and return the error."""
         given = {"op": op, "slot": slot, "required": required, "seen": seen, "site": site}
         for name, value in given.items():

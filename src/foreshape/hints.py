@@ -61,7 +61,7 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("validation_data", "val_data", "valid"), ("validation",)),
     **dict.fromkeys(("verbose", "quiet"), ("progress",)),
     "loss": ("cost",),
-}  # fmt: skip
+}
 """Argument -> its name here; of several, the function's own."""
 _NOTES: Final = {"num_flatten_dims": ", which counts the dims of the features from the end"}
 """Argument -> its different meaning here."""

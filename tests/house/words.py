@@ -98,6 +98,11 @@ def found() -> tuple[list[str], list[str], list[str], dict[str, list[str]], dict
     return texts, [text for _, text in told], [shown for shown, text in told if opens_badly(text)], repeated(stems), repeated(classes)
 
 
+def marks(words: str) -> int:
+    """Return how often some words stand in the sources."""
+    return sum(p.read_text(encoding="utf-8").count(words) for p in SOURCE.rglob("*.py"))
+
+
 def counts() -> dict[str, float]:
     """Count everything that has a budget."""
     texts, told, bad, stems, classes = found()
@@ -109,6 +114,8 @@ def counts() -> dict[str, float]:
         "percent of what, which, that, those in docstrings": pointing_share(told),
         "names of files that stand in more than one room": len(stems),
         "names of classes that stand more than once": len(classes),
+        "statements kept from the formatter": marks("# fmt: skip"),
+        "uses of a private name elsewhere": marks("reportPrivateUsage"),
     }
 
 

@@ -21,9 +21,8 @@ __all__ = ["GRAD", "GradientSlots", "append_backward"]
 @tells_line
 @collector_waits
 def append_backward(
-    loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
-    loss_gradient: Variable | None = None,
-) -> list[tuple[Variable, Variable]]:  # fmt: skip
+    loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (), loss_gradient: Variable | None = None
+) -> list[tuple[Variable, Variable]]:
     """Append the gradient ops of ``loss``.
 
     Args:

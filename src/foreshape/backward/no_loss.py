@@ -25,13 +25,17 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
     if at is None or op is None:
         return
     if op.computes(Softmax):
-        warn_user(f"{loss.name} is minimised and is no loss: {at.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
-                  "as layer.cross_entropy(shares, label) does")  # fmt: skip
+        warn_user(
+            f"{loss.name} is minimised and is no loss: {at.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
+            "as layer.cross_entropy(shares, label) does"
+        )
         return
     name = _linear_in(op, trained)
     if name is not None:
-        warn_user(f"{loss.name} is minimised and is no loss: it is a linear function of the parameter {name}, and falls without end; compare "
-                  f"{at.name} with labels, as layer.softmax_with_cross_entropy(scores, label) or layer.mse_loss(guess, truth) do")  # fmt: skip
+        warn_user(
+            f"{loss.name} is minimised and is no loss: it is a linear function of the parameter {name}, and falls without end; compare "
+            f"{at.name} with labels, as layer.softmax_with_cross_entropy(scores, label) or layer.mse_loss(guess, truth) do"
+        )
 
 
 def _linear_in(op: Op, trained: Collection[str]) -> str | None:

@@ -250,8 +250,9 @@ def simulate(
         raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
     with plain_errors():
         program, values = with_shapes(load_program(os.fspath(file)), given)
-        print_simulation(program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device,
-                         threads, seed, plot, json)  # fmt: skip
+        print_simulation(
+            program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device, threads, seed, plot, json
+        )
 
 
 @app.command(short_help="Run a saved network: feeds and results are .npy files.")

@@ -110,9 +110,12 @@ def measured_facts(plan: RanksPlan, step: Measured) -> dict[str, Any]:
     for m in step.ranks[0].messages:
         sent[m.type] = sent.get(m.type, 0) + m.bytes
     return {
-        "step": step.step, "steps": step.steps, "seconds": step.seconds, "sent": sent,
+        "step": step.step,
+        "steps": step.steps,
+        "seconds": step.seconds,
+        "sent": sent,
         "ranks": [{"seconds": r.seconds, "exposed": r.exposed, "communicating": r.communicating} for r in step.ranks],
-    }  # fmt: skip
+    }
 
 
 def _time_facts(plan: RanksPlan) -> dict[str, float] | None:
@@ -120,9 +123,13 @@ def _time_facts(plan: RanksPlan) -> dict[str, float] | None:
         return None
     found = plan.timeline()
     return {
-        "seconds": found.seconds, "computing": found.computing, "communicating": found.communicating, "exposed": found.exposed, "hidden": found.hidden,
+        "seconds": found.seconds,
+        "computing": found.computing,
+        "communicating": found.communicating,
+        "exposed": found.exposed,
+        "hidden": found.hidden,
         "guessed": found.step.guessed,
-    }  # fmt: skip
+    }
 
 
 def _print_plan(facts: dict[str, Any]) -> None:
@@ -148,8 +155,10 @@ def _print_plan(facts: dict[str, Any]) -> None:
         if measured is not None:
             waits = max(one["exposed"] for one in measured["ranks"])
             given, planned = sum(measured["sent"].values()), sum(facts["sent"].values())
-            print_plain(f"measured: {_ms(measured['seconds'])}, of which a rank waits {_ms(waits)} at most; step {measured['step']:,}, the median of "
-                        f"{measured['steps']:,}; {given:,} bytes given by rank 0, {planned:,} planned")  # fmt: skip
+            print_plain(
+                f"measured: {_ms(measured['seconds'])}, of which a rank waits {_ms(waits)} at most; step {measured['step']:,}, the median of "
+                f"{measured['steps']:,}; {given:,} bytes given by rank 0, {planned:,} planned"
+            )
         columns = ("what", "op", "bytes given", "as a formula", "sent on the link", "ready", "begins", "has come", "needed at op", "line")
         table = new_table("collectives of a step", *columns)
         for one in facts["collectives"]:
@@ -240,17 +249,20 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
     with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=shown, disable=not shown.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
         found = calibrate(
-            lambda program, feed, name: executor.run(program, feed, [name], scope), threads,
+            lambda program, feed, name: executor.run(program, feed, [name], scope),
+            threads,
             said=lambda words, done: bar.update(task, description=words, completed=done),
-        )  # fmt: skip
+        )
     path = found.save(out)
     if json:
         print_json({"path": str(path), "machine": found.machine, "threads": {n: {"step": k.step, "kinds": len(k.kinds)} for n, k in found.threads.items()}})
         return
     with printing():
         for n, k in found.threads.items():
-            print_plain(f"{n} thread{'' if n == 1 else 's'}: {len(k.kinds)} kinds of kernels, {sum(map(len, k.kinds.values())):,} measurements; "
-                        f"{1e6 * k.step:.0f} microseconds for a step besides its kernels")  # fmt: skip
+            print_plain(
+                f"{n} thread{'' if n == 1 else 's'}: {len(k.kinds)} kinds of kernels, {sum(map(len, k.kinds.values())):,} measurements; "
+                f"{1e6 * k.step:.0f} microseconds for a step besides its kernels"
+            )
         print_plain(f"{found.machine}: {path}")
 
 
@@ -272,5 +284,7 @@ def calibrate_link(out: Path | None, json: bool) -> None:
         return
     with printing():
         print_plain(f"{ranks.count:,} ranks: --bandwidth {network.bandwidth * 8 / 1e9:.3g}Gb/s --latency {network.latency * 1e6:.0f}us")
-        print_plain(f"ranks wait {network.meeting * 1e6:.0f}us for one another at each collective; a message takes {network.handling * 1e6:.0f}us of the "
-                    f"processors, and {network.processor * 2**30:.2g} s for each GiB; while all ranks compute, kernels take {slower}")  # fmt: skip
+        print_plain(
+            f"ranks wait {network.meeting * 1e6:.0f}us for one another at each collective; a message takes {network.handling * 1e6:.0f}us of the "
+            f"processors, and {network.processor * 2**30:.2g} s for each GiB; while all ranks compute, kernels take {slower}"
+        )

@@ -37,9 +37,7 @@ class Ranks:
 
     __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
 
-    def __init__(
-        self, rank: int, count: int, team: Team | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0,
-    ) -> None:  # fmt: skip
+    def __init__(self, rank: int, count: int, team: Team | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0) -> None:
         self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
         self._own, self._patience = own, patience
         self._rings: dict[int, Team] = {}

@@ -209,8 +209,9 @@ class StatusBoard:
         longest = max([self._slept, *gaps])
         if longest <= self.patience:
             return ""
-        return (f"this rank itself was late: it stood still for {longest:.0f} s, and the others wait {self.patience:g} s, so that they have ended"
-                + (f"; it was {self._stood}" if self._stood else ""))  # fmt: skip
+        return f"this rank itself was late: it stood still for {longest:.0f} s, and the others wait {self.patience:g} s, so that they have ended" + (
+            f"; it was {self._stood}" if self._stood else ""
+        )
 
     def is_silent(self, rank: int, seconds: float = SILENT) -> bool:
         """Return True if a rank has given no sign of life for so long, since the first question."""

@@ -88,8 +88,10 @@ def _store(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
         return distributed.TCPStore(host, port, ranks, False, **settings)
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
-        raise ExecutionError(f"rank {rank} of {ranks} cannot reach the store of the ranks at {host}:{port} within {patience:g} s; "
-                             f"is rank 0 started there, and the port open? {reason}") from error  # fmt: skip
+        raise ExecutionError(
+            f"rank {rank} of {ranks} cannot reach the store of the ranks at {host}:{port} within {patience:g} s; "
+            f"is rank 0 started there, and the port open? {reason}"
+        ) from error
 
 
 def held_by_torchrun() -> bool:
@@ -117,8 +119,10 @@ def _wait_for_all(store: Any, address: str, rank: int, ranks: int, patience: flo
         while not store.check(keys):
             if time.monotonic() > until and (missing := [k for k in keys if not store.check([k])]):
                 names = ", ".join(k.removeprefix("here/") for k in missing)
-                raise ExecutionError(f"rank {rank} of {ranks} has waited {patience:g} s at {address}: not there {'is' if len(missing) == 1 else 'are'} "
-                                     f"rank{'s' * (len(missing) > 1)} {names}")  # fmt: skip
+                raise ExecutionError(
+                    f"rank {rank} of {ranks} has waited {patience:g} s at {address}: not there {'is' if len(missing) == 1 else 'are'} "
+                    f"rank{'s' * (len(missing) > 1)} {names}"
+                )
             time.sleep(0.005)
         said = {r: bytes(data[:20]).decode(errors="replace") for r, data in enumerate(store.multi_get(keys))}
     except RuntimeError as error:

@@ -61,8 +61,9 @@ class Feeds(Mapping[str, FeedSizes]):
 
     __slots__ = ("_guards", "_inputs", "_runs", "_solution", "_words", "joint", "later", "version")
 
-    def __init__(self, specs: Mapping[str, Spec], conditions: Sequence[Condition], words: Mapping[str, str], runs: Callable[[Mapping[str, int]], bool],
-                 version: int) -> None:  # fmt: skip
+    def __init__(
+        self, specs: Mapping[str, Spec], conditions: Sequence[Condition], words: Mapping[str, str], runs: Callable[[Mapping[str, int]], bool], version: int
+    ) -> None:
         """Solve the demands on some inputs.
 
         Args:

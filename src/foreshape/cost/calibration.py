@@ -136,7 +136,7 @@ _POSITIVE = real(below=1e18, above_zero=True)
 _POINT = listing(_POSITIVE, MAX_COORDINATES, 2)
 _KERNELS = record(
     Kernels, step=_POSITIVE, among=_POSITIVE, kinds=mapping(_points, MAX_KINDS, any_text), memory=listing(listing(_POSITIVE, 2, 2), MAX_POINTS, 1)
-)  # fmt: skip
+)
 _CALIBRATION = document(_calibration, machine=text(1000, 0), threads=mapping(_KERNELS, MAX_THREADS, _threads))
 
 

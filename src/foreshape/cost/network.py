@@ -52,8 +52,10 @@ class Network:
         times = 0 <= self.processor < 1 and 0 <= self.handling < 1e6 and 0 <= self.meeting < 1e6
         if not (times and 0 <= self.whole < 1 << 63 and 0 <= self.direct < 1e18):
             seen = f"{self.whole}, {self.processor}, {self.handling}, {self.direct} and {self.meeting}"
-            raise SchemaError("bytes that go whole, seconds of a processor for a byte and for a message, bytes per second from each to each, and "
-                              f"seconds to meet are 0 or more; seen {seen}")  # fmt: skip
+            raise SchemaError(
+                "bytes that go whole, seconds of a processor for a byte and for a message, bytes per second from each to each, and "
+                f"seconds to meet are 0 or more; seen {seen}"
+            )
 
     @classmethod
     def of(

@@ -296,9 +296,7 @@ def loss_of(program: Program) -> str:
 
 
 @overload
-def plan(
-    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, lengths: Mapping[str, Sequence[int]] | None = None
-) -> Plan: ...  # fmt: skip
+def plan(program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, lengths: Mapping[str, Sequence[int]] | None = None) -> Plan: ...
 
 
 @overload

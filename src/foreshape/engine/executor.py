@@ -145,8 +145,10 @@ class CompiledStep:
             sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
             largest = plan.holders(**given)[0]
             needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
-            raise MemoryPlanError(f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
-                                  f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
+            raise MemoryPlanError(
+                f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
+                f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}"
+            )
         return peak
 
     def exchange(self, scope: Scope, other: Bound) -> Bound:
@@ -229,9 +231,8 @@ class Executor(ConstructorRepr):
         return self._given
 
     def run(
-        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (),
-        scope: Scope | None = None,
-    ) -> list[Any]:  # fmt: skip
+        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None
+    ) -> list[Any]:
         """Run a program once.
 
         Args:

@@ -45,9 +45,11 @@ class Turns:
         if mark in self._overtaken:
             shared = sorted(n for other in sharing for n in names & self._names[other])
             more = f" and {len(shared) - 2} more values" if len(shared) > 2 else ""
-            warn_user(f"the updates of two optimizers take turns over one scope, and both keep {', '.join(shared[:2])}{more} there: each goes on from what the "
-                      "other one has left. Where that is not meant, give both programs one startup program, with fs.program_guard(main, startup), so that "
-                      "their state has other names; where it is, minimise both losses with one optimizer object")  # fmt: skip
+            warn_user(
+                f"the updates of two optimizers take turns over one scope, and both keep {', '.join(shared[:2])}{more} there: each goes on from what the "
+                "other one has left. Where that is not meant, give both programs one startup program, with fs.program_guard(main, startup), so that "
+                "their state has other names; where it is, minimise both losses with one optimizer object"
+            )
             self._sharing.clear()
         else:
             self._overtaken.update(sharing)

@@ -97,8 +97,9 @@ def _viewed(name: str, array: Any) -> tuple[Any, Any]:
 
     values, starts, counts = array.values, numpy.asarray(array.offsets).astype(numpy.int64), numpy.asarray(array.sizes).astype(numpy.int64)
     if len(counts) and (int(starts.min()) < 0 or int(counts.min()) < 0 or int((starts + counts).max()) > len(values)):
-        raise FeedError(f"{name}: the lists of a column must be within its {len(values)} values; they go from {int(starts.min())} to "
-                        f"{int((starts + counts).max())}")  # fmt: skip
+        raise FeedError(
+            f"{name}: the lists of a column must be within its {len(values)} values; they go from {int(starts.min())} to {int((starts + counts).max())}"
+        )
     return counts, values.take(numpy.repeat(starts - counts.cumsum() + counts, counts) + numpy.arange(int(counts.sum())))
 
 

@@ -219,8 +219,10 @@ class _Lists:
             families = {(t.is_floating_point(), t.dtype is torch.bool) for t in tensors}
             devices = {t.device for t in tensors}
             if len(families) > 1 or len(devices) > 1:
-                raise FeedError(f"{self.name}: all sequences must be of one kind of number, on one device; seen are {sorted({str(t.dtype) for t in tensors})} "
-                                f"on {sorted(map(str, devices))}")  # fmt: skip
+                raise FeedError(
+                    f"{self.name}: all sequences must be of one kind of number, on one device; seen are {sorted({str(t.dtype) for t in tensors})} "
+                    f"on {sorted(map(str, devices))}"
+                )
             return torch.cat(tensors)
         kinds = {a.dtype.kind for a in filled}
         if len({_FAMILY.get(k, k) for k in kinds}) > 1:
@@ -278,7 +280,9 @@ def _with_rows(name: str, values: Any, lengths: list[Any], inner: list[Any], spe
         if len(counts) and not bool((counts == size).all()):
             at = int((counts != size).argmax())
             depth = depth + 1 + len(lengths)
-            raise FeedError(f"{name} must have rows [{_row_text(spec)[2:]}]; the lists of the column at depth {depth} have {size} elements "
-                            f"and, number {at}, {int(counts[at])}")  # fmt: skip
+            raise FeedError(
+                f"{name} must have rows [{_row_text(spec)[2:]}]; the lists of the column at depth {depth} have {size} elements "
+                f"and, number {at}, {int(counts[at])}"
+            )
         sizes.append(int(size))
     return values.reshape(rows, *sizes, *values.shape[1:])

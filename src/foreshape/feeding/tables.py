@@ -158,8 +158,11 @@ def named(given: Any, program: Program, needed: Sequence[str]) -> Mapping[Any, A
         inputs = described(program)
         one = inputs if len(inputs) == 1 else list(needed) if len(needed) == 1 else None
         if one is None:
-            raise FeedError(f"one {type(given).__name__} is fed, and the program has the inputs {_listed(inputs)}: say which it is, as {{{inputs[0]!r}: ...}}"
-                            if inputs else f"a {type(given).__name__} is fed, and the program has no inputs")  # fmt: skip
+            raise FeedError(
+                f"one {type(given).__name__} is fed, and the program has the inputs {_listed(inputs)}: say which it is, as {{{inputs[0]!r}: ...}}"
+                if inputs
+                else f"a {type(given).__name__} is fed, and the program has no inputs"
+            )
         return {one[0]: given}
     raise FeedError(f"a feed is a mapping, input -> array, a table, or an array for each input; seen {_shown(given)}")
 
@@ -181,8 +184,10 @@ def _in_order(parts: Sequence[Any], program: Program, needed: Sequence[str]) -> 
         if len(parts) == len(names):
             return dict(zip(names, parts, strict=True))
     few = f", of which this run takes {_listed(needed)}" if len(needed) < len(inputs) else ""
-    raise FeedError(f"{len(parts)} value{'s' * (len(parts) != 1)} in order are fed, and the program has the inputs {_listed(inputs)}{few}: "
-                    "feed one for each, in this order, or a mapping by their names")  # fmt: skip
+    raise FeedError(
+        f"{len(parts)} value{'s' * (len(parts) != 1)} in order are fed, and the program has the inputs {_listed(inputs)}{few}: "
+        "feed one for each, in this order, or a mapping by their names"
+    )
 
 
 def _of_rows(rows: Sequence[Any]) -> dict[Any, Any]:

@@ -35,9 +35,13 @@ class StoredValues(Protocol):
 
 
 def save_inference_model(
-    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given | Mapping[str, Variable | str], executor: Executor | None = None,
-    program: Program | None = None, scope: Scope | StoredValues | None = None,
-) -> None:  # fmt: skip
+    path_prefix: str | os.PathLike[str],
+    feeds: Given,
+    fetches: Given | Mapping[str, Variable | str],
+    executor: Executor | None = None,
+    program: Program | None = None,
+    scope: Scope | StoredValues | None = None,
+) -> None:
     """Write a network that computes ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
 
     The program is pruned, without backward, update and learning-rate ops, and with batch norm and dropout as in a test. The

@@ -94,9 +94,13 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         return out
 
     def for_training(
-        self, ends: Variable | str | Sequence[Variable | str] | None = None, *, frozen: Frozen = False, statistics: Statistics = "fixed",
+        self,
+        ends: Variable | str | Sequence[Variable | str] | None = None,
+        *,
+        frozen: Frozen = False,
+        statistics: Statistics = "fixed",
         augment: Augment | Mapping[str, Augment] | None = None,
-    ) -> InferenceModel:  # fmt: skip
+    ) -> InferenceModel:
         """Return the model for training, up to a cut: its tensors are parameters of its program, and layers can be added.
 
         This model stays as it is. The other one has a scope of its own, with copies of the trained values; frozen ones are shared.

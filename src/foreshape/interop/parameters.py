@@ -181,8 +181,10 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
     for name in names:
         if at == len(data):
             missing = len(names) - len(out)
-            raise FormatError(f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {at}, "
-                              f"after {len(out)} of {len(names)} tensors")  # fmt: skip
+            raise FormatError(
+                f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {at}, "
+                f"after {len(out)} of {len(names)} tensors"
+            )
         out[name], at = _tensor(data, at, name, fits)
     if at != len(data):
         last = f"the last parameter {names[-1][:100]!r}" if names else "nothing: the program has no parameters"

@@ -109,7 +109,7 @@ class Convolution:
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pads = paddings if callable(paddings) else None
         paddings = (0,) * len(strides) if callable(paddings) else paddings
         self._weight: Tensor | None = weight
@@ -234,7 +234,7 @@ class Linear:
 
 def convolution(
     weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
-) -> PackedConvolution | Convolution:  # fmt: skip
+) -> PackedConvolution | Convolution:
     """Return a convolution with a constant weight and its activation (see `Convolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, dilations, groups)
     found = library()
@@ -244,9 +244,8 @@ def convolution(
 
 
 def transposed_convolution(
-    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int],
-    following: Following,
-) -> PackedTransposedConvolution | TransposedConvolution:  # fmt: skip
+    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int], following: Following
+) -> PackedTransposedConvolution | TransposedConvolution:
     """Return a transposed convolution and its activation (see `TransposedConvolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, more, dilations)
     found = library()

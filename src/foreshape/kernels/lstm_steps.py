@@ -78,8 +78,9 @@ def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedul
     columns = [schedule.steps(c) for c in gates.view(-1, 4, size).unbind(1)]
     squashed = schedule.steps(gates[:, size:]) if peep is None else schedule.steps(gates[:, size : 3 * size])
     before_h, before_c = h0, c0
-    for t, (whole, s, c, a, h, r) in enumerate(zip(schedule.steps(gates), squashed, schedule.steps(cell), schedule.steps(active), schedule.steps(hidden),
-                                                   schedule.steps(state), strict=True)):  # fmt: skip
+    for t, (whole, s, c, a, h, r) in enumerate(
+        zip(schedule.steps(gates), squashed, schedule.steps(cell), schedule.steps(active), schedule.steps(hidden), schedule.steps(state), strict=True)
+    ):
         g, i, f, o = columns[0][t], columns[1][t], columns[2][t], columns[3][t]
         width = split[t]
         if before_h.shape[0] != width:

@@ -128,9 +128,8 @@ def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
 
 
 def _windows(
-    given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int],
-    itemsize: int,
-) -> Size:  # fmt: skip
+    given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int], itemsize: int
+) -> Size:
     """Return the bytes of written out windows: of torch's own kernel, and of oneDNN without a better one."""
     one = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:

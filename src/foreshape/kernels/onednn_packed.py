@@ -27,7 +27,7 @@ from foreshape.kernels.onednn_library import (
     LibraryError,
     Unimplemented,
     arguments_of,
-)  # fmt: skip
+)
 from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
@@ -350,7 +350,7 @@ class PackedProduct(_Packed):
 
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ def polygon_overlaps(a: Tensor, b: Tensor) -> Tensor:
     out = a.new_zeros(meet.shape)
     where = meet.nonzero(as_tuple=True)
     wide = (*meet.shape, a.shape[-1])
-    both = torch.cat([
-        a.new_empty(0), *(_common_areas(a.expand(wide)[at], b.expand(wide)[at]) for at in zip(*(w.split(_at_once(a.shape[-1])) for w in where), strict=True)),
-    ])  # fmt: skip
+    both = torch.cat(
+        [a.new_empty(0), *(_common_areas(a.expand(wide)[at], b.expand(wide)[at]) for at in zip(*(w.split(_at_once(a.shape[-1])) for w in where), strict=True))]
+    )
     of_a, of_b = of_a[where], of_b[where]
     out[where] = (both / (of_a + of_b - both)).masked_fill_((both == 0) | (of_a == 0) | (of_b == 0), 0)
     return out

@@ -129,9 +129,8 @@ class Net:
         return y if out else None, torch.stack(last_h), torch.stack(last_c) if last_c else None, kept
 
     def backward(
-        self, kept: Kept, x: Tensor, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None,
-        wanted: bool, own: bool = False,
-    ) -> tuple[Tensor | None, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
+        self, kept: Kept, x: Tensor, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, wanted: bool, own: bool = False
+    ) -> tuple[Tensor | None, Tensor, Tensor | None, list[Tensor]]:
         """Return the gradients of ``x`` [rows, features] (if ``wanted``), of the states before the first step, and of the weights as listed. Kept values are
         dropped unit by unit; a second gradient computes them again. ``own``: ``d_out`` may be overwritten.
         """
@@ -184,8 +183,9 @@ class Net:
             h, c = (x.new_zeros((batch, size)) if state is None else state.contiguous() for state in (h0, c0))
             _require_sizes(x, w, size, h, c)
             if len(x) != steps * batch or len(h) != batch or len(c) != batch:
-                raise ExecutionError(f"{steps} steps of {batch} sequences must have {steps * batch} rows and {batch} states; "
-                                     f"seen {len(x)}, and {len(h)} and {len(c)}")  # fmt: skip
+                raise ExecutionError(
+                    f"{steps} steps of {batch} sequences must have {steps * batch} rows and {batch} states; seen {len(x)}, and {len(h)} and {len(c)}"
+                )
             rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
             return rows if out else None, last, last_cell if cell else None, None
         schedule: Schedule | None = None

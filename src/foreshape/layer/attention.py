@@ -70,8 +70,9 @@ def multi_head_attention(
     ragged = query.spec.lod is not None
     for what, x in (("key", key), ("value", value)):
         if (x.spec.lod is not None) != ragged:
-            raise TypeMismatchError(f"multi_head_attention: query and {what} must both be ragged, or both dense; "
-                                    f"query is {query.spec.text()}, {what} is {x.spec.text()}")  # fmt: skip
+            raise TypeMismatchError(
+                f"multi_head_attention: query and {what} must both be ragged, or both dense; query is {query.spec.text()}, {what} is {x.spec.text()}"
+            )
         if x.spec.rank != query.spec.rank:
             raise ShapeError(f"multi_head_attention: {what} must have {query.spec.rank} dims, as query; it is {x.spec.text()}")
     if ragged and (mask is not None or dropout):
@@ -100,8 +101,9 @@ def _width(query: Variable, heads: int) -> int:
     rank = 3 if spec.lod is None else 2
     width = spec.known_dims[-1] if spec.rank == rank else None
     if not isinstance(width, int):
-        raise ShapeError(f"multi_head_attention({query.name}): query must be [batch, time, width] or ragged [rows, width], of a known width; "
-                         f"it is {spec.text()}")  # fmt: skip
+        raise ShapeError(
+            f"multi_head_attention({query.name}): query must be [batch, time, width] or ragged [rows, width], of a known width; it is {spec.text()}"
+        )
     if heads < 1 or width < 1 or width % heads:
         raise ShapeError(f"multi_head_attention({query.name}): heads must divide the width {width}; seen {heads}")
     return width
@@ -158,8 +160,9 @@ def _added(mask: Variable, query: Variable) -> Variable:
     if spec.lod is not None or spec.rank not in (2, 3, 4):
         raise ShapeError(f"attention_mask({mask.name}): a mask must be [batch, keys], [batch, time, keys] or [batch, heads, time, keys]; it is {spec.text()}")
     if spec.rank == 2 and spec.known_dims[0] not in (1, dims[0]) and equal(spec.known_dims[0], dims[1]):
-        raise ShapeError(f"attention_mask({mask.name}): a mask of 2 dims is [batch, keys], and this one is {spec.text()}, as [time, keys]; "
-                         "say layer.unsqueeze(mask, [0])")  # fmt: skip
+        raise ShapeError(
+            f"attention_mask({mask.name}): a mask of 2 dims is [batch, keys], and this one is {spec.text()}, as [time, keys]; say layer.unsqueeze(mask, [0])"
+        )
     if spec.rank < 4:
         mask = unsqueeze(mask, [1, 2] if spec.rank == 2 else [1])
     if spec.dtype is BOOL or not spec.known_dtype.is_floating:

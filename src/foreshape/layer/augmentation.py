@@ -42,8 +42,10 @@ def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variab
     """
     _check_share("random_flip", "probability", probability)
     if x.spec.lod is not None or not (-x.spec.rank < axis < 0 or 0 < axis < x.spec.rank):
-        raise ShapeError(f"random_flip({x.name}): axis must be one of an example's, from 1 to {x.spec.rank - 1} or below 0, of dense x; "
-                         f"seen {axis}, and x is {x.spec.text()}")  # fmt: skip
+        raise ShapeError(
+            f"random_flip({x.name}): axis must be one of an example's, from 1 to {x.spec.rank - 1} or below 0, of dense x; "
+            f"seen {axis}, and x is {x.spec.text()}"
+        )
     with name_scope("random_flip"):
         return _changed(x, lambda x: where(_spread(_chance(x, probability), x), flip(x, axis), x))
 
@@ -67,8 +69,10 @@ def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
     image = _image("random_crop", x)
     for n, part, zeros in zip(image, of, around, strict=True):
         if zeros < 0 or not 1 <= part <= n + 2 * zeros:
-            raise ShapeError(f"random_crop({x.name}): the part must fit in the padded image: padding at least 0, and size from 1 to that of the image "
-                             f"with twice the padding; seen size {of}, padding {around}, and x is {x.spec.text()}")  # fmt: skip
+            raise ShapeError(
+                f"random_crop({x.name}): the part must fit in the padded image: padding at least 0, and size from 1 to that of the image "
+                f"with twice the padding; seen size {of}, padding {around}, and x is {x.spec.text()}"
+            )
     with name_scope("random_crop"):
         middle = _middle(x, image, of)
 

@@ -49,8 +49,10 @@ def data(
     sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
     packed, lod = dims_of(name, sizes, lod_level)
     if lod is not None and packed[0] is lod.counts[0]:
-        raise ShapeError(f'data("{name}") is ragged: the first dim of its shape counts its rows, and batch is how many sequences these make; '
-                         f"name it otherwise, as in {['words', *sizes[1:]]}")  # fmt: skip
+        raise ShapeError(
+            f'data("{name}") is ragged: the first dim of its shape counts its rows, and batch is how many sequences these make; '
+            f"name it otherwise, as in {['words', *sizes[1:]]}"
+        )
     of = kind_of(kind)
     if of not in (LOD_TENSOR, SELECTED_ROWS) or (of is SELECTED_ROWS and (lod is not None or not packed)):
         raise SchemaError(f'data("{name}") is LOD_TENSOR, or SELECTED_ROWS of at least one dim without sequences; seen {of.name}, {list(sizes)}')
@@ -121,8 +123,10 @@ def fc(
         columns = len(dims) - flat
         features = product(dims[columns:])
         if not isinstance(features, int):
-            raise ShapeError(f"fc({each.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
-                             f"{_dims(flat)}{_other_meaning(dims, flatten_last)}")  # fmt: skip
+            raise ShapeError(
+                f"fc({each.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
+                f"{_dims(flat)}{_other_meaning(dims, flatten_last)}"
+            )
         if flatten_last is not None:
             _check_shared(each, features, weight, flatten_last)
         w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
@@ -154,9 +158,11 @@ def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
         return
     dims = x.spec.known_dims
     if product(dims[given:]) == shared.spec.known_dims[0]:
-        raise ShapeError(f"fc({x.name}): the last {_dims(given)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
-                         f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is "
-                         f"flatten_last={len(dims) - given} here")  # fmt: skip
+        raise ShapeError(
+            f"fc({x.name}): the last {_dims(given)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
+            f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is "
+            f"flatten_last={len(dims) - given} here"
+        )
 
 
 def mean(x: Variable) -> Variable:

@@ -31,12 +31,14 @@ CALLED_ELSEWHERE: Final = {
     **dict.fromkeys(("mae", "l1_loss", "L1Loss", "mean_absolute_error"), "layer.abs(guess - truth)"),
     **dict.fromkeys(("binary_cross_entropy", "BCELoss", "binary_crossentropy"), "layer.bce_loss of shares, layer.sigmoid_cross_entropy_with_logits of scores"),
     **dict.fromkeys(("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"), "layer.sigmoid_cross_entropy_with_logits"),
-    **dict.fromkeys(("CrossEntropyLoss", "sparse_categorical_crossentropy", "categorical_crossentropy", "SparseCategoricalCrossentropy"),
-                    "layer.softmax_with_cross_entropy of scores, layer.cross_entropy of shares"),
+    **dict.fromkeys(
+        ("CrossEntropyLoss", "sparse_categorical_crossentropy", "categorical_crossentropy", "SparseCategoricalCrossentropy"),
+        "layer.softmax_with_cross_entropy of scores, layer.cross_entropy of shares",
+    ),
     "kl_div": "layer.kldiv_loss",
     **dict.fromkeys(("RandomFlip", "RandomHorizontalFlip"), "layer.random_flip"),
     **dict.fromkeys(("RandomCrop", "RandomRotation", "RandomTranslation", "RandomZoom", "RandomAffine"), "layer.random_crop, layer.random_affine and others"),
     **dict.fromkeys(("GaussianNoise", "noise"), "layer.gaussian_noise"),
     **dict.fromkeys(("RandomErasing", "random_erasing"), "layer.cutout"),
-}  # fmt: skip
+}
 """Name -> the code to write here."""

@@ -151,9 +151,8 @@ def sigmoid_focal_loss(
 
 @tells_line
 def softmax_focal_loss(
-    logits: Variable, label: Variable, gamma: float = 2.0, ignore_index: int = -100, *, class_weight: ClassWeight = None,
-    sample_weight: Variable | None = None,
-) -> Variable:  # fmt: skip
+    logits: Variable, label: Variable, gamma: float = 2.0, ignore_index: int = -100, *, class_weight: ClassWeight = None, sample_weight: Variable | None = None
+) -> Variable:
     """Return the focal loss of one class of many: -w (1 - q)^gamma log(q), with q = softmax(logits) at the label's class, and w its weight.
 
     Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, with softmax in place of sigmoid; w is their alpha.

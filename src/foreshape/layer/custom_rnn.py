@@ -57,8 +57,7 @@ def rnn(
         function = named.pop("step", None)
         inputs, memories, static_inputs = named.pop("inputs", inputs), named.pop("memories", memories), named.pop("static_inputs", static_inputs)
         if function is None or named:
-            raise SchemaError('step_net is a function, or {"step": function} with "inputs", "memories" and "static_inputs"; '
-                              f"seen {seen}")  # fmt: skip
+            raise SchemaError(f'step_net is a function, or {{"step": function}} with "inputs", "memories" and "static_inputs"; seen {seen}')
         step_net = function
     if not callable(step_net):
         raise SchemaError.must("step_net", "a function", f"{step_net!r}")

@@ -22,9 +22,13 @@ __all__ = [
 
 
 def box_coder(
-    prior_box: Variable, prior_box_var: Variable | Sequence[float] | None, target_box: Variable, code_type: str = "encode_center_size",
-    normalized: bool = True, axis: int = 0,
-) -> Variable:  # fmt: skip
+    prior_box: Variable,
+    prior_box_var: Variable | Sequence[float] | None,
+    target_box: Variable,
+    code_type: str = "encode_center_size",
+    normalized: bool = True,
+    axis: int = 0,
+) -> Variable:
     """Return boxes as their difference from priors ("encode_center_size"), or back ("decode_center_size").
 
     Args:
@@ -215,15 +219,19 @@ def generate_proposals(
     """
     slots = {"Scores": scores, "BboxDeltas": bbox_deltas, "ImShape": img_size, "Anchors": anchors, "Variances": variances}
     attrs = {
-        "pre_nms_topN": pre_nms_top_n, "post_nms_topN": post_nms_top_n, "nms_thresh": nms_threshold, "min_size": min_size, "eta": nms_eta,
+        "pre_nms_topN": pre_nms_top_n,
+        "post_nms_topN": post_nms_top_n,
+        "nms_thresh": nms_threshold,
+        "min_size": min_size,
+        "eta": nms_eta,
         "pixel_offset": pixel_offset,
-    }  # fmt: skip
+    }
     return _all("generate_proposals_v2", slots, attrs, ("RpnRois", "RpnRoiProbs", "RpnRoisNum"))
 
 
 def distribute_fpn_proposals(
-    fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, boxes_num: Variable | None = None,
-) -> tuple[list[Variable], Variable, list[Variable]]:  # fmt: skip
+    fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, boxes_num: Variable | None = None
+) -> tuple[list[Variable], Variable, list[Variable]]:
     """Distribute regions to the levels of a pyramid: an area of ``refer_scale`` squared goes to ``refer_level``, one twice as wide a level up.
 
     Args:
@@ -244,9 +252,10 @@ def distribute_fpn_proposals(
     prefix = block.program.layer_name("distribute_fpn_proposals")
     levels = range(min_level, max_level + 1)
     outputs = {
-        "MultiFpnRois": [f"{prefix}.rois{level}" for level in levels], "RestoreIndex": [f"{prefix}.restore"],
+        "MultiFpnRois": [f"{prefix}.rois{level}" for level in levels],
+        "RestoreIndex": [f"{prefix}.restore"],
         "MultiLevelRoIsNum": [f"{prefix}.number{level}" for level in levels],
-    }  # fmt: skip
+    }
     slots = {"FpnRois": fpn_rois} | ({} if boxes_num is None else {"RoisNum": boxes_num})
     attrs = {"min_level": min_level, "max_level": max_level, "refer_level": refer_level, "refer_scale": refer_scale, "pixel_offset": pixel_offset}
     block.append_op("distribute_fpn_proposals", slots, outputs, attrs)
@@ -255,8 +264,8 @@ def distribute_fpn_proposals(
 
 
 def collect_fpn_proposals(
-    multi_rois: Sequence[Variable], multi_scores: Sequence[Variable], post_nms_top_n: int, rois_num_per_level: Sequence[Variable] = (),
-) -> tuple[Variable, Variable]:  # fmt: skip
+    multi_rois: Sequence[Variable], multi_scores: Sequence[Variable], post_nms_top_n: int, rois_num_per_level: Sequence[Variable] = ()
+) -> tuple[Variable, Variable]:
     """Return the best ``post_nms_top_n`` regions of all levels, image by image, and how many are of each image, int32 ``[batch]``.
 
     Args:
@@ -300,9 +309,7 @@ def mine_hard_examples(
     return current_block().apply("mine_hard_examples", slots, attrs)
 
 
-def target_assign(
-    x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
-) -> tuple[Variable, Variable]:  # fmt: skip
+def target_assign(x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0) -> tuple[Variable, Variable]:
     """Return the truth matched to each prior, ``[images, priors, width]``, and its weight, ``[images, priors, 1]``.
 
     Args:
@@ -327,9 +334,7 @@ def retinanet_detection_output(
         score_threshold, nms_top_k, keep_top_k, nms_threshold, nms_eta: as for `multiclass_nms`.
     """
     slots = {"BBoxes": list(boxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
-    attrs = {
-        "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "nms_eta": nms_eta,
-    }  # fmt: skip
+    attrs = {"score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "nms_eta": nms_eta}
     return current_block().apply("retinanet_detection_output", slots, attrs)
 
 

@@ -131,9 +131,8 @@ def overlap_add(x: Variable, hop_length: int, axis: int = -1) -> Variable:
 
 
 def stft(
-    x: Variable, n_fft: int, hop_length: int | None = None, window: Variable | None = None, center: bool = True, normalized: bool = False,
-    onesided: bool = True,
-) -> Variable:  # fmt: skip
+    x: Variable, n_fft: int, hop_length: int | None = None, window: Variable | None = None, center: bool = True, normalized: bool = False, onesided: bool = True
+) -> Variable:
     """Return the Fourier transforms of the frames of each signal: complex ``[signals, n_fft // 2 + 1, frames]``.
 
     Args:

@@ -102,8 +102,9 @@ def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = 
         padding: around an image, one number, or height and width; never the maximum.
     """
     size = pair(kernel_size, "kernel_size")
-    out, mask = apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
-                       paddings=pair(padding, "padding"))  # fmt: skip
+    out, mask = apply(
+        "max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"), paddings=pair(padding, "padding")
+    )
     return out, mask
 
 
@@ -195,9 +196,13 @@ def deform_conv2d(
     start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
     w = create_parameter((num_filters, channels // groups, *window), x.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
-        "strides": pair(stride, "stride"), "paddings": pair(padding, "padding"), "dilations": pair(dilation, "dilation"), "groups": groups,
-        "deformable_groups": deformable_groups, "im2col_step": 1,
-    }  # fmt: skip
+        "strides": pair(stride, "stride"),
+        "paddings": pair(padding, "padding"),
+        "dilations": pair(dilation, "dilation"),
+        "groups": groups,
+        "deformable_groups": deformable_groups,
+        "im2col_step": 1,
+    }
     inputs = {"Input": x, "Offset": offset, "Filter": w}
     out = block.apply("deformable_conv_v1", inputs, attrs, prefix) if mask is None else block.apply("deformable_conv", {**inputs, "Mask": mask}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, "NCHW", prefix), activation, prefix)

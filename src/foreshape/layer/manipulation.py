@@ -224,8 +224,11 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
     if mode == "constant" and len(padding) == 2 * rank:
         return apply("pad", {"X": x}, paddings=padding, pad_value=pad_value)
     if not 3 <= rank <= 5 or len(padding) != 2 * (rank - 2):
-        raise SchemaError(f"pad({x.name}): padding of {x.spec.text()} is {2 * rank} numbers, two for each axis"
-                          + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(padding)}")  # fmt: skip
+        raise SchemaError(
+            f"pad({x.name}): padding of {x.spec.text()} is {2 * rank} numbers, two for each axis"
+            + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "")
+            + f"; seen {len(padding)}"
+        )
     last = data_format.endswith("C")
     first = 1 if last else 2
     new = list(range(first, first + 5 - rank))

@@ -197,8 +197,10 @@ def _warn_of_another(there: Variable, variable: Variable, initializer: Initializ
     if other:
         site = there.call_site
         where = f", described at {site.short()}" if site is not None else ""
-        warn_user(f"the startup program makes {there} already{where}, of other dims or in another way than {variable} here: give this network a "
-                  "startup program of its own, with fs.program() or fs.program_guard(main, startup), or another name")  # fmt: skip
+        warn_user(
+            f"the startup program makes {there} already{where}, of other dims or in another way than {variable} here: give this network a "
+            "startup program of its own, with fs.program() or fs.program_guard(main, startup), or another name"
+        )
 
 
 def settings(program: Any) -> dict[str, ParamAttr]:

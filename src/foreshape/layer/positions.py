@@ -70,8 +70,9 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
         rank = 3 if x.spec.lod is None else 2
         width = x.spec.known_dims[-1] if x.spec.rank == rank else 0
         if not isinstance(width, int) or width < 2 or width % 2:
-            raise ShapeError(f"sinusoidal_positions({x.name}): x must be [batch, time, width] or ragged [rows, width], of a known and even width; "
-                             f"it is {x.spec.text()}")  # fmt: skip
+            raise ShapeError(
+                f"sinusoidal_positions({x.name}): x must be [batch, time, width] or ragged [rows, width], of a known and even width; it is {x.spec.text()}"
+            )
         angles = _angles(position_numbers(x), width, base)
         pairs = stack([sin(angles), cos(angles)], -1)
         return cast(reshape(pairs, [pairs.spec.known_dims[0], width]), x.spec.known_dtype)
@@ -107,8 +108,10 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
         if isinstance(size, int) and ragged:
             size = size // heads if heads is not None and heads >= 1 and size % heads == 0 else 0
         if not isinstance(size, int) or size < 2 or size % 2:
-            raise ShapeError(f"rotary_positions({x.name}): x must be [batch, time, heads, size], or ragged [rows, heads * size] with heads, and the "
-                             f"size known and even; x is {spec.text()}, heads {heads}")  # fmt: skip
+            raise ShapeError(
+                f"rotary_positions({x.name}): x must be [batch, time, heads, size], or ragged [rows, heads * size] with heads, and the "
+                f"size known and even; x is {spec.text()}, heads {heads}"
+            )
         angles = _angles(position_numbers(x), size, base)
         by_head = reshape(x, [spec.known_dims[0], heads, size]) if ragged else x
         lead: list[Any] = list(by_head.spec.known_dims[:-1])

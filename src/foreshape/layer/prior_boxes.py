@@ -58,9 +58,13 @@ def density_prior_box(
 
 
 def anchor_generator(
-    x: Variable, anchor_sizes: Sequence[float], aspect_ratios: Sequence[float], variances: Sequence[float] = _VARIANCES,
-    stride: Sequence[float] = (16.0, 16.0), offset: float = 0.5,
-) -> tuple[Variable, Variable]:  # fmt: skip
+    x: Variable,
+    anchor_sizes: Sequence[float],
+    aspect_ratios: Sequence[float],
+    variances: Sequence[float] = _VARIANCES,
+    stride: Sequence[float] = (16.0, 16.0),
+    offset: float = 0.5,
+) -> tuple[Variable, Variable]:
     """Return the anchors of a Faster R-CNN in pixels, and their variances: ``[height, width, anchors, 4]`` each.
 
     Args:

@@ -160,8 +160,10 @@ class _Layers:
     ) -> tuple[Variable, list[Variable]]:
         given = [] if initial is None else [initial] if isinstance(initial, Variable) else list(initial)
         if given and len(given) != self.states:
-            raise SchemaError(f"{self.prefix}: initial_states must be {'the hidden state and the cell' if self.states == 2 else 'the hidden state'}; "
-                              f"seen {len(given)} variables")  # fmt: skip
+            raise SchemaError(
+                f"{self.prefix}: initial_states must be {'the hidden state and the cell' if self.states == 2 else 'the hidden state'}; "
+                f"seen {len(given)} variables"
+            )
         block = current_block()
         if input.spec.lod is not None:
             if lengths is not None:
@@ -183,7 +185,5 @@ class _Layers:
         return made[0] if time_major else transpose(made[0], [1, 0, 2]), list(made[2])
 
     def _zeros(self, input: Variable, batch_axis: int) -> Variable:
-        attrs = {
-            "shape": [self.units, -1, self.hidden], "dtype": input.spec.known_dtype.code, "value": 0.0, "input_dim_idx": batch_axis, "output_dim_idx": 1
-        }  # fmt: skip
+        attrs = {"shape": [self.units, -1, self.hidden], "dtype": input.spec.known_dtype.code, "value": 0.0, "input_dim_idx": batch_axis, "output_dim_idx": 1}
         return current_block().apply("fill_constant_batch_size_like", {"Input": input}, attrs, self.prefix)

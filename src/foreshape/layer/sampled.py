@@ -78,8 +78,10 @@ def nce(
     if custom_dist is not None:
         probabilities = [float(p) for p in custom_dist]
         if len(probabilities) != num_classes or not all(p >= 0.0 for p in probabilities) or abs(sum(probabilities) - 1.0) > 1e-3:
-            raise SchemaError(f"nce({x.name}): custom_dist must have {num_classes} probabilities whose sum is 1; seen {len(probabilities)} "
-                              f"numbers whose sum is {sum(probabilities)}")  # fmt: skip
+            raise SchemaError(
+                f"nce({x.name}): custom_dist must have {num_classes} probabilities whose sum is 1; seen {len(probabilities)} "
+                f"numbers whose sum is {sum(probabilities)}"
+            )
         alias, keep = alias_tables(probabilities)
         slots["CustomDistProbs"] = _constant(prefix, FP32, probabilities)
         slots["CustomDistAlias"] = _constant(prefix, INT32, alias)
@@ -162,8 +164,10 @@ def hierarchical_sigmoid(
     if path_table is not None and path_code is not None:
         slots |= {"PathTable": path_table, "PathCode": path_code}
     if path_table is not None and class_weight is not None and not isinstance(class_weight, Variable):
-        raise SchemaError(f"hierarchical_sigmoid({x.name}): of a tree of your own the number of classes is not known: class_weight must be a variable "
-                          f"with one number for each; seen {type(class_weight).__name__}")  # fmt: skip
+        raise SchemaError(
+            f"hierarchical_sigmoid({x.name}): of a tree of your own the number of classes is not known: class_weight must be a variable "
+            f"with one number for each; seen {type(class_weight).__name__}"
+        )
     cost = block.apply("hierarchical_sigmoid", slots, {"num_classes": num_classes, "is_sparse": is_sparse}, prefix)[0]
     cost = by_label(cost, class_weight, label, None if path_table is not None else num_classes, "hierarchical_sigmoid")
     return by_example(cost, sample_weight, "hierarchical_sigmoid")

@@ -23,9 +23,8 @@ def _given(**slots: Variable | None) -> dict[str, Variable]:
 
 @tells_line
 def linear_chain_crf(
-    x: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None,
-    name: str | None = None,
-) -> Variable:  # fmt: skip
+    x: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None, name: str | None = None
+) -> Variable:
     """Return the negative log-likelihood (a cost, to be minimised) of each sequence's tags under a linear-chain conditional random field.
 
     Args:
@@ -137,9 +136,13 @@ def ctc_greedy_decoder(x: Variable, blank: int, input_length: Variable | None = 
 
 @tells_line
 def edit_distance(
-    x: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
+    x: Variable,
+    label: Variable,
+    normalized: bool = True,
+    ignored_tokens: Sequence[int] | None = None,
+    input_length: Variable | None = None,
     label_length: Variable | None = None,
-) -> tuple[Variable, Variable]:  # fmt: skip
+) -> tuple[Variable, Variable]:
     """Count the insertions, deletions and substitutions from each sequence of ``x`` to ``label``'s.
 
     Args:
@@ -167,9 +170,8 @@ def edit_distance(
 
 
 def chunk_eval(
-    x: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None,
-    length: Variable | None = None,
-) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:  # fmt: skip
+    x: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None, length: Variable | None = None
+) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
     """Return precision, recall and F1 of the chunks of a tagging, such as the names in a text.
 
     Args:

@@ -39,8 +39,10 @@ def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -
     """
     if isinstance(padding, str):
         if padding.upper() == "SAME" and any(n != 1 for n in several(dilation)):
-            raise SchemaError(f"padding='SAME' has no dilation, as PaddlePaddle computes it; seen dilation={dilation!r}: give the padding as numbers, "
-                              "dilation * (kernel_size - 1) // 2 for an odd window and a stride of 1")  # fmt: skip
+            raise SchemaError(
+                f"padding='SAME' has no dilation, as PaddlePaddle computes it; seen dilation={dilation!r}: give the padding as numbers, "
+                "dilation * (kernel_size - 1) // 2 for an odd window and a stride of 1"
+            )
         return {"paddings": [0] * axes, "padding_algorithm": padding.upper()}
     return {"paddings": several(padding, axes), "padding_algorithm": "EXPLICIT"}
 

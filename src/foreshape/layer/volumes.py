@@ -46,9 +46,12 @@ def conv1d(
     sides = [] if isinstance(padding, str) else several(padding)
     ends: Any = [0] * len(sides) + sides if sides else padding
     attrs = {
-        "strides": [1, stride], "dilations": [1, dilation], "groups": groups, "data_format": "NHWC" if last else "NCHW",
+        "strides": [1, stride],
+        "dilations": [1, dilation],
+        "groups": groups,
+        "data_format": "NHWC" if last else "NCHW",
         **padding_attributes(ends, 2, dilation),
-    }  # fmt: skip
+    }
     axis = 1 if last else 2
     image, _ = block.apply("unsqueeze2", {"X": x}, {"axes": [axis]}, prefix)
     window, _ = block.apply("unsqueeze2", {"X": w}, {"axes": [2]}, prefix)

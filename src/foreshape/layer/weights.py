@@ -108,8 +108,10 @@ def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int |
         return loss
     dims = label.spec.known_dims
     if list(dims[1:]) not in ([], [1]):
-        raise ShapeError(f"{layer}: class_weight is of one true class for each row, so that the label must be [batch] or [batch, 1]; it is {label.spec.text()}"
-                         f"{how_to_fit('label', dims, dims[:1])}")  # fmt: skip
+        raise ShapeError(
+            f"{layer}: class_weight is of one true class for each row, so that the label must be [batch] or [batch, 1]; it is {label.spec.text()}"
+            f"{how_to_fit('label', dims, dims[:1])}"
+        )
     if not isinstance(given, Variable):
         assert classes is not None
         given = _written(given, classes, loss, layer)

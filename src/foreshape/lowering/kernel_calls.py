@@ -321,9 +321,8 @@ class Region:
     """
 
     def __init__(
-        self, lowered: Step, entries: Sequence[str], results: Sequence[str], saved: Sequence[str], captured: list[Value], used: set[str],
-        in_place: list[int],
-    ) -> None:  # fmt: skip
+        self, lowered: Step, entries: Sequence[str], results: Sequence[str], saved: Sequence[str], captured: list[Value], used: set[str], in_place: list[int]
+    ) -> None:
         self.lowered = lowered
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
         self.captured, self.used, self.in_place = captured, used, in_place

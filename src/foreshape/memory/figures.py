@@ -81,8 +81,11 @@ class Figures:
         found = list(self.live.unknown)
         if symbols:
             values = self._values(symbols)
-            found += [Unknown(r.op, f"it gives no number of bytes with these sizes: {r.size}") for r in _all_records(self.live)
-                      if r.op is not None and _workspace(r, values) is None]  # fmt: skip
+            found += [
+                Unknown(r.op, f"it gives no number of bytes with these sizes: {r.size}")
+                for r in _all_records(self.live)
+                if r.op is not None and _workspace(r, values) is None
+            ]
         return found
 
     def held(self, **symbols: int) -> int:

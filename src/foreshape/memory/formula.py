@@ -198,8 +198,9 @@ def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
     if missing:
         plain = all(n.isidentifier() and not iskeyword(n) for n in missing)
         given = ", ".join(f"{n}=..." for n in missing) if plain else "**{" + ", ".join(f"{quoted(n)}: ..." for n in missing) + "}"
-        error = MemoryPlanError(f"the memory of this program depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}, "
-                                f"as in plan.peak({given})")  # fmt: skip
+        error = MemoryPlanError(
+            f"the memory of this program depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}, as in plan.peak({given})"
+        )
         error.missing = tuple(missing)
         raise error
 

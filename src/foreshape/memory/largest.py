@@ -37,8 +37,10 @@ def largest(formula: Formula, names: Collection[str], given: Mapping[str, int], 
         first, last = waiting.pop()
         asked += 1
         if asked > EVALUATIONS:
-            raise MemoryPlanError(f"the memory rises and falls with {', '.join(sorted(names))} up to {last:,}, so that no largest value is found: it is "
-                                  f"{formula.at({**given, **dict.fromkeys(names, last)})} there")  # fmt: skip
+            raise MemoryPlanError(
+                f"the memory rises and falls with {', '.join(sorted(names))} up to {last:,}, so that no largest value is found: it is "
+                f"{formula.at({**given, **dict.fromkeys(names, last)})} there"
+            )
         low, high = _of_formula(formula, {**others, **dict.fromkeys(names, (first, last))})
         if high <= limit:
             return last

@@ -261,7 +261,7 @@ def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, at: in
 
 def _fits(
     problem: Problem, rules: Rules, state: Placement, trail: Trail, scratch: Scratch, at: int, changes: int, stamp: int, waiting: int, room: int
-) -> tuple[bool, int, int]:  # fmt: skip
+) -> tuple[bool, int, int]:
     """Return whether the buffers of the queued sections can lie within the height, none below ``at``; the changes; and the count of sections.
 
     A buffer that cannot be the lowest of a section is raised to the lowest end of another one. Its sections are queued in turn.

@@ -212,8 +212,8 @@ class _Walk:
         self._workspace(at, i, i.workspace + i.copied)
 
     def _result(
-        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, LiveBuffer | None], wanted: list[bool],
-    ) -> None:  # fmt: skip
+        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, LiveBuffer | None], wanted: list[bool]
+    ) -> None:
         if value.levels:
             self.current[value] = None
             return

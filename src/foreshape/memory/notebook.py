@@ -30,8 +30,12 @@ def plan_html(plan: Figures) -> str:
     holders = plan.holders(**symbols)[:_LISTED]
     rows = [(cut(h.name, 120), h.spec, f"{h.size:,}", h.what, h.line) for h in holders]
     if rows:
-        parts.append(folded("the largest at the peak" + (f", op {plan.peak_position(**symbols)}, {op.type}" if op is not None else ""),
-                            markup_table(("name", "type and dims", "bytes", "for", "line"), rows, (2,))))  # fmt: skip
+        parts.append(
+            folded(
+                "the largest at the peak" + (f", op {plan.peak_position(**symbols)}, {op.type}" if op is not None else ""),
+                markup_table(("name", "type and dims", "bytes", "for", "line"), rows, (2,)),
+            )
+        )
     return card(f"Plan: peak {byte_text(peak)}" + (f" for {cut(given, 200)}" if given else ""), *parts)
 
 
@@ -40,8 +44,12 @@ def _bar(breakdown: dict[str, int], peak: int) -> Markup:
     shown = [(what, size) for what, size in breakdown.items() if size]
     pieces = [tag("span", style=f"display:inline-block;height:14px;width:{100 * size / max(peak, 1):.2f}%;background:{COLOURS[what]}") for what, size in shown]
     marks = [
-        tag("span", tag("span", style=f"display:inline-block;width:10px;height:10px;margin-right:5px;background:{COLOURS[what]}"), f"{what} {byte_text(size)}",
-            style="margin-right:16px;white-space:nowrap")
+        tag(
+            "span",
+            tag("span", style=f"display:inline-block;width:10px;height:10px;margin-right:5px;background:{COLOURS[what]}"),
+            f"{what} {byte_text(size)}",
+            style="margin-right:16px;white-space:nowrap",
+        )
         for what, size in shown
-    ]  # fmt: skip
+    ]
     return join([tag("div", *pieces, style="max-width:560px;white-space:nowrap;overflow:hidden;line-height:0"), tag("div", *marks)])

@@ -83,9 +83,7 @@ class Plan(Figures):
         return plan_html(self)
 
 
-def plan(
-    program: Program, fetch: Iterable[Variable | str] | Variable | str = (), lengths: Mapping[str, Sequence[int]] | None = None
-) -> Plan:  # fmt: skip
+def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = (), lengths: Mapping[str, Sequence[int]] | None = None) -> Plan:
     """Return the memory plan of a program for these fetches (a saved network's own by default).
 
     Without fetches or updates, the results of its last ops are planned.

@@ -41,13 +41,17 @@ class Recomputation:
 
     def __str__(self) -> str:
         if not self.dropped and self.peak < self.peak_before:
-            return (f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}: nothing needs to be "
-                    "computed again where gradients are computed one after the other, and dims are taken from them")  # fmt: skip
+            return (
+                f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}: nothing needs to be "
+                "computed again where gradients are computed one after the other, and dims are taken from them"
+            )
         if not self.dropped:
             return f"the peak is {byte_text(self.peak)}, within {byte_text(self.within)}: nothing needs to be computed again"
         shown = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
-        return (f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}\n"
-                f"about {self.extra_work:.1%} more work in a step: {len(self.dropped)} values are computed again\n    {shown}")  # fmt: skip
+        return (
+            f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}\n"
+            f"about {self.extra_work:.1%} more work in a step: {len(self.dropped)} values are computed again\n    {shown}"
+        )
 
     __repr__ = __str__
 
@@ -90,8 +94,10 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
             if not more:
                 break
             first |= more  # it needs its memory before the others of its op have theirs
-    error = MemoryPlanError(f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
-                            f"{byte_text(lowest)}, and without it is {byte_text(before)}")  # fmt: skip
+    error = MemoryPlanError(
+        f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
+        f"{byte_text(lowest)}, and without it is {byte_text(before)}"
+    )
     error.least = lowest
     raise error
 

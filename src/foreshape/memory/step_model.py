@@ -54,8 +54,9 @@ class StepModel:
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
         self.results = [self._op(op) for op in block.ops]
-        self.reads = [() if self._joins_gradient(op) else tuple([n for n in names if self.size(n)])
-                      for op, names in zip(block.ops, self.recomputing.reads, strict=True)]  # fmt: skip
+        self.reads = [
+            () if self._joins_gradient(op) else tuple([n for n in names if self.size(n)]) for op, names in zip(block.ops, self.recomputing.reads, strict=True)
+        ]
         self.root: dict[str, str] = {}
         """Name -> the name of the viewed tensor, itself if it is no view."""
         for results in self.results:
@@ -285,17 +286,19 @@ class _Lives:
         """Return the kept groups alive at a step without being read there for the first time."""
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
-            n for n, held in self._original.items()
+            n
+            for n, held in self._original.items()
             if n in groups and n in kept and first[held] <= position < last[held] and self._late_from.get(held, -1) != position
-        )  # fmt: skip
+        )
 
     def waiting_at(self, position: int) -> tuple[str, ...]:
         """Return the groups computed again before a step and read behind it, not at it."""
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
-            n for held, (n, used) in self._copies.items()
+            n
+            for held, (n, used) in self._copies.items()
             if n in groups and n not in self._each and first[held] < position < last[held] and position not in used
-        )  # fmt: skip
+        )
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:

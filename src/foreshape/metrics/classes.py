@@ -53,8 +53,10 @@ class _Classes(Metric):
         without = self.columns and not (self.soft or self.several)
         wanted = [d for i, d in enumerate(dims) if d != 1 and not (without and i == at)]
         if [d for d in label.spec.known_dims if d != 1] != wanted:
-            raise ShapeError(f"{name}: the label must be of the dims of the prediction{' without its classes' if without else ''}; it is "
-                             f"{label.spec.text()}, and the prediction {spec.text()}")  # fmt: skip
+            raise ShapeError(
+                f"{name}: the label must be of the dims of the prediction{' without its classes' if without else ''}; it is "
+                f"{label.spec.text()}, and the prediction {spec.text()}"
+            )
         check_weight(self, weight, label, at if self.soft or self.several else None)
 
     def chosen(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
@@ -168,8 +170,10 @@ class _Averaged(_Counted):
     def __init__(self, prediction: Variable, label: Variable, average: Average | None = "macro", **options: Any) -> None:
         super().__init__(prediction, label, **options)
         if average not in _AVERAGES or (average == "binary" and self.classes != 2):
-            raise SchemaError(f"{type(self).__name__}: average must be {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes; seen {average!r} and "
-                              f"{self.classes} classes")  # fmt: skip
+            raise SchemaError(
+                f"{type(self).__name__}: average must be {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes; seen {average!r} and "
+                f"{self.classes} classes"
+            )
         self.average: Average | None = average
         self.shape = (self.classes,) if average is None else ()
 

@@ -36,8 +36,10 @@ class AUC(Metric):
         super().__init__(score, label, weight)
         dims, of = list(score.spec.known_dims), list(label.spec.known_dims)
         if dims[1:] not in ([], [1], [2]) or of[1:] not in ([], [1]) or not dims or dims[:1] != of[:1]:
-            raise ShapeError(f"AUC: the score must be [batch], [batch, 1] or [batch, 2], and the label [batch] or [batch, 1]; seen {score.spec.text()} "
-                             f"and {label.spec.text()}")  # fmt: skip
+            raise ShapeError(
+                f"AUC: the score must be [batch], [batch, 1] or [batch, 2], and the label [batch] or [batch, 1]; seen {score.spec.text()} "
+                f"and {label.spec.text()}"
+            )
         check_weight(self, weight, label)
         if curve not in ("ROC", "PR") or (thresholds is not None and not thresholds >= 1):
             raise SchemaError.must("AUC: curve", "'ROC' or 'PR', and thresholds at least 1", f"{curve!r} and {thresholds!r}")

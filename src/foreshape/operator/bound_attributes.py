@@ -12,8 +12,9 @@ from foreshape.operator.registry import find
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
-BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
-                         "mkldnn_data_type", "is_test"})  # fmt: skip
+BOOKKEEPING = frozenset(
+    {"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "is_test"}
+)
 """Attributes of any op outside of schemas: hints to other programs, kept and never an error."""
 
 

@@ -72,8 +72,7 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         note_keywords(cls)
         check_in_place(cls, where)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
-        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
-                          "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
+        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, NOT_DIFFERENTIABLE or NOT_WRITTEN")
     register(cls)
     if isinstance(cls.gradient, Gradient):
         make = partial(gradient_class, cls, root, cls.gradient, where)

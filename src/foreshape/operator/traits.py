@@ -114,8 +114,10 @@ def is_usual_gradient(operator: type[Operator], computation: type[Computation]) 
     if forward is None:
         return True
     names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
-    wanted = [[names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
-              for slots in (computation.inputs, computation.gives)]  # fmt: skip
+    wanted = [
+        [names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
+        for slots in (computation.inputs, computation.gives)
+    ]
     besides = {names.get(slot) for slot in computation.besides}
     found = [[s.name for s in slots if s.name.removesuffix("@GRAD") not in besides] for slots in (operator.schema.operands, operator.schema.results)]
     return wanted == found

@@ -29,10 +29,12 @@ from foreshape.optimizer.sgd import SGD, Momentum
 _CALLED_ELSEWHERE = {
     **dict.fromkeys(("RMSprop", "Rmsprop"), "fs.optimizer.RMSProp"),
     **dict.fromkeys(("Nesterov", "NesterovMomentum"), "fs.optimizer.Momentum(rate, 0.9, use_nesterov=True)"),
-    **dict.fromkeys(("CosineAnnealingLR", "CosineAnnealingDecay", "StepLR", "MultiStepLR", "LinearLR", "OneCycleLR"),
-                    "a learning rate that is a function, as fs.optimizer.cosine, piecewise, warmup or one_cycle give it"),
+    **dict.fromkeys(
+        ("CosineAnnealingLR", "CosineAnnealingDecay", "StepLR", "MultiStepLR", "LinearLR", "OneCycleLR"),
+        "a learning rate that is a function, as fs.optimizer.cosine, piecewise, warmup or one_cycle give it",
+    ),
     "lr_scheduler": "fs.optimizer.cosine, piecewise, polynomial, warmup, one_cycle and the classes that end in Decay",
-}  # fmt: skip
+}
 
 
 if not TYPE_CHECKING:  # type checkers report a wrong name

@@ -95,11 +95,15 @@ class Course(Schedule):
 
     def _check_known(self) -> None:
         if self.each is None:
-            raise SchemaError(f"{self.called} is in epochs, and how many steps an epoch has is not known here: give it steps_per_epoch=, or steps=; "
-                              "fs.train knows it where the data are arrays")  # fmt: skip
+            raise SchemaError(
+                f"{self.called} is in epochs, and how many steps an epoch has is not known here: give it steps_per_epoch=, or steps=; "
+                "fs.train knows it where the data are arrays"
+            )
         if self.length is None and self.whole_run:
-            raise SchemaError(f"{self.called} is over the whole run, and its epochs are not known here: give it epochs= and steps_per_epoch=, "
-                              "or steps=; fs.train knows it where the data are arrays")  # fmt: skip
+            raise SchemaError(
+                f"{self.called} is over the whole run, and its epochs are not known here: give it epochs= and steps_per_epoch=, "
+                "or steps=; fs.train knows it where the data are arrays"
+            )
 
 
 class _Cosine(Course):
@@ -257,9 +261,13 @@ def polynomial(
 
 
 def piecewise(
-    rates: Sequence[float], *, epochs: Sequence[float] | None = None, steps: Sequence[float] | None = None, warmup: float = 0.0,
+    rates: Sequence[float],
+    *,
+    epochs: Sequence[float] | None = None,
+    steps: Sequence[float] | None = None,
+    warmup: float = 0.0,
     steps_per_epoch: float | None = None,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """Return a schedule of ``rates``, from each of the boundaries on the next one: ``piecewise([0.1, 0.01, 0.001], epochs=[30, 60])``.
 
     Args:

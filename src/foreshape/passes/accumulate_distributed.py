@@ -104,7 +104,9 @@ def _compare(program: Program, described: Program, parts: tuple[Part, ...]) -> N
         whole = one.get(name)
         if variable.persistable and name not in of_parts and (whole is None or not whole.persistable or whole.spec != variable.spec):
             if variable.kind is SELECTED_ROWS:
-                raise SchemaError(f"{name} would have the rows of one rank: sums of sparse gradients over several batches are not kept in parts; "
-                                  "leave accumulate= out, or split_tables")  # fmt: skip
+                raise SchemaError(
+                    f"{name} would have the rows of one rank: sums of sparse gradients over several batches are not kept in parts; "
+                    "leave accumulate= out, or split_tables"
+                )
             has = "has not" if whole is None else f"has as {whole.spec.text()}"
             raise SchemaError(f"a rank would keep {name}, {variable.spec.text()}, which the program of one rank {has}")

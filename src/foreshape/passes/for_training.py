@@ -24,8 +24,9 @@ _SUMS: Final = {"data_norm": frozenset({"BatchSize", "BatchSum", "BatchSquareSum
 """Operands whose gradients are no derivatives but new statistics, added by no optimizer here."""
 
 
-def for_training(program: Program, feeds: Iterable[Variable | str], fetches: Iterable[Variable | str], *, frozen: Frozen = False,
-                 statistics: Statistics = "fixed") -> Program:  # fmt: skip
+def for_training(
+    program: Program, feeds: Iterable[Variable | str], fetches: Iterable[Variable | str], *, frozen: Frozen = False, statistics: Statistics = "fixed"
+) -> Program:
     """Return a copy with the ops behind the fetches and with tensors as parameters; without feed, fetch, gradients and updates.
 
     The parameters are the ones marked in the file, if any; otherwise each persistable tensor of floats with a derivative and without a writer.

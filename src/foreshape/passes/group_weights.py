@@ -91,8 +91,10 @@ class GroupWeights:
         with suppress(SchemaError):
             summands, key = self._weighed(loss)
         if not key:
-            warn_user(f"accumulate=: the loss {loss} is not a sum or mean over examples alone, or a sum of means over different things: each batch counts as "
-                      "much as any, and where they are unequal an update is not that of one large batch")  # fmt: skip
+            warn_user(
+                f"accumulate=: the loss {loss} is not a sum or mean over examples alone, or a sum of means over different things: each batch counts as "
+                "much as any, and where they are unequal an update is not that of one large batch"
+            )
             return
         self.is_sum = key == "sum"
         if key in ("sum", "fixed"):

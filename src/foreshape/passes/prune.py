@@ -119,8 +119,10 @@ def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None
             raise SchemaError(f"{name!r} is needed and is not described in the program")
         if not variable.persistable and variable.value is None:
             site = variable.call_site
-            raise SchemaError(f"{', '.join(wanted[:3])} needs {name} ({variable.spec.text()}), which is not among the feeds"
-                              + (f"; it is described at {site.short()}" if site is not None else ""))  # fmt: skip
+            raise SchemaError(
+                f"{', '.join(wanted[:3])} needs {name} ({variable.spec.text()}), which is not among the feeds"
+                + (f"; it is described at {site.short()}" if site is not None else "")
+            )
 
 
 def _set_test(op: Op) -> bool:

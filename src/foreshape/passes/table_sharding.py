@@ -168,9 +168,13 @@ def _begin(startup: Program, name: str, part: Part) -> None:
 
 
 def split_tables(
-    rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, *, bucket: int | None = None, patience: float = 20.0,
+    rest: DataParallel | None = None,
+    tables: tuple[str, ...] | None = None,
+    *,
+    bucket: int | None = None,
+    patience: float = 20.0,
     synchronise_batch_norm: bool = False,
-) -> SplitTables:  # fmt: skip
+) -> SplitTables:
     """Train with embedding tables divided by rows over the ranks, and everything else by ``rest``.
 
     Args:

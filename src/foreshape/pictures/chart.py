@@ -40,8 +40,9 @@ def drawn_points(values: Sequence[float | None], most: int = 600) -> tuple[list[
     return places, [values[at] for at in places]
 
 
-def line_chart(values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False,
-               words: Callable[[float], str] = "{:.4g}".format) -> Markup:  # fmt: skip
+def line_chart(
+    values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False, words: Callable[[float], str] = "{:.4g}".format
+) -> Markup:
     """Return a line over the places of its values, with the largest and the least (in ``words``) at the side. A fall to a fiftieth is drawn on a scale of
     logarithms.
     """

@@ -71,8 +71,10 @@ def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right
     numbers = frozenset(right)
 
     def line(cells: Sequence[object], kind: str) -> Markup:
-        return tag("tr", *(tag(kind, c, style=_CELL.format("right" if at in numbers else "left", "nowrap" if at in numbers else "normal"))
-                           for at, c in enumerate(cells)))  # fmt: skip
+        return tag(
+            "tr",
+            *(tag(kind, c, style=_CELL.format("right" if at in numbers else "left", "nowrap" if at in numbers else "normal")) for at, c in enumerate(cells)),
+        )
 
     return tag("table", line(columns, "th"), *(line(cells, "td") for cells in rows), style=_TABLE)
 

@@ -103,8 +103,10 @@ class Profile:
         lines = [first, f"{plural(len(self.calls), 'call')} in {_ms(self.seconds)} ms, clocks included"]
         if products:
             taken, lost = sum(c.seconds for c in products), sum(map(self.lost, products))
-            lines.append(f"products take {_ms(taken)} ms; at the rate of a large one, {short_count(self.best)} multiply-adds a second, "
-                         f"they would take {_ms(taken - lost)} ms")  # fmt: skip
+            lines.append(
+                f"products take {_ms(taken)} ms; at the rate of a large one, {short_count(self.best)} multiply-adds a second, "
+                f"they would take {_ms(taken - lost)} ms"
+            )
         return lines
 
     def _cells(self, c: Call) -> tuple[str, ...]:

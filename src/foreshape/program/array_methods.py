@@ -52,8 +52,10 @@ class ArrayMethods(Arithmetic):
         raise located(SchemaError(f"{self.name}: {why}, so that {so}"), here())
 
     def __contains__(self, item: object) -> NoReturn:
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot look for something in it: "
-                                  "use (x == value).any()"), here())  # fmt: skip
+        raise located(
+            SchemaError(f"{self.name} has no value while the network is described, so that Python cannot look for something in it: use (x == value).any()"),
+            here(),
+        )
 
     def __array__(self, *args: Any, **named: Any) -> NoReturn:
         raise located(SchemaError(f"{self.name} has no value while the network is described, so that numpy cannot have it as an array: "

@@ -34,8 +34,7 @@ def fill(out: Program, program: Program) -> None:
     for old, new in zip(program.blocks, out.blocks, strict=True):
         new.forward_idx, new.unknown_fields = old.forward_idx, old.unknown_fields
         for op in old.ops:
-            made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role,
-                      op.role_variables, op.site)  # fmt: skip
+            made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role, op.role_variables, op.site)
             made.is_target, made.unknown_fields, made.forgets = op.is_target, op.unknown_fields, op.forgets
             made.made = dict(op.made)
             copies[id(op)] = made

@@ -122,8 +122,10 @@ def _described_again(program: Program, name: str) -> _Reuse:
     if not any(v.name.startswith(f"{path}.") for v in program.global_block.vars.values() if v.persistable):
         around = ".".join(e.name for e in entries)
         there = sorted({v.name.removeprefix(f"{around}.").partition(".")[0] for v in program.parameters() if "." in v.name and v.name.startswith(around)})
-        raise SchemaError(f"name_scope({name!r}, reuse=True): no parameter is in a scope {path} to be used again; describe it first without reuse"
-                          + (f". Names of parameters begin with: {', '.join(there[:10])}" if there else ""))  # fmt: skip
+        raise SchemaError(
+            f"name_scope({name!r}, reuse=True): no parameter is in a scope {path} to be used again; describe it first without reuse"
+            + (f". Names of parameters begin with: {', '.join(there[:10])}" if there else "")
+        )
     return _Reuse(path)
 
 
@@ -221,8 +223,10 @@ def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
         reuse.used.add(name)
         if name not in known:
             there = [v.name for v in known.values() if v.persistable and v.name.startswith(f"{reuse.path}.")]
-            raise SchemaError(f"{name} is not among the parameters of {reuse.path}, which is described again with reuse=True, so that it must have the same "
-                              f"layers in the same order: {', '.join(there[:20])}")  # fmt: skip
+            raise SchemaError(
+                f"{name} is not among the parameters of {reuse.path}, which is described again with reuse=True, so that it must have the same "
+                f"layers in the same order: {', '.join(there[:20])}"
+            )
     return name
 
 

@@ -88,8 +88,9 @@ class Drawings:
                 inner = [held[self.numbers[id(c)]] for c in layer.children]
                 held[at] = own.parameters + sum(p for p, _ in inner), own.parameter_bytes + sum(b for _, b in inner)
         for at, layer in enumerate(self.layers):
-            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at],
-                        put(layer.times_words())])  # fmt: skip
+            out.append(
+                [put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at], put(layer.times_words())]
+            )
         return out
 
     def place_of(self, op: Op) -> tuple[int, int]:

@@ -104,9 +104,12 @@ def _made_by_ops(block: Block) -> dict[str, Variable]:
     for op in block.ops:
         for name in op.output_names():
             variable = block.vars.get(name)
-            if variable is not None and variable.op is op and name not in made and not (
-                variable.persistable or variable.value is not None or variable.extra_attributes or variable.unknown_fields
-            ):  # fmt: skip
+            if (
+                variable is not None
+                and variable.op is op
+                and name not in made
+                and not (variable.persistable or variable.value is not None or variable.extra_attributes or variable.unknown_fields)
+            ):
                 made[name] = variable
     return made
 

@@ -140,8 +140,10 @@ class _OfVariable:
             op = over.writer.get(self.of)
             site = None if op is None else op.call_site
             where = "" if op is None else f", made by {op.type}{f' ({site.short()})' if site is not None else ''},"
-            warn_user(f"the figure {self.name!r} is a mean over batches, and depends on these: {self.of}{where} is no function of sums and means over "
-                      "examples; fs.metrics has measures of a whole set")  # fmt: skip
+            warn_user(
+                f"the figure {self.name!r} is a mean over batches, and depends on these: {self.of}{where} is no function of sums and means over "
+                "examples; fs.metrics has measures of a whole set"
+            )
         return list(found.values()) if found else [Statistic(self.of, alike=True)]
 
     def _counted(self, one: Statistic) -> tuple[str, Sequence[str]]:

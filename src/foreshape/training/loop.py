@@ -114,8 +114,10 @@ def train(
     hooks = [_as_callback(c) for c in (cast("Any", callbacks) if hasattr(callbacks, "__iter__") else (callbacks,))]
     for what, given in (("data", data), ("validation data", validation)):
         if isinstance(given, Iterator) and epochs > 1:
-            raise FeedError(f"the {what} are an iterator, which gives its batches once, and {epochs} epochs are asked for; give a list, or a function "
-                            "that returns an iterator")  # fmt: skip
+            raise FeedError(
+                f"the {what} are an iterator, which gives its batches once, and {epochs} epochs are asked for; give a list, or a function "
+                "that returns an iterator"
+            )
 
     def needed() -> list[str]:
         wanted = [cost.name, *(n for m in (metrics or {}).values() for n in fetched_of(m))]
@@ -165,12 +167,14 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise SchemaError("metrics is a dict, name -> variable or a measure of fs.metrics, such as {'accuracy': layer.accuracy(shares, label)}; "
-                          f"seen {metrics!r:.60}")  # fmt: skip
+        raise SchemaError(
+            f"metrics is a dict, name -> variable or a measure of fs.metrics, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}"
+        )
     for name, metric in cast("Mapping[Any, Any]", metrics or {}).items():
         if not isinstance(metric, (Variable, Metric)):
-            raise SchemaError(f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives, or a measure of fs.metrics; seen "
-                              f"{metric!r:.60}")  # fmt: skip
+            raise SchemaError(
+                f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives, or a measure of fs.metrics; seen {metric!r:.60}"
+            )
 
 
 class _Function(Callback):

@@ -50,8 +50,9 @@ def scores_for_shares(program: Program) -> str:
     for op in program.all_ops():
         read = op.block.find(op.operand(0)) if op.computes(CrossEntropy) or isinstance(op.operator, CrossEntropy2) else None
         if read is not None and read.op is not None and _makes_scores(read.op):
-            return (f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, "
-                    "or layer.softmax first")  # fmt: skip
+            return (
+                f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, or layer.softmax first"
+            )
     return ""
 
 

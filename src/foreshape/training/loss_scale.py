@@ -50,6 +50,8 @@ class LossScale:
         """Return the warning at the end of a run; None if few updates were left out, as while the scale falls to a fitting value."""
         if 2 * self.left_out <= self.updates:
             return None
-        return (f"{self.left_out:,} of {self.updates:,} updates were left out, since their gradients were not finite in fp16: they changed no parameter. "
-                f"The loss scale is {number(self._last)}. Make smaller what overflows, inputs or activations or the loss, or take precision='bf16', which "
-                "has the range of fp32")  # fmt: skip
+        return (
+            f"{self.left_out:,} of {self.updates:,} updates were left out, since their gradients were not finite in fp16: they changed no parameter. "
+            f"The loss scale is {number(self._last)}. Make smaller what overflows, inputs or activations or the loss, or take precision='bf16', which "
+            "has the range of fp32"
+        )

@@ -185,8 +185,10 @@ class _Parts:
         if self.wrong is not None and len(self.values) > 1:
             count, seen = self.wrong
             shape = list(seen.shape) if hasattr(seen, "shape") else type(seen).__name__
-            raise ExecutionError(f"{self.variable.name} ({self.variable.spec.text()}) has no row for each example: a batch of {count} gave {shape}, so that "
-                                 "batches cannot be joined; fs.evaluate gives means, Executor.run each batch by itself")  # fmt: skip
+            raise ExecutionError(
+                f"{self.variable.name} ({self.variable.spec.text()}) has no row for each example: a batch of {count} gave {shape}, so that "
+                "batches cannot be joined; fs.evaluate gives means, Executor.run each batch by itself"
+            )
 
     def joined(self) -> Any:
         """Return one array, or one ragged tensor, of all batches."""

@@ -126,8 +126,10 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
         for name, tensor in made.items():
             if not _fits(described[name], tensor):
                 seen = f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}"
-                raise ExecutionError(f"{name} must be {described[name].spec.text()}; the startup program makes {seen}, of another network: give this one a "
-                                     "startup program of its own, with fs.program() or fs.program_guard(main, startup)")  # fmt: skip
+                raise ExecutionError(
+                    f"{name} must be {described[name].spec.text()}; the startup program makes {seen}, of another network: give this one a "
+                    "startup program of its own, with fs.program() or fs.program_guard(main, startup)"
+                )
         for name, tensor in made.items():
             scope.store(name, tensor)
 

@@ -103,7 +103,7 @@ NAMES = {
     "standard_gamma": PrivateName("ops.aten._standard_gamma.default", "gamma distributions with a generator", "1.0"),
     "ctc_loss": PrivateName("ops.aten._ctc_loss.default", "warpctc with what its gradient needs", "1.0"),
     "ctc_loss_gradient": PrivateName("ops.aten._ctc_loss_backward.default", "warpctc's gradient", "1.0"),
-}  # fmt: skip
+}
 
 
 def find(path: str) -> Any:

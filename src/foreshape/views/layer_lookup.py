@@ -130,8 +130,9 @@ def _parsed(words: str) -> tuple[bool, int | None, str]:
         place = -1 - (place or 0)
         left = left[1:]
     if len(left) != 1:
-        raise SchemaError(f"a layer is selected by words such as 'last pool', 'second last conv', 'before last linear', or by the name of a variable; "
-                          f"seen {words[:100]!r}")  # fmt: skip
+        raise SchemaError(
+            f"a layer is selected by words such as 'last pool', 'second last conv', 'before last linear', or by the name of a variable; seen {words[:100]!r}"
+        )
     return before, place, left[0]
 
 

@@ -41,8 +41,9 @@ _FIELD: dict[int, str] = {
     AttrType.SCALAR: "scalar",
     AttrType.SCALARS: "scalars",
 }
-_LISTS = frozenset({AttrType.INTS, AttrType.FLOATS, AttrType.STRINGS, AttrType.BOOLEANS, AttrType.BLOCKS, AttrType.LONGS, AttrType.FLOAT64S,
-                    AttrType.VARS, AttrType.SCALARS})  # fmt: skip
+_LISTS = frozenset(
+    {AttrType.INTS, AttrType.FLOATS, AttrType.STRINGS, AttrType.BOOLEANS, AttrType.BLOCKS, AttrType.LONGS, AttrType.FLOAT64S, AttrType.VARS, AttrType.SCALARS}
+)
 _TEXTS = frozenset({AttrType.STRINGS, AttrType.VARS})
 
 

@@ -89,8 +89,10 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
         made = job.strategy.apply(main, loss, ranks, startup)
         program, fetch, shares = made.program, [made.loss, *fetch[1:], job.loss], ranks // made.degree
         if (job.save_to is not None or job.model is not None or job.bring) and not fit_together(made.parts, ranks):
-            raise MemoryPlanError("the values that are divided over ranks are together too much for this machine, so that they cannot be saved or sent "
-                                  "back as one rank would: leave that out, and name a folder of checkpoints, which have them in parts")  # fmt: skip
+            raise MemoryPlanError(
+                "the values that are divided over ranks are together too much for this machine, so that they cannot be saved or sent "
+                "back as one rank would: leave that out, and name a folder of checkpoints, which have them in parts"
+            )
     share = min(-(-job.batch_size // shares), arrays.count)
     peak, left_out = _peak(program, fetch, main, arrays, share, ranks > 1)
     reply = Reply(rank, socket.gethostname()[:1000], alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out[:MOST_WORDS],

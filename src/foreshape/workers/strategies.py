@@ -12,9 +12,7 @@ from foreshape.passes import DataParallel, ShardOptimizer, ShardParameters, Spli
 from foreshape.program import Program
 
 Strategy: TypeAlias = DataParallel | SplitTables | SplitLayers
-WHOLE_MODELS: Final[dict[str, type[DataParallel]]] = {
-    "data_parallel": DataParallel, "shard_optimizer": ShardOptimizer, "shard_parameters": ShardParameters,
-}  # fmt: skip
+WHOLE_MODELS: Final[dict[str, type[DataParallel]]] = {"data_parallel": DataParallel, "shard_optimizer": ShardOptimizer, "shard_parameters": ShardParameters}
 """The strategies that divide examples and keep or shard all parameters."""
 TABLES: Final = "split_tables"
 LAYERS: Final = "split_layers"

@@ -164,8 +164,12 @@ class MergeLodTensor(Operator):
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         given = {"OutTrue": slots.input("InTrue"), "OutFalse": slots.input("InFalse")}
-        slots.add("split_lod_tensor", {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")},
-                  {s: [n if slots.needs(n) else "@EMPTY@" for n in names] for s, names in given.items()}, {"level": self.level})  # fmt: skip
+        slots.add(
+            "split_lod_tensor",
+            {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")},
+            {s: [n if slots.needs(n) else "@EMPTY@" for n in names] for s, names in given.items()},
+            {"level": self.level},
+        )
 
     samples = [
         sample(X=f32(5, 2), Mask=b1(5, 1, data=[[1], [0], [0], [1], [1]]), InTrue=f32(3, 4), InFalse=f32(2, 4), differentiate=False),

@@ -222,15 +222,18 @@ class ArrayToLodTensor(Operator):
             return self._of_sequences(X, parts, RankTable)
         alive = RankTable.alive or [0]
         if [p.shape[0] for p in parts] != alive:
-            raise ExecutionError(f"array_to_lod_tensor: the elements must have {alive[:12]} rows, as many as sequences are longer; "
-                                 f"seen {[p.shape[0] for p in parts[:12]]}")  # fmt: skip
+            raise ExecutionError(
+                f"array_to_lod_tensor: the elements must have {alive[:12]} rows, as many as sequences are longer; seen {[p.shape[0] for p in parts[:12]]}"
+            )
         return torch.cat(parts).index_select(0, RankTable.from_time), RankTable
 
     def _of_sequences(self, X: TensorArray, parts: Sequence[Tensor], table: Offsets) -> tuple[Tensor, Offsets]:
         each: list[tuple[Tensor, ...]] = [o.levels if o is not None else () for o in X.offsets]
         if any(len(e) != len(each[0]) for e in each) or [len(e[0]) - 1 for e in each] != table.alive:
-            raise ExecutionError(f"array_to_lod_tensor: the elements must have {table.alive[:12]} sequences, as many as sequences are longer; "
-                                 f"seen {[len(e[0]) - 1 if e else None for e in each[:12]]}")  # fmt: skip
+            raise ExecutionError(
+                f"array_to_lod_tensor: the elements must have {table.alive[:12]} sequences, as many as sequences are longer; "
+                f"seen {[len(e[0]) - 1 if e else None for e in each[:12]]}"
+            )
         joined = [Offsets.of_lengths(torch.cat([e[k].diff() for e in each])).last for k in range(len(each[0]))]
         index, levels = selected(joined, table.from_time)
         return torch.cat(list(parts)).index_select(0, index), Offsets([*table.levels, *levels])

@@ -16,8 +16,10 @@ from foreshape.spec import ANY, BOOL, FLOATING, FP32, INT64, DType, Spec, tensor
 from foreshape.values.offsets import Offsets, as_list
 from foreshape.values.torch_proxy import Tensor, torch
 
-refuse("py_func", "it calls a Python function of the process that wrote it, which no file holds: "
-                  "write what it does as an operator of your own, under a type of your own")  # fmt: skip
+refuse(
+    "py_func",
+    "it calls a Python function of the process that wrote it, which no file holds: write what it does as an operator of your own, under a type of your own",
+)
 
 
 def numbers(tensor: Any, most: int) -> str:

@@ -90,11 +90,12 @@ class BoxCoder(Operator):
         sample(PriorBox=boxes(5), TargetBox=boxes(3, start=7).ragged([1, 2]), variance=[0.1, 0.1, 0.2, 0.2], box_normalized=False),
         sample(PriorBox=boxes(5, double=True), TargetBox=boxes(3, start=7, double=True)),
         sample(PriorBox=boxes(5), PriorBoxVar=f32(5, 4, low=0.1, high=0.5), TargetBox=f32(3, 5, 4), code_type="decode_center_size"),
-        sample(PriorBox=boxes(3), PriorBoxVar=f32(3, 4, low=0.1, high=0.5), TargetBox=f32(3, 5, 4), code_type="decode_center_size", axis=1,
-               box_normalized=False),
+        sample(
+            PriorBox=boxes(3), PriorBoxVar=f32(3, 4, low=0.1, high=0.5), TargetBox=f32(3, 5, 4), code_type="decode_center_size", axis=1, box_normalized=False
+        ),
         sample(PriorBox=boxes(5), TargetBox=f32(3, 5, 4).ragged([3, 0]), code_type="decode_center_size", variance=[0.1, 0.1, 0.2, 0.2]),
         sample(PriorBox=boxes(5), TargetBox=f32(0, 5, 4), code_type="decode_center_size"),
-    ]  # fmt: skip
+    ]
     rejects = [
         reject(PriorBox=f32(5, 3), TargetBox=f32(3, 4), says="PriorBox must be boxes of 4 numbers"),
         reject(PriorBox=f32(5, 4), PriorBoxVar=f32(3, 4), TargetBox=f32(3, 4), says="four variances for each prior"),

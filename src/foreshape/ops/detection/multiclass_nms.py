@@ -42,8 +42,9 @@ class _Suppression(Operator):
     """The base of the three forms."""
 
     abstract = True
-    BBoxes = operand((FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers; or, of boxes of their own for each class, "
-                     "[rows, classes, 4], ragged")  # fmt: skip
+    BBoxes = operand(
+        (FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers; or, of boxes of their own for each class, [rows, classes, 4], ragged"
+    )
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]; or [rows, classes], ragged as BBoxes")
     score_threshold = attribute(AttrType.FLOAT, doc="boxes with a larger score count")
     nms_top_k = attribute(AttrType.INT, doc="the number of best boxes counted in a class; -1: all")

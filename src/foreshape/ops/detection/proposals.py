@@ -59,8 +59,9 @@ class _Proposals(Operator):
         kept = 8 * item * images * each
         return deltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + pairs_taken(each, item) + kept + copies(strided, **others)
 
-    def _propose(self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
-                 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    def _propose(
+        self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return boxes, scores, and their number in each image."""
         images, count, height, width = Scores.shape
         anchors, variances = Anchors.reshape(-1, 4), Variances.reshape(-1, 4)
@@ -131,8 +132,7 @@ class GenerateProposals(_Proposals):
     def workspace(self, Scores: Spec, BboxDeltas: Spec, ImInfo: Spec, Anchors: Spec, Variances: Spec, *, strided: frozenset[str]) -> Size:
         return self._taken(Scores, BboxDeltas, strided, BboxDeltas=BboxDeltas, Anchors=Anchors, Variances=Variances)
 
-    def kernel(self, Scores: Tensor, BboxDeltas: Tensor, ImInfo: Tensor, Anchors: Tensor, Variances: Tensor
-               ) -> tuple[Tensor, Tensor, Tensor, Offsets, Offsets]:  # fmt: skip
+    def kernel(self, Scores: Tensor, BboxDeltas: Tensor, ImInfo: Tensor, Anchors: Tensor, Variances: Tensor) -> tuple[Tensor, Tensor, Tensor, Offsets, Offsets]:
         box, score, numbers = self._propose(Scores, BboxDeltas, ImInfo, Anchors, Variances, 1.0, True)
         made = Offsets.of_lengths(numbers)
         return box, score, numbers.int(), made, made

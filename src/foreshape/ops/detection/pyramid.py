@@ -63,8 +63,9 @@ class DistributeFpnProposals(Operator):
         item = FpnRois.known_dtype.itemsize
         return (72 + 8 * item) * FpnRois.known_dims[0] + 24 * images * (self.max_level - self.min_level + 2)
 
-    def kernel(self, FpnRois: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]
-               ) -> tuple[list[Tensor], Tensor, list[Tensor], list[Offsets | None]]:  # fmt: skip
+    def kernel(
+        self, FpnRois: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]
+    ) -> tuple[list[Tensor], Tensor, list[Tensor], list[Offsets | None]]:
         of = offsets[0] if RoisNum is None else images_of(RoisNum, len(FpnRois), "RoisNum")
         assert of is not None
         count = self.max_level - self.min_level + 1
@@ -81,11 +82,12 @@ class DistributeFpnProposals(Operator):
 
     samples = [
         sample(FpnRois=boxes(7, size=90.0).ragged([3, 4]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
-        sample(FpnRois=boxes(7, size=90.0, double=True), RoisNum=i32(2, data=[3, 4]), min_level=2, max_level=5, refer_level=4, refer_scale=50,
-               pixel_offset=False),
+        sample(
+            FpnRois=boxes(7, size=90.0, double=True), RoisNum=i32(2, data=[3, 4]), min_level=2, max_level=5, refer_level=4, refer_scale=50, pixel_offset=False
+        ),
         sample(FpnRois=boxes(7, size=90.0), RoisNum=i32(3, data=[3, 0, 4]), min_level=3, max_level=3, refer_level=3, refer_scale=50),
         sample(FpnRois=boxes(0).ragged([0, 0]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
-    ]  # fmt: skip
+    ]
     rejects = [
         reject(FpnRois=f32(7, 4), min_level=2, max_level=4, refer_level=3, refer_scale=40, says="must be ragged", error=TypeMismatchError),
         reject(FpnRois=f32(7, 5).ragged([7]), min_level=2, max_level=4, refer_level=3, refer_scale=40, says="boxes of 4 numbers"),
@@ -144,8 +146,9 @@ class CollectFpnProposals(Operator):
             images = images + number.known_dims[0]
         return (80 + 8 * MultiLevelRois[0].known_dtype.itemsize) * total + 40 * images
 
-    def kernel(self, MultiLevelRois: list[Tensor], MultiLevelScores: list[Tensor], MultiLevelRoIsNum: list[Tensor], *,
-               offsets: list[list[Offsets]]) -> tuple[Tensor, Tensor, Offsets | None]:  # fmt: skip
+    def kernel(
+        self, MultiLevelRois: list[Tensor], MultiLevelScores: list[Tensor], MultiLevelRoIsNum: list[Tensor], *, offsets: list[list[Offsets]]
+    ) -> tuple[Tensor, Tensor, Offsets | None]:
         numbers = MultiLevelRoIsNum
         of = [images_of(n, len(r), "MultiLevelRoIsNum") for n, r in zip(numbers, MultiLevelRois, strict=True)] if numbers else offsets[0]
         image = torch.cat([o.segments for o in of])

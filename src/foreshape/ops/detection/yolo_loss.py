@@ -165,8 +165,9 @@ class Yolov3Loss(Operator):
         return self._taken(X, GTBox)
 
     @gradient("X", "GTBox", "GTLabel", "GTScore", "ObjectnessMask", "GTMatchMask", "Loss@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
-    def backward(self, X: Tensor, GTBox: Tensor, GTLabel: Tensor, GTScore: Tensor | None, ObjectnessMask: Tensor, GTMatchMask: Tensor,
-                 d_loss: Tensor) -> Tensor:  # fmt: skip
+    def backward(
+        self, X: Tensor, GTBox: Tensor, GTLabel: Tensor, GTScore: Tensor | None, ObjectnessMask: Tensor, GTMatchMask: Tensor, d_loss: Tensor
+    ) -> Tensor:
         images, _, height, width = X.shape
         cells = X.reshape(images, len(self.anchor_mask), 5 + self.class_num, height, width)
         t = self._truths(X, GTBox, GTLabel, GTScore, GTMatchMask)
@@ -195,11 +196,10 @@ class Yolov3Loss(Operator):
         reject(X=f32(1, 6, 3, 3), GTBox=f32(2, 2, 4), GTLabel=i32(2, 2), anchors=[30, 23], anchor_mask=[0], says="as many images"),
         reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 5), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="boxes of 4 numbers"),
         reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 3), anchors=[30, 23], anchor_mask=[0], says="one number for each truth"),
-        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[1], says="one or more of 1 anchors",
-               error=SchemaError),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[1], says="one or more of 1 anchors", error=SchemaError),
         reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30], anchor_mask=[0], says="pairs of width and height", error=SchemaError),
         reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=f32(1, 2), anchors=[30, 23], anchor_mask=[0], says="int32", error=TypeMismatchError),
-    ]  # fmt: skip
+    ]
 
 
 def _confidences(mask: Tensor) -> tuple[Tensor, Tensor]:

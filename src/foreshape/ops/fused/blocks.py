@@ -191,8 +191,12 @@ class FusedAttention(Operator):
             require_rank(2, weight, "QKVW")
             require(self.num_heads > 0, f"num_heads must be more than 0, not {self.num_heads}")
             heads, inner, hidden = self.num_heads, weight.known_dims[0], weight.known_dims[1] // 3
-            require_equal(3 * self.num_heads * (weight.known_dims[1] // (3 * self.num_heads)), weight.known_dims[1],
-                          f"three times the {self.num_heads} heads must divide the columns of QKVW", QKVW=1)  # fmt: skip
+            require_equal(
+                3 * self.num_heads * (weight.known_dims[1] // (3 * self.num_heads)),
+                weight.known_dims[1],
+                f"three times the {self.num_heads} heads must divide the columns of QKVW",
+                QKVW=1,
+            )
         else:
             require_rank(4, weight, "QKVW")
             require_equal(weight.known_dims[0], 3, "QKVW must have three parts, for queries, keys and values", QKVW=0)

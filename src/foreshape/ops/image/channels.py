@@ -56,8 +56,9 @@ class AffineChannel(Operator):
     def _gradient_workspace(self, X: Spec, Scale: Spec, d_out: Spec) -> Size:
         return X.nbytes + 2 * Scale.nbytes + 4096
 
-    @gradient("X", "Scale", "Out@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), like={"Bias@GRAD": "Scale"}, infer=_infer_gradient,
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient(
+        "X", "Scale", "Out@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), like={"Bias@GRAD": "Scale"}, infer=_infer_gradient, workspace=_gradient_workspace
+    )
     def backward(self, X: Tensor, Scale: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         axes = [k for k in range(X.dim()) if k != self._axis(X.dim())]
         d_x = d_out * self._along(X, Scale.contiguous()) if requested[0] else None

@@ -80,8 +80,9 @@ class HierarchicalSigmoid(Operator):
         if PathTable is not None and PathCode is not None:
             on = (PathTable >= 0).cumprod(1).bool()
             if PathTable.numel() and int(PathTable.max()) >= nodes:
-                raise ExecutionError(f"hierarchical_sigmoid: PathTable must be in [0, {nodes}), the rows of W, or negative past the end; "
-                                     f"seen {int(PathTable.max())}")  # fmt: skip
+                raise ExecutionError(
+                    f"hierarchical_sigmoid: PathTable must be in [0, {nodes}), the rows of W, or negative past the end; seen {int(PathTable.max())}"
+                )
             return PathTable * on, PathCode.bool() & on, on
         label = Label.reshape(-1, 1)
         if label.numel() and not 0 <= int(label.min()) <= int(label.max()) < self.num_classes:

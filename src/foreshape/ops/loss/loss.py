@@ -104,8 +104,7 @@ class SoftmaxWithCrossEntropy(Operator):
         check_made(Loss_GRAD=(d_loss, SoftmaxWithCrossEntropy.infer_shape(self, Softmax, Label)[1]))
         return Softmax.like()
 
-    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", may_share={"Logits@GRAD": "Softmax"}, infer=_infer_gradient,
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", may_share={"Logits@GRAD": "Softmax"}, infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:
             if not self.use_softmax:

@@ -207,8 +207,11 @@ class HardSigmoid(Unary):
         d = aten.hardtanh_backward(d_out, Out, 0.0, 1.0) if into is None else aten_into.hardtanh_backward(d_out, Out, 0.0, 1.0, into=into)
         return d.mul_(self.slope)
 
-    samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4),
-               sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=1 / 6)]  # fmt: skip
+    samples = [
+        *USUAL,
+        sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4),
+        sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=1 / 6),
+    ]
     rejects = NOT_INTEGERS
 
 

@@ -60,8 +60,11 @@ class Eigh(Symmetric):
 
     def _infer_gradient(self, Eigenvalues: Spec, Eigenvectors: Spec, d_values: Spec, d_vectors: Spec) -> Spec:
         square(Eigenvectors, "Eigenvectors")
-        check_made(Eigenvalues=(Eigenvalues, Eigenvectors.with_dims(Eigenvectors.known_dims[:-1])),
-                   Eigenvalues_GRAD=(d_values, Eigenvectors.with_dims(Eigenvectors.known_dims[:-1])), Eigenvectors_GRAD=(d_vectors, Eigenvectors))  # fmt: skip
+        check_made(
+            Eigenvalues=(Eigenvalues, Eigenvectors.with_dims(Eigenvectors.known_dims[:-1])),
+            Eigenvalues_GRAD=(d_values, Eigenvectors.with_dims(Eigenvectors.known_dims[:-1])),
+            Eigenvectors_GRAD=(d_vectors, Eigenvectors),
+        )
         return Eigenvectors.like()
 
     def _gradient_workspace(self, Eigenvalues: Spec, Eigenvectors: Spec, d_values: Spec, d_vectors: Spec) -> Size:

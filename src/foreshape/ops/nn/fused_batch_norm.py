@@ -54,9 +54,7 @@ class FusedBatchNormAddActivation(BatchNorm):
         "X", "Scale", "Bias", "Y", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD", gives=("X@GRAD", "Z@GRAD", "Scale@GRAD", "Bias@GRAD"),
         like={"Z@GRAD": "X"}, infer=_infer_fused,
     )  # fmt: skip
-    def backward(
-        self, of: Composition, X: Any, Scale: Any, Bias: Any, Y: Any, saved_mean: Any, saved_inverse: Any, reserve: Any, d_y: Any
-    ) -> Any:  # fmt: skip
+    def backward(self, of: Composition, X: Any, Scale: Any, Bias: Any, Y: Any, saved_mean: Any, saved_inverse: Any, reserve: Any, d_y: Any) -> Any:
         d = of("relu_grad", **{"Out": Y, "Out@GRAD": d_y})
         variance = saved_inverse
         if self._tests():  # the gradient is not given the moving statistics, which are used then

@@ -86,10 +86,13 @@ class FusedConv2d(ByOnednn):
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 3), paddings=[1, 1], Bias=f32(5), ResidualData=f32(2, 5, 7, 8), fuse_residual_connection=True),
         sample(Input=f32(2, 4, 7, 8), Filter=f32(6, 2, 3, 2), groups=2, strides=[2, 1], fuse_activation="leaky_relu", fuse_alpha=0.1),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), Bias=f32(5), data_format="NHWC", fuse_activation="swish", fuse_alpha=1.0),
-        *(sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), fuse_activation=name, fuse_alpha=0.25, fuse_beta=0.5)
-          for name in ONEDNN_ACTIVATIONS if name not in ("relu", "leaky_relu", "sqrt")),
+        *(
+            sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), fuse_activation=name, fuse_alpha=0.25, fuse_beta=0.5)
+            for name in ONEDNN_ACTIVATIONS
+            if name not in ("relu", "leaky_relu", "sqrt")
+        ),
         sample(Input=f32(2, 3, 7, 8, low=0.1, high=1.0), Filter=f32(5, 3, 3, 2, low=0.1, high=1.0), fuse_activation="sqrt"),
-    ]  # fmt: skip
+    ]
     rejects = [
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(4), says="Bias must have one number"),
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5, 1), says="Bias must have 1 dim"),

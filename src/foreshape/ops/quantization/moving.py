@@ -80,9 +80,10 @@ class FakeQuantizeDequantizeMovingAverageAbsMax(Passing, FakeQuantizeMovingAvera
     _returns = True
     samples = [
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), is_test=True, differentiate=False),
-        sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), moving_rate=0.75, bit_length=4,
-               differentiate=False),
-    ]  # fmt: skip
+        sample(
+            X=f32(4, 3), InScale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), moving_rate=0.75, bit_length=4, differentiate=False
+        ),
+    ]
 
 
 class FakeQuantizeRangeAbsMax(Fake):

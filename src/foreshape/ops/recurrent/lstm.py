@@ -204,9 +204,11 @@ class Lstmp(PackedLstm):
         return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
 
     @gradient(
-        *_LSTMP_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
+        *_LSTMP_INPUTS,
+        gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"),
+        absent=("Cell@GRAD",),
         workspace=_gradient_workspace,
-    )  # fmt: skip
+    )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
         BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],

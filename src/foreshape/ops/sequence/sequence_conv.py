@@ -107,12 +107,11 @@ class SequenceConv(Operator):
         return self._gathered(X, PaddingData, X.known_dims[1]) + copies(strided, Filter=Filter, Out_GRAD=d_out)
 
     @gradient(
-        "X", "PaddingData", "Filter", "Out@GRAD", gives=("X@GRAD", "PaddingData@GRAD", "Filter@GRAD"),
-        infer=_infer_gradient, workspace=_gradient_workspace,
-    )  # fmt: skip
+        "X", "PaddingData", "Filter", "Out@GRAD", gives=("X@GRAD", "PaddingData@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
+    )
     def backward(
-        self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, d_out: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool, bool],
-    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, d_out: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool, bool]
+    ) -> tuple[Any, Any, Any]:
         around, index, outside = self._context(X, PaddingData, offsets[0])
         d_filter = around.t() @ d_out if requested[2] else None
         if not requested[0] and not requested[1]:

@@ -42,8 +42,10 @@ class SequenceReshape(Operator):
             if bool((numbers % self.new_dim).any()):
                 lengths = at.host_lengths
                 bad = next(i for i, n in enumerate(lengths) if n * width % self.new_dim)
-                raise ExecutionError(f"sequence_reshape: new_dim must divide the numbers of every sequence; sequence {bad} has "
-                                     f"{lengths[bad]} * {width}, and new_dim is {self.new_dim}")  # fmt: skip
+                raise ExecutionError(
+                    f"sequence_reshape: new_dim must divide the numbers of every sequence; sequence {bad} has "
+                    f"{lengths[bad]} * {width}, and new_dim is {self.new_dim}"
+                )
             return Offsets([*at.levels[:-1], numbers // self.new_dim])
 
         made = at if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)

@@ -45,8 +45,10 @@ class SequenceSlice(Operator):
         """Return the rows, and the lengths."""
         first, lengths = Offset.reshape(-1).long(), Length.reshape(-1).long()
         if bool(((first < 0) | (lengths < 0) | (first > at.lengths) | (lengths > at.lengths - first)).any()):  # no sum past 64 bits
-            raise ExecutionError("sequence_slice: Offset and Offset + Length must be in 0..length of the sequence; seen "
-                                 f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {at.host_lengths[:20]}")  # fmt: skip
+            raise ExecutionError(
+                "sequence_slice: Offset and Offset + Length must be in 0..length of the sequence; seen "
+                f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {at.host_lengths[:20]}"
+            )
         return rows_in(at.last[:-1] + first, lengths), lengths
 
     def kernel(self, X: Tensor, Offset: Tensor, Length: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets]:

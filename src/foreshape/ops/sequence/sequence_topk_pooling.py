@@ -56,8 +56,10 @@ class SequenceTopkAvgPooling(Operator):
         def make() -> tuple[Tensor, Tensor]:
             width = column.lengths
             if not torch.equal(at.lengths, self.channel_num * row.lengths * width):
-                raise ExecutionError("sequence_topk_avg_pooling: each sequence of X must have channel_num * rows * columns numbers; seen "
-                                     f"{at.host_lengths[:20]}, {row.host_lengths[:20]} and {column.host_lengths[:20]}")  # fmt: skip
+                raise ExecutionError(
+                    "sequence_topk_avg_pooling: each sequence of X must have channel_num * rows * columns numbers; seen "
+                    f"{at.host_lengths[:20]}, {row.host_lengths[:20]} and {column.host_lengths[:20]}"
+                )
             of = row.segments
             first = (at.last[:-1][of] + row.positions * width[of]).unsqueeze(1)
             channel = (row.lengths * width)[of].unsqueeze(1) * torch.arange(self.channel_num, device=of.device)
@@ -123,16 +125,17 @@ class SequenceTopkAvgPooling(Operator):
         sample(X=f32(0, 1).ragged([0]), ROW=f32(3, 2).ragged([3]), COLUMN=f32(0, 2).ragged([0]), topks=[2], channel_num=3),
     ]  # fmt: skip
     rejects = [
-        reject(X=f32(6, 1), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=1, says="X must be ragged",
-               error=TypeMismatchError),
+        reject(
+            X=f32(6, 1), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=1, says="X must be ragged", error=TypeMismatchError
+        ),
         reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([1, 1]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=1, says="as many sequences"),
         reject(X=f32(6, 2).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=1, says="a column"),
-        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[3, 1], channel_num=1, says="rising",
-               error=SchemaError),
-        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[], channel_num=1, says="rising",
-               error=SchemaError),
-        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[0], channel_num=1, says="at least 1",
-               error=SchemaError),
-        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=0, says="at least 1",
-               error=SchemaError),
-    ]  # fmt: skip
+        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[3, 1], channel_num=1, says="rising", error=SchemaError),
+        reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[], channel_num=1, says="rising", error=SchemaError),
+        reject(
+            X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[0], channel_num=1, says="at least 1", error=SchemaError
+        ),
+        reject(
+            X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=0, says="at least 1", error=SchemaError
+        ),
+    ]

@@ -174,8 +174,10 @@ class BeamSearchDecode(Operator):
             scores, _ = Scores.read(step)
             ids, scores = ids.reshape(-1), scores.reshape(-1)
             if where is None or len(where.levels) != 2 or where.rows != len(ids) or len(scores) != len(ids):
-                raise ExecutionError(f"beam_search_decode: Ids and Scores must be ragged in 2 levels at every step; at step {step} Ids is {list(ids.shape)} "
-                                     f"with {where}, Scores {list(scores.shape)}")  # fmt: skip
+                raise ExecutionError(
+                    f"beam_search_decode: Ids and Scores must be ragged in 2 levels at every step; at step {step} Ids is {list(ids.shape)} "
+                    f"with {where}, Scores {list(scores.shape)}"
+                )
             sources = where.in_rows(0)
             if at is None:
                 slots = slots.to(ids.device)
@@ -207,11 +209,12 @@ class BeamSearchDecode(Operator):
                 i64(3, 1, data=[7, 8, 9]).ragged([2, 2], [0, 1, 2, 0]),
             ],
             Scores=[f32(4, 1).ragged([2, 2], [1, 1, 1, 1]), f32(4, 1).ragged([2, 2], [0, 2, 1, 1]), f32(3, 1).ragged([2, 2], [0, 1, 2, 0])],
-            beam_size=2, end_id=1,
+            beam_size=2,
+            end_id=1,
         ),
         sample(Ids=[i64(3).ragged([1, 0, 1], [1, 2])], Scores=[f64(3).ragged([1, 0, 1], [1, 2])], beam_size=4, end_id=9),
         sample(Ids=[i64(0, 1).ragged([], [])], Scores=[f32(0, 1).ragged([], [])], beam_size=2, end_id=1),
-    ]  # fmt: skip
+    ]
     rejects = [
         reject(Ids=i64(3, 1), Scores=f32(3, 1), beam_size=2, end_id=1, says="LOD_TENSOR_ARRAY", error=TypeMismatchError),
         reject(Ids=[i64(3, 1)], Scores=[i64(3, 1)], beam_size=2, end_id=1, says="fp32", error=TypeMismatchError),

@@ -127,8 +127,9 @@ class LinearChainCRF(Operator):
         emission, transition = specs[1], specs[6]
         return 15 * emission.nbytes + 72 * product(emission.known_dims[:-1]) + 8 * transition.nbytes
 
-    def kernel(self, Emission: Tensor, Transition: Tensor, Label: Tensor, Length: Tensor | None, *,
-               offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    def kernel(
+        self, Emission: Tensor, Transition: Tensor, Label: Tensor, Length: Tensor | None, *, offsets: list[Offsets | None]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         emission, label, of, _ = given = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
         assert label is not None
         tags = Emission.shape[-1]

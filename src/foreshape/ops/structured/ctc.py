@@ -63,8 +63,8 @@ class WarpCTC(Operator):
         return Logits.dense((count, 1)), Logits.dense((steps, count, classes))
 
     def workspace(
-        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str],
-    ) -> Size:  # fmt: skip
+        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str]
+    ) -> Size:
         """Return the bytes of the padded logarithms, and of the messages of 2 labels + 1 states at each step.
 
         The messages are forward, and for the gradient backward too.

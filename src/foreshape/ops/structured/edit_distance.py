@@ -49,8 +49,9 @@ class EditDistance(Operator):
     def workspace(self, Hyps: Spec, Refs: Spec, HypsLength: Spec | None, RefsLength: Spec | None) -> Size:
         return 128 * (Hyps.elements + Refs.elements)
 
-    def kernel(self, Hyps: Tensor, Refs: Tensor, HypsLength: Tensor | None, RefsLength: Tensor | None, *,
-               offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def kernel(
+        self, Hyps: Tensor, Refs: Tensor, HypsLength: Tensor | None, RefsLength: Tensor | None, *, offsets: list[Offsets | None]
+    ) -> tuple[Tensor, Tensor]:
         if HypsLength is None or RefsLength is None:
             assert offsets[0] is not None and offsets[1] is not None
             hyp, ref = offsets[0], offsets[1]

@@ -50,8 +50,9 @@ class IndexAdd(Operator):
     def _gradient_workspace(self, Index: Spec, AddValue: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out, Index=Index)
 
-    @gradient("Index", "AddValue", "Out@GRAD", gives=("X@GRAD", "AddValue@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"},
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient(
+        "Index", "AddValue", "Out@GRAD", gives=("X@GRAD", "AddValue@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace
+    )
     def backward(self, Index: Tensor, AddValue: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return d_out.view_as(d_out), d_out.index_select(self.axis, Index) if requested[1] else None
 
@@ -215,8 +216,9 @@ class ScatterNdAdd(Operator):
     def _gradient_workspace(self, Index: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 24 * Index.elements + copies(strided, Out_GRAD=d_out)
 
-    @gradient("Index", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"},
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient(
+        "Index", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace
+    )
     def backward(self, Index: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         taken = d_out[self._places(d_out, Index)] if requested[1] else None
         return d_out.view_as(d_out), taken.clone() if taken is not None and Index.dim() == 1 else taken

@@ -52,8 +52,7 @@ class Reshaping(Operator):
     def _with_shape(self, out: Tensor, X: Tensor, requested: tuple[bool, ...]) -> Any:
         return out, X.new_empty((0, *X.shape)) if requested[1] else None
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
@@ -376,5 +375,9 @@ class Transpose2(Operator):
 
     samples = [sample(X=f32(2, 3, 5), axis=[2, 0, 1]), sample(X=f32(2, 3, 5, 4), axis=[0, -2, 1, -1]), sample(X=f32(0, 3, 5), axis=[1, 0, 2]),
                sample(X=f32(), axis=[]), sample(X=i64(3, data=[3, 4, 5]), axis=[0])]  # fmt: skip
-    rejects = [reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"), reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
-               reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"), reject(X=f32(), axis=[0], says="order all 0 axes")]  # fmt: skip
+    rejects = [
+        reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
+        reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
+        reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"),
+        reject(X=f32(), axis=[0], says="order all 0 axes"),
+    ]

@@ -37,8 +37,7 @@ class FirstReshaping(Operator):
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return turned(strided, Out_GRAD=d_out)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
-              workspace=_gradient_workspace)  # fmt: skip
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(X.shape)
 

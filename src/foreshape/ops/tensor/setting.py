@@ -114,8 +114,11 @@ class SetValue(Operator):
 
     def _ranges(self, starts: Any, ends: Any, steps: Any, known: bool) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         if known:
-            out = (known_sizes(self.starts, None, starts, "StartsTensorList"), known_sizes(self.ends, None, ends, "EndsTensorList"),
-                   known_sizes(self.steps, None, steps, "StepsTensorList"))  # fmt: skip
+            out = (
+                known_sizes(self.starts, None, starts, "StartsTensorList"),
+                known_sizes(self.ends, None, ends, "EndsTensorList"),
+                known_sizes(self.steps, None, steps, "StepsTensorList"),
+            )
         else:
             out = sizes_at_run(self.starts, None, starts), sizes_at_run(self.ends, None, ends), sizes_at_run(self.steps, None, steps)
         return out[0], out[1], out[2] or (1,) * len(self.axes)

@@ -100,9 +100,8 @@ class RMSProp(Update):
         return Param, Moment, MeanSquare, MeanGrad, MasterParam
 
     def kernel(
-        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None,
-        MasterParam: Tensor | None,
-    ) -> Any:  # fmt: skip
+        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None, MasterParam: Tensor | None
+    ) -> Any:
         rate = number(LearningRate)
         target = Param if MasterParam is None else MasterParam
         if isinstance(Grad, Rows):
@@ -165,9 +164,8 @@ class LazyRMSProp(RMSProp):
     rejects = RMSProp.rejects
 
     def kernel(
-        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None,
-        MasterParam: Tensor | None,
-    ) -> Any:  # fmt: skip
+        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None, MasterParam: Tensor | None
+    ) -> Any:
         if not isinstance(Grad, Rows):
             return super().kernel(Param, Grad, LearningRate, MeanSquare, Moment, MeanGrad, MasterParam)
         rows = Grad.merged()

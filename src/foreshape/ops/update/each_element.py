@@ -161,9 +161,8 @@ class Adamax(EachElement):
     rejects = [
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(2), Beta1Pow=f32(1), says="InfNorm must have the dims of Param"),
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(3), Beta1Pow=f32(3), says="Beta1Pow must hold one number"),
-        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(3), Beta1Pow=f32(1), beta1=1.0, says="at most",
-               error=SchemaError),
-    ]  # fmt: skip
+        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(3), Beta1Pow=f32(1), beta1=1.0, says="at most", error=SchemaError),
+    ]
 
 
 class DecayedAdagrad(EachElement):

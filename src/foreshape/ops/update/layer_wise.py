@@ -170,9 +170,8 @@ class LarsMomentum(Operator):
     rescale_grad = attribute(AttrType.FLOAT, 1.0)
 
     def infer_shape(
-        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], Velocity: tuple[Spec, ...], LearningRate: tuple[Spec, ...],
-        MasterParam: tuple[Spec, ...],
-    ) -> Any:  # fmt: skip
+        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], Velocity: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...]
+    ) -> Any:
         check_lists(Param, Grad=Grad, Velocity=Velocity, LearningRate=LearningRate, MasterParam=MasterParam)
         check_parameters(Param, Grad, MasterParam, Velocity=Velocity)
         for rate in LearningRate:
@@ -201,9 +200,8 @@ class LarsMomentum(Operator):
         param.sub_(velocity)
 
     def workspace(
-        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], Velocity: tuple[Spec, ...], LearningRate: tuple[Spec, ...],
-        MasterParam: tuple[Spec, ...],
-    ) -> Size:  # fmt: skip
+        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], Velocity: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...]
+    ) -> Size:
         return largest(Velocity, 2)
 
     samples = [

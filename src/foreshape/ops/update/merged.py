@@ -49,9 +49,8 @@ class MergedMomentum(Merged):
     rescale_grad = attribute(AttrType.FLOAT, 1.0)
 
     def infer_shape(
-        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...],
-        Velocity: tuple[Spec, ...],
-    ) -> Any:  # fmt: skip
+        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...], Velocity: tuple[Spec, ...]
+    ) -> Any:
         check_lists(Param, Grad=Grad, MasterParam=MasterParam, Velocity=Velocity)
         count = len(Param)
         require(len(LearningRate) in (1, count), f"LearningRate must have one tensor, or as many as Param: {count}, not {len(LearningRate)}", Param=None)
@@ -75,9 +74,8 @@ class MergedMomentum(Merged):
         return Param, MasterParam, Velocity
 
     def workspace(
-        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...],
-        Velocity: tuple[Spec, ...],
-    ) -> Size:  # fmt: skip
+        self, Param: tuple[Spec, ...], Grad: tuple[Spec, ...], LearningRate: tuple[Spec, ...], MasterParam: tuple[Spec, ...], Velocity: tuple[Spec, ...]
+    ) -> Size:
         return largest(Velocity, 3)
 
     samples = [

@@ -228,8 +228,10 @@ class Watch(Callback):
         return row[self.metric]
 
     def _missing(self, figures: Sequence[str]) -> str:
-        return (f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, figures))}; a callback that adds a "
-                "figure names it in `adds`, or stands before this one and writes it into the row")  # fmt: skip
+        return (
+            f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, figures))}; a callback that adds a "
+            "figure names it in `adds`, or stands before this one and writes it into the row"
+        )
 
     def is_better(self, now: float, by: float = 0.0) -> bool:
         """Tell whether the figure ``now`` is better than the best so far by more than ``by``; NaN never is."""

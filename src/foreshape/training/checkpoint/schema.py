@@ -102,8 +102,10 @@ def callback_tensors(state: State) -> dict[str, Tensor]:
     """Return the tensors kept by callbacks, by the names for `contents`."""
     return {
         f"{CALLBACK}{at}/{attribute}/{name}": tensor
-        for at, one in enumerate(state.callbacks) for attribute, values in one.tensors.items() for name, tensor in values.items()
-    }  # fmt: skip
+        for at, one in enumerate(state.callbacks)
+        for attribute, values in one.tensors.items()
+        for name, tensor in values.items()
+    }
 
 
 def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: str = "") -> Contents:

@@ -306,8 +306,10 @@ def as_data(
         if issubclass(kind, tuple) and given and not any(isinstance(part, Mapping) for part in given):
             return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
         if gives_lists(getattr(given, "dataset", None)) and getattr(getattr(given, "collate_fn", None), "__name__", "") == "default_collate":
-            raise FeedError("a DataLoader puts the lists of a data set without a format together by their elements, not by rows: give it "
-                            "data.with_format('torch'), or give the data set itself")  # fmt: skip
+            raise FeedError(
+                "a DataLoader puts the lists of a data set without a format together by their elements, not by rows: give it "
+                "data.with_format('torch'), or give the data set itself"
+            )
         names = described(program)
         if issubclass(kind, list) and len(given) == len(names) > 1 and all(hasattr(part, "shape") for part in given):
             raise FeedError(f"a list is a list of batches, and this one has arrays: give a tuple, ({', '.join(names)})")
@@ -316,8 +318,10 @@ def as_data(
     if callable(given) or hasattr(given, "__iter__"):
         return Batches(cast("Iterable[Any]", given), taken)
     rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
-    raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
-                    f"returns one; seen {type(given).__name__}{rows}")  # fmt: skip
+    raise FeedError(
+        "data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
+        f"returns one; seen {type(given).__name__}{rows}"
+    )
 
 
 def _is_streamed(given: Any) -> bool:
@@ -377,8 +381,10 @@ def split(data: Data, share: float, program: Program) -> tuple[Data, Data]:
     if isinstance(share, bool) or not 0 < share < 1:
         raise FeedError.must("validation= as a share of the examples", "between 0 and 1", f"{share!r}")
     if not isinstance(data, Arrays):
-        raise FeedError("a share of the examples can be held out for validation= where the data are arrays or a table; these come in batches, or are read as "
-                        "they are needed: give validation data of their own")  # fmt: skip
+        raise FeedError(
+            "a share of the examples can be held out for validation= where the data are arrays or a table; these come in batches, or are read as "
+            "they are needed: give validation data of their own"
+        )
     count = max(1, round(share * data.count))
     if count == data.count:
         raise FeedError(f"validation={share!r} leaves none of the {data.count} examples to train on")

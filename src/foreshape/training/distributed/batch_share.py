@@ -49,7 +49,9 @@ def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
         else:
             given = value if hasattr(value, "shape") or hasattr(value, "choose") else numpy.asarray(value)
             if examples(name, given) != total:
-                raise FeedError(f"all inputs of a batch must have as many examples, so that they can be divided over ranks: {name} has "
-                                f"{examples(name, given)}, others have {total}")  # fmt: skip
+                raise FeedError(
+                    f"all inputs of a batch must have as many examples, so that they can be divided over ranks: {name} has "
+                    f"{examples(name, given)}, others have {total}"
+                )
             out[name] = rows_of(given, numpy.arange(total)[taken]) if isinstance(given, LoDTensor) else given[taken]
     return Share(out, total, end - first)
