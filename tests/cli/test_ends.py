@@ -17,7 +17,7 @@ from support.commanded import call
 import foreshape as fs
 from foreshape import layer
 from foreshape.cli.output import broken, columns_of, console
-from foreshape.cli.tables import Rows
+from foreshape.cli.tables import TerminalTable
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "foreshape"]
@@ -178,7 +178,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
 
 
 def test_a_narrow_terminal_shows_rows_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Rows("ops", "#", "op", "result", "bytes")
+    table = TerminalTable("ops", "#", "op", "result", "bytes")
     table.add("0", "elementwise_add", "fc_0.tmp_1", "48*batch")
     out = console()
     out.width = 40

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.some import examples
 
 from foreshape.conditions.monotonicity import Point, course, direction
-from foreshape.conditions.sets import Sizes
+from foreshape.conditions.sets import SizeSet
 from foreshape.conditions.single import solutions
 from foreshape.conditions.solve import MAX_STEPS
 from foreshape.conditions.steps import OutOfSteps, Steps
@@ -30,7 +30,7 @@ def condition(left: Size, relation: str, right: Size) -> Condition:
     return Condition(left, relation, right, "must hold")
 
 
-def solved(*conditions: Condition) -> tuple[Sizes, list[Condition], Steps]:
+def solved(*conditions: Condition) -> tuple[SizeSet, list[Condition], Steps]:
     steps = Steps(MAX_STEPS)
     found, unsolved = solutions(conditions, "x", steps)
     return found, unsolved, steps

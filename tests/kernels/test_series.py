@@ -13,7 +13,7 @@ from foreshape.errors import ShapeError
 from foreshape.kernels import onednn_chain as kernels
 from foreshape.kernels.frozen import RELU, convolution, linear
 from foreshape.kernels.normalized_rows import NormalizedRows
-from foreshape.kernels.onednn_chain import Series, Step
+from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Library, Unimplemented, library
 from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 
@@ -31,7 +31,7 @@ def never(*given: Any) -> Any:
 def one(stage: Any, count: int = 1) -> Series:
     found = library()
     assert found is not None
-    return Series(found, [Step(stage, never, tuple(range(count)), None)], count)
+    return Series(found, [ChainKernel(stage, never, tuple(range(count)), None)], count)
 
 
 def pooled(kind: str, window: tuple[int, ...] | None = None, strides: Any = (1, 1), before: Any = (0, 0), behind: Any = (0, 0), up: bool = False) -> Pooled:
@@ -117,15 +117,15 @@ def squeezed() -> tuple[Series, Callable[[Any], Any]]:
     made = [convolution(numbers(*w), numbers(w[0]), (1, 1), (w[2] // 2,) * 2, (1, 1), 1, RELU) for w in weights]
     rows = linear(numbers(16, 5), numbers(5), RELU)
     steps = [
-        Step(made[0], never, (0,), 0),  # 1
-        Step(pooled("mean"), never, (1,), 1),
-        Step(made[1], never, (2,), 2),
-        Step(made[2], never, (3,), 1),  # 4
-        Step(Paired("multiply"), never, (1, 4), 2),  # 5
-        Step(made[3], never, (5, 1), None),  # 6
-        Step(pooled("mean"), never, (6,), 0),
-        Step(Same((-1, 16)), never, (7,), 0),
-        Step(rows, never, (8,), None),
+        ChainKernel(made[0], never, (0,), 0),  # 1
+        ChainKernel(pooled("mean"), never, (1,), 1),
+        ChainKernel(made[1], never, (2,), 2),
+        ChainKernel(made[2], never, (3,), 1),  # 4
+        ChainKernel(Paired("multiply"), never, (1, 4), 2),  # 5
+        ChainKernel(made[3], never, (5, 1), None),  # 6
+        ChainKernel(pooled("mean"), never, (6,), 0),
+        ChainKernel(Same((-1, 16)), never, (7,), 0),
+        ChainKernel(rows, never, (8,), None),
     ]
 
     def plain(x: Any) -> Any:
@@ -166,7 +166,7 @@ def test_sizes_without_a_kernel_and_without_elements_go_step_by_step(monkeypatch
     def none(*given: Any) -> Any:
         raise Unimplemented("no kernel")
 
-    run = Series(found, [Step(Each(("relu", 0.0, 0.0)), otherwise, (at,), 0 if at < 2 else None) for at in range(3)], 1)
+    run = Series(found, [ChainKernel(Each(("relu", 0.0, 0.0)), otherwise, (at,), 0 if at < 2 else None) for at in range(3)], 1)
     torch.testing.assert_close(run(X[:0]), X[:0])
     monkeypatch.setattr(Library, "elementwise", none)
     torch.testing.assert_close(run(X), X.relu())
@@ -223,5 +223,5 @@ def test_windows_that_reach_behind_the_padding_and_far_steps(name: str) -> None:
 def test_tensors_of_more_dims_than_the_library_has_go_step_by_step() -> None:
     x, found = X.reshape(2, *(1,) * 12, -1), library()
     assert found is not None
-    run = Series(found, [Step(Each(("relu", 0.0, 0.0)), torch.relu, (0,), None)], 1)
+    run = Series(found, [ChainKernel(Each(("relu", 0.0, 0.0)), torch.relu, (0,), None)], 1)
     torch.testing.assert_close(run(x), x.relu())

@@ -14,7 +14,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.parameters import Pieces, read_parameters, write_parameters
-from foreshape.passes.for_ranks import Part, Piece
+from foreshape.passes.for_ranks import Part, ShardPiece
 from foreshape.spec import BF16, FP32
 from foreshape.training.checkpoint.checkpoint import SavedValues, divided
 from foreshape.training.checkpoint.divided import NOTHING, ShardedCheckpoint
@@ -25,25 +25,25 @@ VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT,
 
 
 def dealt(ranks: int) -> Part:
-    return Part("P", FP32, (-(-HEIGHT // ranks), WIDTH), (Piece("v", 0, (HEIGHT, WIDTH)),), dealt=True)
+    return Part("P", FP32, (-(-HEIGHT // ranks), WIDTH), (ShardPiece("v", 0, (HEIGHT, WIDTH)),), dealt=True)
 
 
 def along(axis: int, ways: int, stride: int = 1) -> Part:
     dims = tuple(d // ways if k == axis else d for k, d in enumerate((HEIGHT, WIDTH)))
-    return Part("P", FP32, dims, (Piece("v", 0, (HEIGHT, WIDTH)),), axis=axis, ways=ways, stride=stride)
+    return Part("P", FP32, dims, (ShardPiece("v", 0, (HEIGHT, WIDTH)),), axis=axis, ways=ways, stride=stride)
 
 
 def in_a_row(ranks: int) -> Part:
     """Two values one after the other, with a gap."""
     total = HEIGHT * WIDTH + 3 + 5
-    return Part("P", FP32, (-(-total // ranks),), (Piece("v", 0, (HEIGHT, WIDTH)), Piece("w", HEIGHT * WIDTH + 3, (5,))))
+    return Part("P", FP32, (-(-total // ranks),), (ShardPiece("v", 0, (HEIGHT, WIDTH)), ShardPiece("w", HEIGHT * WIDTH + 3, (5,))))
 
 
 def cut(axis: int, ranks: int) -> Part:
     """Two ranks have each a half of the value along an axis, and of that a part."""
     dims = tuple(d // 2 if k == axis else d for k, d in enumerate((HEIGHT, WIDTH)))
     groups = ranks // 2
-    return Part("P", FP32, (-(-math.prod(dims) // groups),), (Piece("v", 0, dims, axis, 2, "v@OWN"),), ways=groups, stride=2)
+    return Part("P", FP32, (-(-math.prod(dims) // groups),), (ShardPiece("v", 0, dims, axis, 2, "v@OWN"),), ways=groups, stride=2)
 
 
 LAYOUTS = {

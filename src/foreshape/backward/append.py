@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from foreshape.backward.gradient_op import Step, append_gradient_op
+from foreshape.backward.gradient_op import GradientOp, append_gradient_op
 from foreshape.backward.path import Path, Visit, name_of
 from foreshape.backward.steps import steps_of
 from foreshape.infer.loop_state import GRAD
@@ -26,7 +26,7 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     """
     path.into = into
     grads = {path.final(n) for n in ends}
-    steps: list[Step] = []
+    steps: list[GradientOp] = []
     copies = 0
     for visit in reversed(path.visits):
         if not _is_reached(visit, grads):
@@ -50,7 +50,7 @@ def _is_reached(visit: Visit, grads: set[str]) -> bool:
     return any(visit.wrote(n) in grads for n in (op.all_writes() if op.attributes.sub_blocks else op.output_names()))
 
 
-def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
+def _keep_overwritten(visit: Visit, steps: Sequence[GradientOp], path: Path, entries: Collection[str]) -> int:
     """Copy values under other names if a gradient op reads them after they are overwritten.
 
     In the backward pass a name has the value of its last write; names of ``entries`` have their value at the beginning of the block. Returns the number
@@ -77,7 +77,7 @@ def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: 
     return len(copies)
 
 
-def _keep_around(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
+def _keep_around(visit: Visit, steps: Sequence[GradientOp], path: Path, entries: Collection[str]) -> int:
     """Copy overwritten values that the block of an op only reads; the block keeps its own writes, round by round."""
     op, block = visit.op, visit.op.block
     writes = op.all_writes()
@@ -121,7 +121,7 @@ def _written_until(block: Block, op: Op, name: str) -> bool:
     return any(name in other.all_writes() for other in block.ops[: _index(block, op)])
 
 
-def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained: Collection[str]) -> None:
+def _append(block: Block, steps: Sequence[GradientOp], given: Collection[str], trained: Collection[str]) -> None:
     counts: dict[str, int] = {}
     for step in steps:
         for names in step.outputs.values():

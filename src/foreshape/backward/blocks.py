@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any, TypeAlias
 
-from foreshape.backward.gradient_op import Step, append_gradient_op, zeros_step
+from foreshape.backward.gradient_op import GradientOp, append_gradient_op, zeros_step
 from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_of
 from foreshape.errors import SchemaError
 from foreshape.infer.loop_state import GRAD, carried_names, names_in, setting, spec_at_the_end, sub_block, written_before
@@ -19,7 +19,7 @@ Undo: TypeAlias = Callable[[Path, Block, Sequence[str], Collection[str], Collect
 """Appends the gradient ops of a path to a block, as `foreshape.backward.append.undo` does: path, block, ends, trained, entries."""
 
 
-def block_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+def block_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     """Return the gradient ops of an op with a block, with a block written by ``undo``.
 
     Raises:
@@ -89,7 +89,7 @@ def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str
         start, live = start | more_start, live | more_live
 
 
-def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: str, scopes: str, again: bool) -> list[Step]:
+def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: str, scopes: str, again: bool) -> list[GradientOp]:
     """Return the gradient of a block with writes to variables around it: once (``again`` is False), or round after round."""
     op, forward = visit.op, sub_block(visit.op)
     carried = carried_names(op)
@@ -109,7 +109,7 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: s
             handed_on = inner.final(name) != name and name in got
             if not handed_on and not is_array(op, name) and (again or name in outside):
                 _zeros(block, op, name)
-    out: list[Step] = []
+    out: list[GradientOp] = []
     for name in ends:
         if visit.wrote(name) not in grads:
             out.append(zeros_step(op, name, visit.wrote(name)))
@@ -127,18 +127,18 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: s
         inputs["Cond"] = names_in(op, "Cond")
         attrs["is_scalar_condition"] = setting(op, "is_scalar_condition")
     grads.update(n for n in nodes if n != EMPTY)
-    return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), inputs, {slot + GRAD: nodes})]
+    return [*out, GradientOp(op, get(f"{op.type}_grad").describe(attrs), inputs, {slot + GRAD: nodes})]
 
 
-def _while_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+def _while_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     return _carried_step(visit, path, grads, undo, "X", "StepScopes", True)
 
 
-def _conditional_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+def _conditional_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     return _carried_step(visit, path, grads, undo, "Input", "Scope", False)
 
 
-def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     op, forward = visit.op, sub_block(visit.op)
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
     previous, new = list(setting(op, "ex_states")), list(setting(op, "states"))
@@ -171,10 +171,10 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> l
     inputs["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
     attrs = {n: setting(op, n) for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
     grads.update(n for names in gives.values() for n in names if n != EMPTY)
-    return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in inputs.items() if n}, gives)]
+    return [GradientOp(op, get("recurrent_grad").describe(attrs), {s: n for s, n in inputs.items() if n}, gives)]
 
 
-_FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[Step]]] = {
+_FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[GradientOp]]] = {
     "while": _while_steps,
     "conditional": _conditional_steps,
     "recurrent": _recurrent_steps,

@@ -14,7 +14,7 @@ from foreshape.program.scopes import placed_as
 
 
 @dataclass(slots=True)
-class Step:
+class GradientOp:
     """A gradient op to be appended. ``outputs`` has the nodes of its gradients."""
 
     forward: Op
@@ -23,9 +23,9 @@ class Step:
     outputs: Slots
 
 
-def zeros_step(op: Op, name: str, node: str) -> Step:
+def zeros_step(op: Op, name: str, node: str) -> GradientOp:
     """Return zeros as the gradient of a node without gradient flow."""
-    return Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
+    return GradientOp(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
 
 
 def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> Op:

@@ -26,7 +26,7 @@ LATE: Final = Role.BACKWARD | Role.OPTIMIZE
 _FORWARD: Final = ~(Role.LOSS | Role.RPC | Role.DIST)
 
 
-class Step(NamedTuple):
+class OrderedOp(NamedTuple):
     """One op in the new order: its old position, whether it is a copy, and the name whose value another operator makes, if any."""
 
     at: int
@@ -109,12 +109,12 @@ class Recomputing:
                 waiting += more
         return {n for at in seen for n in self.writes[at]}
 
-    def order(self, drop: Collection[str], anew: Collection[str] = ()) -> list[Step]:
+    def order(self, drop: Collection[str], anew: Collection[str] = ()) -> list[OrderedOp]:
         """Return all ops, with copies for the late readers of dropped values, each before its first reader.
 
         Values of ``anew`` are copied for each reader.
         """
-        out: list[Step] = []
+        out: list[OrderedOp] = []
         made: set[str] = set()
         for at, late in enumerate(self.late):
             if late:
@@ -122,10 +122,10 @@ class Recomputing:
                     if name in drop and name not in made and self.maker.get(name, at) < at:
                         self._make(name, drop, made, out)
                 made.difference_update(anew)
-            out.append(Step(at))
+            out.append(OrderedOp(at))
         return out
 
-    def _make(self, name: str, drop: Collection[str], made: set[str], out: list[Step]) -> None:
+    def _make(self, name: str, drop: Collection[str], made: set[str], out: list[OrderedOp]) -> None:
         waiting = [name]
         while waiting:
             wanted = waiting[-1]
@@ -139,10 +139,10 @@ class Recomputing:
                 waiting += missing
                 continue
             if inputs is not None:
-                out.append(Step(at, True, wanted))
+                out.append(OrderedOp(at, True, wanted))
                 made.add(wanted)
             else:
-                out.append(Step(at, True))
+                out.append(OrderedOp(at, True))
                 made.update(n for n in self.writes[at] if n in drop and n in self.maker)
             waiting.pop()
 
@@ -200,7 +200,7 @@ class _Rewriting:
             self._states[id(op)] = state
         self.ops.append(op)
 
-    def copy(self, op: Op, step: Step) -> None:
+    def copy(self, op: Op, step: OrderedOp) -> None:
         operator = op.operator
         assert operator is not None
         if step.again:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from foreshape.backward.blocks import Undo, block_steps
-from foreshape.backward.gradient_op import Step, zeros_step
+from foreshape.backward.gradient_op import GradientOp, zeros_step
 from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
 from foreshape.infer.loop_state import GRAD
@@ -18,7 +18,7 @@ from foreshape.operator.registry import get
 from foreshape.program.op import EMPTY, Slots, is_empty_name
 
 
-def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     """Return the gradient ops of one op. ``grads``: the nodes with gradients; the new ones are added.
 
     ``undo`` appends the gradient ops of a block run by the op.
@@ -38,14 +38,14 @@ def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step
         needed, available = path.needed, grads
     slots = GradientSlots(op, needed, available)
     getattr(operator, "gradient_ops")(slots)  # noqa: B009
-    out: list[Step] = []
+    out: list[GradientOp] = []
     read = set(op.input_names())
     for type_name, inputs, gives, attrs in slots.added:
         nodes: Slots = {
             slot: tuple([n if is_empty_name(n) else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()
         }
         grads.update(n for names in nodes.values() for n in names if not is_empty_name(n))
-        out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in inputs.items()}, nodes))
+        out.append(GradientOp(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in inputs.items()}, nodes))
     return out
 
 
@@ -96,7 +96,7 @@ def _plan(cls: type[Operator]) -> _Plan:
     return _Plan(tuple((slot, slot.removesuffix(GRAD)) for slot in declared.gives), through, tuple(takes))
 
 
-def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: set[str]) -> list[Step]:
+def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: set[str]) -> list[GradientOp]:
     op = visit.op
     inputs, outputs = op._inputs, op._outputs  # pyright: ignore[reportPrivateUsage]
     read, wrote = visit.alias, visit.written
@@ -116,7 +116,7 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
         if slot not in plan.through and any(wrote.get(n, n) in grads for n in names):
             raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + at(op))
     takes: Slots = {}
-    extra: list[Step] = []
+    extra: list[GradientOp] = []
     for slot, called, of, may_lack, always in plan.takes:
         if slot in inputs:
             takes[called] = inputs[slot]
@@ -137,4 +137,4 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
     for names in gives.values():
         grads.update(names)
     grads.discard(EMPTY)
-    return [*extra, Step(op, op.attributes.gradient, takes, gives)]
+    return [*extra, GradientOp(op, op.attributes.gradient, takes, gives)]

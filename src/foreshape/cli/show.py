@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from foreshape.cli.output import console, print_plain, printing
-from foreshape.cli.tables import Rows
+from foreshape.cli.tables import TerminalTable
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
@@ -174,13 +174,13 @@ def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
 # --- tables
 
 
-def new_table(title: str, *columns: str) -> Rows:
-    from foreshape.cli.tables import Rows
+def new_table(title: str, *columns: str) -> TerminalTable:
+    from foreshape.cli.tables import TerminalTable
 
-    return Rows(escape(title), *columns)
+    return TerminalTable(escape(title), *columns)
 
 
-def new_row(table: Rows, *cells: str) -> None:
+def new_row(table: TerminalTable, *cells: str) -> None:
     table.add(*[escape(c).replace("\n", " ") for c in cells])
 
 

@@ -16,7 +16,7 @@ _READABLE: Final = 16
 """So many characters of a word stand in one line, or the whole word."""
 
 
-class Rows(Table):
+class TerminalTable(Table):
     """A table with a title. In a narrow terminal a row is its first cells in one line, and below it every other cell after
     the name of its column.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from foreshape.conditions.monotonicity import MAX_SIZE, Point, Unfit, holds
-from foreshape.conditions.sets import Sizes
+from foreshape.conditions.sets import SizeSet
 from foreshape.conditions.solve import Solution
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.dims import Dim, Size
@@ -130,7 +130,7 @@ class _Candidates:
 
     __slots__ = ("_center", "_more", "values")
 
-    def __init__(self, name: str, solution: Solution, among: Sizes, center: int | None, steps: Steps) -> None:
+    def __init__(self, name: str, solution: Solution, among: SizeSet, center: int | None, steps: Steps) -> None:
         unsolved = solution.unsolved.get(name, [])
         if center is None:
             every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
@@ -157,7 +157,7 @@ def _counted(values: Iterator[int], steps: Steps, each: int) -> Iterator[int]:
         yield value
 
 
-def _upwards(sizes: Sizes, start: int) -> Iterator[int]:
+def _upwards(sizes: SizeSet, start: int) -> Iterator[int]:
     at = sizes.from_(start)
     while at is not None:
         yield at

@@ -15,7 +15,7 @@ MAX_PIECES = 1000
 
 
 @data_class(frozen=True)
-class Piece:
+class PeriodicInterval:
     """The sizes from ``low`` to ``high`` (None: without end) whose remainder modulo ``period`` is among ``residues``, in their order."""
 
     low: int
@@ -50,22 +50,22 @@ class Piece:
         out = base + self.residues[at - 1] if at else base - self.period + self.residues[-1]
         return out if out >= self.low else None
 
-    def shortest(self) -> Piece:
+    def shortest(self) -> PeriodicInterval:
         """Return the same with the least period; one past `MAX_PERIOD` stays."""
         residues = set(self.residues)
         if len(residues) == 1 or self.period > MAX_PERIOD:
             return self
         for period in range(1, self.period):
             if self.period % period == 0 and all((r + period) % self.period in residues for r in residues):
-                return Piece(self.low, self.high, period, tuple(sorted({r % period for r in residues})))
+                return PeriodicInterval(self.low, self.high, period, tuple(sorted({r % period for r in residues})))
         return self
 
 
 @data_class(frozen=True)
-class Sizes:
+class SizeSet:
     """A set of sizes: disjoint pieces in order."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PeriodicInterval, ...]
 
     def __contains__(self, size: int) -> bool:
         return any(size in piece for piece in self.pieces)
@@ -100,13 +100,13 @@ class Sizes:
         return None if self.tail is not None else self.to(MAX_SIZE)
 
     @property
-    def tail(self) -> Piece | None:
+    def tail(self) -> PeriodicInterval | None:
         """Return the piece without end."""
         return self.pieces[-1] if self.pieces and self.pieces[-1].high is None else None
 
-    def meet(self, other: Sizes, steps: Steps) -> Sizes:
+    def meet(self, other: SizeSet, steps: Steps) -> SizeSet:
         """Return the sizes in both. Raise `OutOfSteps` for too many remainders modulo the common period."""
-        out: list[Piece] = []
+        out: list[PeriodicInterval] = []
         for a in self.pieces:
             for b in other.pieces:
                 steps.take()
@@ -123,24 +123,24 @@ class Sizes:
                 allowed = set(b.residues)
                 residues = [r for base in range(0, period, a.period) for r in (base + x for x in a.residues) if r % b.period in allowed]
                 if residues:
-                    made = Piece(low, high, period, tuple(residues))
+                    made = PeriodicInterval(low, high, period, tuple(residues))
                     if made.from_(low) is not None:
                         out.append(made)
         if len(out) > MAX_PIECES:
             raise OutOfSteps
-        return Sizes(tuple(sorted(out, key=lambda p: p.low)))
+        return SizeSet(tuple(sorted(out, key=lambda p: p.low)))
 
 
-ALL = Sizes((Piece(0),))
-NONE = Sizes(())
+ALL = SizeSet((PeriodicInterval(0),))
+NONE = SizeSet(())
 
 
-def between(low: int | None, high: int | None) -> Sizes:
+def between(low: int | None, high: int | None) -> SizeSet:
     """Return all sizes from ``low`` (None: there are none) to ``high`` (None: without end)."""
-    return NONE if low is None or (high is not None and high < max(low, 0)) else Sizes((Piece(max(low, 0), high),))
+    return NONE if low is None or (high is not None and high < max(low, 0)) else SizeSet((PeriodicInterval(max(low, 0), high),))
 
 
-def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: Steps, high: int | None = None) -> Sizes:
+def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: Steps, high: int | None = None) -> SizeSet:
     """Return the sizes from ``low`` on that pass ``test``, known to repeat from ``start`` on with ``period``.
 
     Raises:
@@ -149,31 +149,31 @@ def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps
     start = max(start, low)
     end = start if high is None else min(start, high + 1)
     steps.take(max(end - low, 0))
-    out: list[Piece] = []
+    out: list[PeriodicInterval] = []
     began: int | None = None
     for size in range(low, end):
         if test(size):
             began = size if began is None else began
         elif began is not None:
-            out.append(Piece(began, size - 1))
+            out.append(PeriodicInterval(began, size - 1))
             began = None
     if began is not None:
-        out.append(Piece(began, end - 1))
+        out.append(PeriodicInterval(began, end - 1))
     if len(out) > MAX_PIECES:
         raise OutOfSteps
     if high is None or high >= start:
         steps.take(period)
         residues = tuple(sorted(size % period for size in range(start, start + period) if test(size)))
         if residues:
-            out.append(Piece(start, high, period, residues))
-    return Sizes(tuple(out))
+            out.append(PeriodicInterval(start, high, period, residues))
+    return SizeSet(tuple(out))
 
 
-def union(parts: Sequence[Sizes], low: int, high: int | None, steps: Steps) -> Sizes:
+def union(parts: Sequence[SizeSet], low: int, high: int | None, steps: Steps) -> SizeSet:
     """Return the sizes from ``low`` to ``high`` in one of ``parts``. Raise `OutOfSteps` as `tested` does."""
     pieces = [p for s in parts for p in s.pieces]
     if all(p.period == 1 for p in pieces):
-        return Sizes(tuple(_joined(pieces)))
+        return SizeSet(tuple(_joined(pieces)))
     start = max(p.low if p.high is None else p.high + 1 for p in pieces)
     period = lcm(*[p.period for p in pieces if p.high is None])
     if period > MAX_PERIOD:
@@ -181,9 +181,9 @@ def union(parts: Sequence[Sizes], low: int, high: int | None, steps: Steps) -> S
     return tested(lambda size: any(size in p for p in pieces), low, start, period, steps, high)
 
 
-def _joined(ranges: Iterable[Piece]) -> Iterator[Piece]:
+def _joined(ranges: Iterable[PeriodicInterval]) -> Iterator[PeriodicInterval]:
     """Yield possibly overlapping ranges as disjoint ones."""
-    at: Piece | None = None
+    at: PeriodicInterval | None = None
     for piece in sorted(ranges, key=lambda p: p.low):
         if at is None:
             at = piece
@@ -191,6 +191,6 @@ def _joined(ranges: Iterable[Piece]) -> Iterator[Piece]:
             yield at
             at = piece
         elif at.high is not None:
-            at = Piece(at.low, None if piece.high is None else max(at.high, piece.high))
+            at = PeriodicInterval(at.low, None if piece.high is None else max(at.high, piece.high))
     if at is not None:
         yield at

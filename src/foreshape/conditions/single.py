@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from foreshape.conditions.monotonicity import MAX_SIZE, Point, direction, first_at_least, holds, settled
-from foreshape.conditions.sets import ALL, NONE, Piece, Sizes, between, tested, union
+from foreshape.conditions.sets import ALL, NONE, PeriodicInterval, SizeSet, between, tested, union
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.dims import Dim, Size, equal, less_equal, symbol
 from foreshape.errors import ShapeError
 from foreshape.operator.require import Condition
 
 
-def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[Sizes, list[Condition]]:
+def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[SizeSet, list[Condition]]:
     """Return the sizes with all conditions over ``name``, and the unsolved conditions, which refuse some of them.
 
     Conditions with a direction come first: they bound the range for the others.
@@ -24,7 +24,7 @@ def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple
     return out, unsolved
 
 
-def _narrowed(out: Sizes, conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[Sizes, list[Condition]]:
+def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[SizeSet, list[Condition]]:
     unsolved: list[Condition] = []
     for condition in conditions:
         low = out.low
@@ -51,7 +51,7 @@ def _has_no_direction(condition: Condition) -> bool:
         return True
 
 
-def _solved(condition: Condition, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+def _solved(condition: Condition, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
     left, right = condition.left, condition.right
     if condition.relation == "==":
         return _equal(left, right, name, low, high, steps)
@@ -59,7 +59,7 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
         return _at_least_0(right - left, name, low, high, steps)
     if condition.relation.startswith("broadcasts"):
         pairs: list[tuple[Size, Size]] = [(left, right), (left, 1)] + ([(right, 1)] if condition.relation == "broadcasts with" else [])
-        parts: list[Sizes] = []
+        parts: list[SizeSet] = []
         for a, b in pairs:
             found = _equal(a, b, name, low, high, steps)
             if found is None:
@@ -75,7 +75,7 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
     return None
 
 
-def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
     """Return the sizes where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
     factor = next((c for m, c in size.terms if len(m) == 1 and not m[0].op), 0) if isinstance(size, Dim) else 0
     constant = size - symbol(name) * factor
@@ -84,11 +84,11 @@ def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps
         if constant % common:
             return NONE
         period = of // common
-        return Sizes((Piece(0, None, period, (-constant // common * pow(factor // common, -1, period) % period,)),))
+        return SizeSet((PeriodicInterval(0, None, period, (-constant // common * pow(factor // common, -1, period) % period,)),))
     return _equal(size % of, 0, name, low, high, steps)
 
 
-def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
     """Return the sizes from ``low`` to ``high`` with ``a == b``; None if not found out."""
     answer = equal(a, b)
     if answer is not None:
@@ -103,7 +103,7 @@ def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps
     return between(start, None if past is None else past - 1)
 
 
-def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
     answer = less_equal(0, size)
     if answer is not None:
         return ALL if answer else NONE
@@ -116,7 +116,7 @@ def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps)
     return between(0, None if past is None else past - 1)
 
 
-def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, test: Callable[[int], bool]) -> Sizes | None:
+def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, test: Callable[[int], bool]) -> SizeSet | None:
     found = settled(size, name, steps)
     if found is None:
         return None
@@ -124,7 +124,7 @@ def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, 
     return tested(lambda v: test(at(v)), low, course.start, 1 if course.growth else course.period, steps, high)
 
 
-def smallest(sizes: Sizes) -> int | None:
+def smallest(sizes: SizeSet) -> int | None:
     """Return the smallest of a set, but 0 only if it has no other."""
     found = sizes.from_(1)
     return found if found is not None and found <= MAX_SIZE else sizes.low

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from foreshape.conditions.sets import ALL, Sizes
+from foreshape.conditions.sets import ALL, SizeSet
 from foreshape.conditions.single import solutions
 from foreshape.conditions.steps import OutOfSteps, Steps
-from foreshape.conditions.words import Described, describe
+from foreshape.conditions.words import SizeSetText, describe
 from foreshape.data_class import data_class, field
 from foreshape.dims import Dim, Size, substitute, symbol, symbols_of
 from foreshape.dims.expression import of_terms
@@ -18,7 +18,7 @@ from foreshape.program.guards import Known
 MAX_STEPS = 100_000
 """The most steps to solve the conditions of a program."""
 
-_ANY = Described("any", ALL)
+_ANY = SizeSetText("any", ALL)
 _DEAR = 20
 """The steps counted for an operation over symbols."""
 
@@ -42,8 +42,8 @@ class Solution:
 
     names: tuple[str, ...]
     known: dict[str, Size] = field(default_factory=dict[str, Size])
-    sizes: dict[str, Sizes] = field(default_factory=dict[str, Sizes])
-    described: dict[str, Described] = field(default_factory=dict[str, Described])
+    sizes: dict[str, SizeSet] = field(default_factory=dict[str, SizeSet])
+    described: dict[str, SizeSetText] = field(default_factory=dict[str, SizeSetText])
     unsolved: dict[str, list[Condition]] = field(default_factory=dict[str, list[Condition]])
     joint: list[Condition] = field(default_factory=list[Condition])
     later: list[Condition] = field(default_factory=list[Condition])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from foreshape.conditions.monotonicity import MAX_PERIOD
-from foreshape.conditions.sets import ALL, NONE, Piece, Sizes
+from foreshape.conditions.sets import ALL, NONE, PeriodicInterval, SizeSet
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.data_class import data_class
 
@@ -16,7 +16,7 @@ _MOST_LOOKED_AT = 4096
 
 
 @data_class(frozen=True)
-class Described:
+class SizeSetText:
     """A set of sizes.
 
     Attributes:
@@ -25,17 +25,17 @@ class Described:
     """
 
     words: str
-    chosen: Sizes
+    chosen: SizeSet
 
 
-def describe(sizes: Sizes, steps: Steps) -> Described:
+def describe(sizes: SizeSet, steps: Steps) -> SizeSetText:
     """Return a set in words. The words are true of all of it; a pattern in them holds for each of its sizes."""
     try:
         tail = sizes.tail
         return _finite(sizes) if tail is None else _endless(sizes, tail.shortest(), steps)
     except OutOfSteps:
         first = [str(v) for v in islice(sizes.nearest(0), 8)]
-        return Described(f"{', '.join(first)}, ...", sizes)
+        return SizeSetText(f"{', '.join(first)}, ...", sizes)
 
 
 def runs(values: list[int]) -> list[tuple[int, int]]:
@@ -63,9 +63,9 @@ def _multiples(period: int, residue: int) -> str:
     return f"multiples of {period}" if not residue else f"{residue} more than a multiple of {period}"
 
 
-def _finite(sizes: Sizes) -> Described:
+def _finite(sizes: SizeSet) -> SizeSetText:
     if sizes.low is None:
-        return Described("no size", NONE)
+        return SizeSetText("no size", NONE)
     plain: list[tuple[int, int]] = []
     for piece in sizes.pieces:
         assert piece.high is not None
@@ -73,9 +73,9 @@ def _finite(sizes: Sizes) -> Described:
             plain.append((piece.low, piece.high))
         elif len(piece.residues) == 1 and len(sizes.pieces) == 1:
             first, last = piece.from_(piece.low), piece.to(piece.high)
-            return Described(str(first) if first == last else f"{_multiples(piece.period, piece.residues[0])}, from {first} to {last}", sizes)
+            return SizeSetText(str(first) if first == last else f"{_multiples(piece.period, piece.residues[0])}, from {first} to {last}", sizes)
         else:
-            values = list(islice((v for v in Sizes((piece,)).nearest(piece.low)), _MOST_RUNS * 8))
+            values = list(islice((v for v in SizeSet((piece,)).nearest(piece.low)), _MOST_RUNS * 8))
             plain += runs(values)
     joined: list[tuple[int, int]] = []
     for low, high in plain:
@@ -83,10 +83,10 @@ def _finite(sizes: Sizes) -> Described:
             joined[-1] = (joined[-1][0], high)
         else:
             joined.append((low, high))
-    return Described(_listed(joined, "or", f"others up to {sizes.high}"), sizes)
+    return SizeSetText(_listed(joined, "or", f"others up to {sizes.high}"), sizes)
 
 
-def _endless(sizes: Sizes, tail: Piece, steps: Steps) -> Described:
+def _endless(sizes: SizeSet, tail: PeriodicInterval, steps: Steps) -> SizeSetText:
     period, residue = _pattern(tail, steps)
     start = tail.from_(tail.low)
     assert start is not None
@@ -95,8 +95,8 @@ def _endless(sizes: Sizes, tail: Piece, steps: Steps) -> Described:
         steps.take()
         first -= period
     if sizes == ALL or (period == 1 and first == 0):
-        return Described("any", ALL)
-    chosen = Piece(first, None, period, (residue,))
+        return SizeSetText("any", ALL)
+    chosen = PeriodicInterval(first, None, period, (residue,))
     words = f"at least {first}" if period == 1 else f"{_multiples(period, residue)}, from {first}"
     beside = {(r - residue) % period for r in tail.residues} - {0} if period == tail.period else set[int]()
     also: list[str] = []
@@ -108,10 +108,10 @@ def _endless(sizes: Sizes, tail: Piece, steps: Steps) -> Described:
     below = [v for v in _members(sizes, max(tail.low, first), steps) if v not in chosen and v not in near]
     if below:
         also.insert(0, _listed(runs(below), "and", "some others"))
-    return Described(words + (f" (also {', and '.join(also)})" if also else ""), Sizes((chosen,)))
+    return SizeSetText(words + (f" (also {', and '.join(also)})" if also else ""), SizeSet((chosen,)))
 
 
-def _near(sizes: Sizes, tail: Piece, chosen: Piece, beside: set[int], also: list[str]) -> Sizes:
+def _near(sizes: SizeSet, tail: PeriodicInterval, chosen: PeriodicInterval, beside: set[int], also: list[str]) -> SizeSet:
     """Tell the sizes of the set beside the chosen ones, and return them."""
     if not beside:
         return NONE
@@ -129,10 +129,10 @@ def _near(sizes: Sizes, tail: Piece, chosen: Piece, beside: set[int], also: list
     while base - period >= chosen.low and all(base - period + o in sizes for o in offsets):
         base -= period
     also.append(words + " than these" * ("between" not in words) + (f", from {base + offsets[0]}" if base != chosen.low else ""))
-    return Sizes((Piece(base + min(offsets), None, period, tuple(sorted((residue + o) % period for o in offsets))),))
+    return SizeSet((PeriodicInterval(base + min(offsets), None, period, tuple(sorted((residue + o) % period for o in offsets))),))
 
 
-def _pattern(tail: Piece, steps: Steps) -> tuple[int, int]:
+def _pattern(tail: PeriodicInterval, steps: Steps) -> tuple[int, int]:
     """Return the densest class of remainders in a tail, multiples before others: its period and remainder."""
     if len(tail.residues) == 1:
         return tail.period, tail.residues[0]
@@ -150,7 +150,7 @@ def _pattern(tail: Piece, steps: Steps) -> tuple[int, int]:
     raise OutOfSteps
 
 
-def _members(sizes: Sizes, below: int, steps: Steps) -> list[int]:
+def _members(sizes: SizeSet, below: int, steps: Steps) -> list[int]:
     out: list[int] = []
     at = sizes.from_(0)
     while at is not None and at < below:

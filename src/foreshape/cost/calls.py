@@ -48,7 +48,7 @@ class Call:
         return len(self.at) == 2 and self.scaling == 1 and self.at[1] == _TALL
 
 
-class Sizes:
+class NumericSizes:
     """Numbers for sizes: an unknown one, told only by the run, counts as 1."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
@@ -108,10 +108,10 @@ class Sizes:
 
 def calls_of(lowered: Step, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, Call]]:
     """Yield the kernel calls of a step, in order. A block of an op counts as one round of it."""
-    yield from _calls(lowered, Sizes(values))
+    yield from _calls(lowered, NumericSizes(values))
 
 
-def _calls(lowered: Step, sizes: Sizes) -> Iterator[tuple[KernelCall, Call]]:
+def _calls(lowered: Step, sizes: NumericSizes) -> Iterator[tuple[KernelCall, Call]]:
     for i in lowered.calls:
         region = region_of(i)
         if region is not None:
@@ -121,7 +121,7 @@ def _calls(lowered: Step, sizes: Sizes) -> Iterator[tuple[KernelCall, Call]]:
             yield i, call_of(i, sizes)
 
 
-def call_of(i: KernelCall, sizes: Sizes) -> Call:
+def call_of(i: KernelCall, sizes: NumericSizes) -> Call:
     """Return a kernel call for a clock."""
     reads, writes = _touched(i, sizes)
     moved = max(sum(b for _, b in reads) + sum(b for _, b in writes), 1.0)
@@ -153,13 +153,13 @@ def _is_sparse(i: KernelCall) -> bool:
     return any(s.kind is SELECTED_ROWS or s.dtype is INT64 or s.dtype is INT32 for s in specs)
 
 
-def _table(i: KernelCall, moved: float, sizes: Sizes) -> tuple[float, ...] | None:
+def _table(i: KernelCall, moved: float, sizes: NumericSizes) -> tuple[float, ...] | None:
     """Return, for a call with ids or rows, the bytes moved, and the bytes of the table, which tell if it is in the cache."""
     held = [sizes.bytes(v) for v in values_of(i.arguments) if v.persistable and len(sizes.dims(v) or ()) > 1]
     return (moved, min(max(held), _TALL)) if held and _is_sparse(i) else None
 
 
-def _recurrent(i: KernelCall, work: float, sizes: Sizes) -> tuple[float, ...] | None:
+def _recurrent(i: KernelCall, work: float, sizes: NumericSizes) -> tuple[float, ...] | None:
     """Return, for ragged rows multiplied with weights step by step, the count of rows (roughly), the bytes of the weights, and the sequences."""
     lod = next((s.lod for v in values_of(i.arguments) if (s := v.spec) is not None and s.lod is not None), None)
     if lod is None or not work:
@@ -168,7 +168,7 @@ def _recurrent(i: KernelCall, work: float, sizes: Sizes) -> tuple[float, ...] | 
     return 4 * work / max(weights, 1.0), weights, sizes.number(lod.counts[-1])
 
 
-def _touched(i: KernelCall, sizes: Sizes) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+def _touched(i: KernelCall, sizes: NumericSizes) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """Return the bytes of each operand of a call, and of each result. Of a table no more is read than of all else together, or a row for each id."""
     writes = [(v.index, sizes.bytes(v)) for v in dict.fromkeys(i.writes())]
     views = _views(i)

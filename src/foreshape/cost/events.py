@@ -34,7 +34,7 @@ Slowdown = Callable[[int, int], float]
 
 
 @dataclass(slots=True)
-class Run:
+class SimulatedStep:
     """The outcome of a simulated step.
 
     ``seconds``: until the last rank is done. ``waited``: for each rank, its seconds of waiting for messages. ``began``, ``ended``: the time of each message
@@ -55,7 +55,7 @@ class Run:
         return sum(e - b for b, e in zip(self.began, self.ended, strict=True))
 
 
-def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown: Slowdown | None = None) -> Run:
+def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown: Slowdown | None = None) -> SimulatedStep:
     """Run one step.
 
     A message goes when every rank has started it and all earlier ones have come: all ranks send in one order over one link each.
@@ -66,7 +66,7 @@ def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown:
         slowdown: of stragglers; None for no slow rank.
     """
     count = len(durations)
-    out = Run(0.0, [0.0] * ranks, [0.0] * count, [0.0] * count, [float("inf")] * count, [0.0] * ranks)
+    out = SimulatedStep(0.0, [0.0] * ranks, [0.0] * count, [0.0] * count, [float("inf")] * count, [0.0] * ranks)
     position = [0] * ranks
     arrived = [0] * count
     come = [False] * count

@@ -38,7 +38,7 @@ def measure_link(team: Team) -> Link:
     ranks share processors: they come at their own times, and are woken when it arrives.
     """
     layers = _Layers(rows=32, width=512)
-    slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _Rows())]
+    slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _RowsAdded())]
     small, large = torch.zeros(_SMALL, device="cpu"), torch.zeros(_LARGE, device="cpu")
 
     def both() -> None:
@@ -117,7 +117,7 @@ class _Layers:
         self.moved.add_(self.w.view(-1))
 
 
-class _Rows:
+class _RowsAdded:
     """Rows of a table added to. It has 32 MiB: the caches of a processor have few of the rows, and a cache shared by ranks some."""
 
     def __init__(self) -> None:

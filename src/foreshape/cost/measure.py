@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from foreshape.cost.calibration import Calibration, Kernels, Points, this_machine
-from foreshape.cost.calls import Sizes, call_of, calls_of
+from foreshape.cost.calls import NumericSizes, call_of, calls_of
 from foreshape.cost.predict import seconds_of
 from foreshape.cost.probes import Probe, mixed, probes
 from foreshape.cost.runner import clock_for, offsets, timed_calls
@@ -75,7 +75,7 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], Non
 def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]], kernels: Kernels) -> None:
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
     liveness(lowered)  # it lets results use the memory of operands
-    sizes = Sizes(probe.symbols)
+    sizes = NumericSizes(probe.symbols)
 
     def wanted(i: KernelCall) -> bool:
         sizes.make_rows(i)

@@ -67,7 +67,7 @@ def predict(lowered: Step, values: Mapping[str, int], calibration: Calibration, 
     count = threads_for(lowered, values, most)
     kernels = calibration.on(count)
     calls = list(calls_of(lowered, values))
-    cold = _Reuse(kernels)
+    cold = _ReuseDistances(kernels)
     timed: list[Timed] = []
     for i, call in calls:
         seconds, measured = seconds_of(call, kernels)
@@ -95,7 +95,7 @@ def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:
     return moved, False
 
 
-class _Reuse:
+class _ReuseDistances:
     """The values last used so long ago that they come from memory, not from a cache as in the measurement."""
 
     def __init__(self, kernels: Kernels) -> None:

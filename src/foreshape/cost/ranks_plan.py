@@ -39,7 +39,7 @@ _WIDTH = 160
 """More ranks than this are not looked for."""
 
 
-class Strategy(Protocol):
+class RanksPass(Protocol):
     """A pass from a training program to one for ranks."""
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
@@ -95,7 +95,7 @@ class RanksPlan:
     """
 
     def __init__(
-        self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None,
+        self, program: Program, loss: str, strategy: RanksPass, sizes: Mapping[str, int], network: Network, device: Device | None,
         fetch: Iterable[Variable | str] = (), ungathered: Ungathered | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.network, self.device = strategy, network, device
@@ -302,14 +302,14 @@ def plan(program: Program | Trained, fetch: Iterable[Variable | str] | Variable 
 @overload
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int, within: int | str | None = None,
-    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
+    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[RanksPass] = (), loss: Variable | str | None = None,
     accumulate: int = 1, lengths: None = None, **sizes: int,
 ) -> RanksPlan: ...  # fmt: skip
 
 
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int | None = None, within: int | str | None = None,
-    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
+    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[RanksPass] = (), loss: Variable | str | None = None,
     accumulate: int = 1, lengths: Mapping[str, Sequence[int]] | None = None, **sizes: int,
 ) -> Plan | RanksPlan:  # fmt: skip
     """Return the needs of a program for these fetches (a saved network's own by default): memory, as numbers and as a formula. For many ranks also the

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from foreshape.cost.calls import Sizes
+from foreshape.cost.calls import NumericSizes
 from foreshape.cost.collectives import Message
 from foreshape.cost.device import Device, step_time
-from foreshape.cost.events import Compute, Item, Run, Start, Wait, run
+from foreshape.cost.events import Compute, Item, SimulatedStep, Start, Wait, run
 from foreshape.cost.network import Network
 from foreshape.cost.predict import StepTime
 from foreshape.lowering import Step
@@ -27,7 +27,7 @@ class Timeline:
     durations: list[float]
     counts: list[float]
     members: list[int]
-    run: Run
+    run: SimulatedStep
 
     @property
     def seconds(self) -> float:
@@ -63,7 +63,7 @@ def timeline(lowered: Step, messages: Sequence[Message], values: Mapping[str, in
         members: for each message, its number of ranks.
     """
     step = step_time(lowered, values, device)
-    sizes = Sizes(dict(values))
+    sizes = NumericSizes(dict(values))
     counts = [sizes.number(m.size) for m in messages]
     given = list(zip([m.way for m in messages], counts, members, strict=True))
     items = items_of(step, messages, [network.occupying(*one) for one in given])

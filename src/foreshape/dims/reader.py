@@ -36,14 +36,14 @@ def parse(text: str) -> Size:
             raise ShapeError(f"{text!r} is not a size: character {at} is not understood")
         tokens.append(match.group().strip())
         at = match.end()
-    reader = _Reader(text, tokens)
+    reader = _SizeParser(text, tokens)
     out = reader.sum(0)
     if reader.at != len(tokens):
         raise ShapeError(f"{text!r} is not a size: {tokens[reader.at]!r} was not expected")
     return out
 
 
-class _Reader:
+class _SizeParser:
     __slots__ = ("at", "text", "tokens")
 
     def __init__(self, text: str, tokens: list[str]) -> None:

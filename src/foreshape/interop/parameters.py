@@ -192,7 +192,7 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
     return out
 
 
-class _Reader:
+class _ByteCursor:
     """A cursor over the bytes that words errors."""
 
     __slots__ = ("at", "data", "name")
@@ -224,7 +224,7 @@ class _Reader:
 def _tensor(data: Any, at: int, name: str, fits: Fits | None) -> tuple[Stored, int]:
     import numpy
 
-    reader = _Reader(data, at, name)
+    reader = _ByteCursor(data, at, name)
     version = reader.number("<I", "the version")
     if version:
         reader.refuse(f"version {version} of the tensor format; this reads version 0", at)
@@ -280,7 +280,7 @@ def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
     return f"the program says {spec.text()}, and the file has {of.short}[{', '.join(map(str, dims))}]"
 
 
-def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
+def _check_offsets(reader: _ByteCursor, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
     """Check that offsets fit the rows of a parameter; its array has no place for them."""
     for level, one in enumerate(offsets):
         below = (dims[0] if dims else 1) if level + 1 == len(offsets) else len(offsets[level + 1]) - 1

@@ -73,7 +73,7 @@ def costs(features: int, hidden: int) -> tuple[float, float, float]:
 
 
 @data_class()
-class Piece:
+class SavedPiece:
     """The values for the gradient of a piece, besides its inputs."""
 
     h: Tensor
@@ -85,10 +85,10 @@ class Piece:
 
 
 @data_class()
-class Run:
+class SavedRun:
     """The values for the gradient; ``cell``: the last cell was wanted, ``extra``: there is the extra feature."""
 
-    pieces: list[Piece]
+    pieces: list[SavedPiece]
     cell: bool
     extra: bool
 
@@ -117,7 +117,7 @@ def _input_weight(weight: Tensor, extra: bool) -> Tensor:
 
 def forward(
     x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, schedule: Schedule, *, out: bool, cell: bool, train: bool
-) -> tuple[Run, Tensor | None, Tensor, Tensor | None]:
+) -> tuple[SavedRun, Tensor | None, Tensor, Tensor | None]:
     """Run the LSTM. ``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted. ``out``
     and ``cell``: return the hidden states and the last cells.
 
@@ -130,7 +130,7 @@ def forward(
     x_weight = _input_weight(weights[0], extra)
     rows = schedule.new_rows(x, size) if out else None
     last, last_cell = h0.clone(), c0.clone() if cell else None
-    pieces: list[Piece] = []
+    pieces: list[SavedPiece] = []
     h, c, at = h0, c0, 0
     with torch.set_grad_enabled(train):  # with gradients the kernel keeps its workspace
         for number, (steps, width) in enumerate(schedule.pieces):
@@ -146,10 +146,10 @@ def forward(
             if last_cell is not None:
                 last_cell[:width] = new_c
             if train:
-                pieces.append(Piece(h, c, y, new_h, new_c, workspace))
+                pieces.append(SavedPiece(h, c, y, new_h, new_c, workspace))
             del y, flat, workspace
             h, c, at = new_h, new_c, end
-    return Run(pieces, cell, extra), rows, last, last_cell
+    return SavedRun(pieces, cell, extra), rows, last, last_cell
 
 
 def whole(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -161,7 +161,7 @@ def whole(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor,
 
 
 def backward(
-    run: Run, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
+    run: SavedRun, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
     schedule: Schedule, wanted: bool, own: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the gradients of x [rows, features] (if ``wanted``), h0, c0 (sorted), and of the two weights and a bias.

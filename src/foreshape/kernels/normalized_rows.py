@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCALE, SHIFT, SOURCE, Library, Unimplemented
-from foreshape.kernels.onednn_packed import Described, row_major_strides
+from foreshape.kernels.onednn_packed import DescribedPrimitive, row_major_strides
 from foreshape.values.torch_proxy import Tensor, torch
 
 STATISTICS = 16
@@ -33,7 +33,7 @@ class NormalizedRows(NamedTuple):
         scale, shift = (None if t is None else t.reshape(example) for t in (self.scale, self.shift))
         return torch.native_layer_norm(x, example, scale, shift, self.epsilon)[0]
 
-    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> Described:
+    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
         """Return the computation for an operand of these dims.
 
         Raises:
@@ -53,7 +53,7 @@ class NormalizedRows(NamedTuple):
         with library.using(1 if rows * elements < _FEW else None):
             made = library.normalized_rows(row, self.epsilon, SCALE in given, SHIFT in given, library.attributes()[-1])
         constants = {name: library.memory(one, t.data_ptr(), t) for name, t in given.items()}
-        return Described(made, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
 
 
 def normalized_rows(begin: int, epsilon: float, scales: bool, shifts: bool, *given: Tensor) -> NormalizedRows:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
-from foreshape.kernels.onednn_packed import MOST, Described, order_of, row_major_strides
+from foreshape.kernels.onednn_packed import MOST, DescribedPrimitive, order_of, row_major_strides
 from foreshape.kernels.onednn_stages import FEW, Stage
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -32,7 +32,7 @@ class KernelTime(NamedTuple):
     kernel: str
 
 
-class Step(NamedTuple):
+class ChainKernel(NamedTuple):
     """One kernel of a series.
 
     Values have numbers: first the operands', then each step's result.
@@ -56,7 +56,7 @@ class Series:
         count: the number of operands, all fp32.
     """
 
-    def __init__(self, library: Library, steps: Sequence[Step], count: int) -> None:
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
         self._library, self._steps, self._count = library, tuple(steps), count
         self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
         self._lock = threading.Lock()
@@ -122,12 +122,12 @@ class _Place(NamedTuple):
     order: Handle
 
 
-def _reordered(library: Library, dims: Sequence[int]) -> Described:
+def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
     """Return contiguous images with the channels innermost."""
     source, result = library.strided(dims, row_major_strides(dims)), library.strided(dims, order_of(dims))
     with library.using(1 if prod(dims) < FEW else None):
         made = library.reordered(source, result, library.attributes()[-1])
-    return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(dims), order_of(dims))
+    return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(dims), order_of(dims))
 
 
 class _Line:
@@ -137,17 +137,17 @@ class _Line:
         Unimplemented: oneDNN has no kernel for one of them. ShapeError: sizes do not fit.
     """
 
-    def __init__(self, library: Library, steps: Sequence[Step], given: Sequence[Tensor], out: Sequence[int]) -> None:
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
         self._library, self._given = library, len(given)
         dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
-        made: list[Described | None] = []
+        made: list[DescribedPrimitive | None] = []
         roots = list(range(len(given)))  # the value in whose memory one lies
         for step in steps:
             found = step.stage.described(library, [dims[s] for s in step.sources])
-            described = found if isinstance(found, Described) else None
+            described = found if isinstance(found, DescribedPrimitive) else None
             if described is not None and described.steps != order_of(described.dims):
                 raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
-            dims.append(found.dims if isinstance(found, Described) else found)
+            dims.append(found.dims if isinstance(found, DescribedPrimitive) else found)
             roots.append(len(roots) if described is not None else roots[step.sources[0]])
             made.append(described)
         if not all(map(prod, dims)):
@@ -172,7 +172,7 @@ class _Line:
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[_Call] = []
 
-    def _divide(self, steps: Sequence[Step], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
+    def _divide(self, steps: Sequence[ChainKernel], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
         sizes: dict[int, int] = {}
         for step, of in zip(steps, dims, strict=True):
@@ -186,7 +186,7 @@ class _Line:
         begin, self.nbytes = self.nbytes, self.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
         return begin
 
-    def _add(self, step: int, described: Described, where: Sequence[tuple[_Where, int]]) -> None:
+    def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:
         """Add the primitive of a step, with the places and the bytes of its operands and result."""
         library = self._library
         orders: dict[int, _Place] = {}

@@ -62,7 +62,7 @@ Kernel = Callable[["Tensor", "Tensor | None"], "Tensor"]
 """A kernel for one size: of its operand, and of an added one."""
 
 
-class Described(NamedTuple):
+class DescribedPrimitive(NamedTuple):
     """A primitive's computation for one size.
 
     ``orders``: the layouts of all operands and the result of a call, by the names of the primitive's arguments: ``names`` are the operands', and `RESULT`.
@@ -84,7 +84,7 @@ def order_of(dims: Sequence[int]) -> tuple[int, ...]:
     return channels_innermost(dims) if len(dims) == 4 else row_major_strides(dims)
 
 
-def _kernel(library: Library, of: Described) -> Kernel:
+def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
     """Return the kernel of a described primitive."""
     primitive, order = library.primitive(of.primitive), library.scratchpad(of.primitive)
     scratch, orders, constants = library.nbytes(order), of.orders, of.constants
@@ -169,7 +169,7 @@ class _Packed:
                 self._kernels[key] = found
             return found
 
-    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> Described:
+    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
         """Return the computation for an operand of these dims, and for a second, added one.
 
         Raises:
@@ -186,7 +186,7 @@ class _Packed:
         """Refuse operands that no kernel takes."""
         raise NotImplementedError
 
-    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         """Return the computation for an operand of these dims."""
         raise NotImplementedError
 
@@ -198,7 +198,7 @@ class _Packed:
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other: kernel(x) if other is None else kernel.add(x, other)
 
-    def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> Described:
+    def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
         library, value, order = self._library, self._value, self._order
         wanted = library.wanted_weights(primitive)
@@ -211,7 +211,7 @@ class _Packed:
         constants = {WEIGHTS: library.memory(wanted, value.data_ptr(), value)}
         if self._bias is not None and bias is not None:
             constants[BIAS] = library.memory(bias, self._bias.data_ptr(), self._bias)
-        return Described(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
+        return DescribedPrimitive(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
 
     def _bias_order(self, dims: Sequence[int]) -> Handle | None:
         return None if self._bias is None else self._library.strided(dims, row_major_strides(dims))
@@ -263,7 +263,7 @@ class PackedConvolution(_PackedWindows):
         self._settings = (tuple(strides), tuple(dilations), paddings)
         self._channels = per * groups
 
-    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         self._fit(dims)
         strides, dilations, paddings = self._settings
         before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
@@ -314,7 +314,7 @@ class PackedTransposedConvolution(_PackedWindows):
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
         self._channels = channels
 
-    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         self._fit(dims)
         taken, channels, *window = self._shape
         if (self._bias is not None or self._functions) and taken * prod(window) > TOGETHER:
@@ -368,7 +368,7 @@ class PackedProduct(_Packed):
         if len(dims) < 1 or dims[-1] != self._shape[0]:
             raise ShapeError(f"rows must be fp32 [..., {self._shape[0]}]; they are {list(dims)}")
 
-    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         self._fit(dims)
         k, n = self._shape
         library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import OTHER, RESULT, SEVERAL, SOURCE, Function, Handle, Library, Unimplemented
-from foreshape.kernels.onednn_packed import ADDED, Described, order_of
+from foreshape.kernels.onednn_packed import ADDED, DescribedPrimitive, order_of
 
 Dims = Sequence[int]
 FEW = 1 << 16
@@ -22,7 +22,7 @@ FEW = 1 << 16
 class Stage(Protocol):
     """The computation of one of the kernels of a series."""
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described | tuple[int, ...]:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive | tuple[int, ...]:
         """Return the computation for operands of these dims; only the dims, if the result is the first operand as it lies.
 
         Raises:
@@ -52,7 +52,7 @@ class Pooled(NamedTuple):
     behind: tuple[int, ...]
     rounds_up: bool
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
@@ -75,7 +75,7 @@ class Pooled(NamedTuple):
         source, result = _lying(library, x), _lying(library, out)
         with library.using(_threads(prod(x))):
             made = library.pooling(self.kind, source, result, strides, window, before, behind, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out))
 
 
 class Paired(NamedTuple):
@@ -88,7 +88,7 @@ class Paired(NamedTuple):
     adds: bool = False
     functions: tuple[Function, ...] = ()
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         x, y = dims[:2]
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
             raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
@@ -98,7 +98,7 @@ class Paired(NamedTuple):
         with library.using(_threads(prod(x))):
             made = library.binary(self.kind, one, other, one, library.attributes(one if self.adds else None, self.functions)[-1])
         orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
-        return Described(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
+        return DescribedPrimitive(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
 
 
 class Each(NamedTuple):
@@ -106,12 +106,12 @@ class Each(NamedTuple):
 
     function: Function
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
         with library.using(_threads(prod(x))):
             made = library.elementwise(self.function, lying, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
 
 
 class Normalized(NamedTuple):
@@ -119,12 +119,12 @@ class Normalized(NamedTuple):
 
     axis: int
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
         with library.using(_threads(prod(x))):
             made = library.softmax(lying, self.axis % len(x), library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
 
 
 class Enlarged(NamedTuple):
@@ -132,7 +132,7 @@ class Enlarged(NamedTuple):
 
     by: tuple[int, ...]
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
@@ -140,7 +140,7 @@ class Enlarged(NamedTuple):
         source, result = _lying(library, x), _lying(library, out)
         with library.using(_threads(prod(out))):  # something added meanwhile would be added wrongly by 3.2
             made = library.nearest(source, result, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
 
 
 class Joined(NamedTuple):
@@ -148,7 +148,7 @@ class Joined(NamedTuple):
 
     axis: int
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         first, axis = dims[0], self.axis % len(dims[0])
         if any(len(x) != len(first) or [*x[:axis], *x[axis + 1 :]] != [*first[:axis], *first[axis + 1 :]] for x in dims):
             raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
@@ -157,7 +157,7 @@ class Joined(NamedTuple):
         with library.using(_threads(prod(out))):
             made = library.joined(sources, result, axis, library.attributes()[-1])
         names = tuple(SEVERAL + at for at in range(len(dims)))
-        return Described(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
+        return DescribedPrimitive(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
 
 
 class Part(NamedTuple):
@@ -165,7 +165,7 @@ class Part(NamedTuple):
 
     cuts: tuple[tuple[int, int, int], ...]
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         out, steps, begin = list(x), order_of(x), 0
         for axis, first, last in self.cuts:
@@ -180,7 +180,7 @@ class Part(NamedTuple):
         with library.using(_threads(prod(out))):
             made = library.reordered(source, result, library.attributes()[-1])
         end = begin + 4 * (1 + sum((n - 1) * s for n, s in zip(out, steps, strict=True)))
-        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out), (begin, end))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out), (begin, end))
 
 
 class Shuffled(NamedTuple):
@@ -188,7 +188,7 @@ class Shuffled(NamedTuple):
 
     groups: int
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4 or x[1] % self.groups:
             raise ShapeError(f"images must have a multiple of {self.groups} channels; they are {list(x)}")
@@ -199,7 +199,7 @@ class Shuffled(NamedTuple):
         result = library.strided(apart, (pixel, 1, self.groups, w * c, c))
         with library.using(_threads(prod(x))):
             made = library.reordered(source, result, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(x), order_of(x))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(x), order_of(x))
 
 
 class Same(NamedTuple):
@@ -211,7 +211,7 @@ class Same(NamedTuple):
     dims: tuple[int, ...]
     copies: bool = False
 
-    def described(self, library: Library, dims: Sequence[Dims]) -> Described | tuple[int, ...]:
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive | tuple[int, ...]:
         (x,) = dims
         out = tuple(n if n >= 0 else x[-1 - n] for n in self.dims)
         still = [d for d in (x, out) if len(d) == 4 and d[1] > 1 and d[2] * d[3] > 1]
@@ -221,4 +221,4 @@ class Same(NamedTuple):
             return out
         row = library.strided((prod(x),), (1,))
         made = library.elementwise(("linear", 1.0, 0.0), row, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))
+        return DescribedPrimitive(made, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))

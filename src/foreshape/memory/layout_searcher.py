@@ -18,7 +18,7 @@ MOST = 1500
 """The most buffers in a search: pairs alive together are listed, in memory of the square of their number."""
 
 
-class Strategy(NamedTuple):
+class Heuristic(NamedTuple):
     """An order of the buffers; whether it is made anew for separate parts; and the depth of the rule of the lowest."""
 
     order: str
@@ -27,8 +27,8 @@ class Strategy(NamedTuple):
 
 
 STRATEGIES = (
-    Strategy("WT", visits=2), Strategy("TWA"), Strategy("WT"), Strategy("TAW"), Strategy("TCA"), Strategy("WAT"), Strategy("TAW", visits=2),
-    Strategy("TWA", anew=True), Strategy("CAT"), Strategy("CAT", visits=2), Strategy("TAW", anew=True),
+    Heuristic("WT", visits=2), Heuristic("TWA"), Heuristic("WT"), Heuristic("TAW"), Heuristic("TCA"), Heuristic("WAT"), Heuristic("TAW", visits=2),
+    Heuristic("TWA", anew=True), Heuristic("CAT"), Heuristic("CAT", visits=2), Heuristic("TAW", anew=True),
 )  # fmt: skip
 """T: bytes alive in the fullest section of a buffer; W: the steps it lives; A: bytes times steps; C: its sections. Most first."""
 
@@ -98,7 +98,7 @@ class Searcher:
             self._prepared[key] = order, tuple(map(self._flat, parts))
         return self._prepared[key]
 
-    def look(self, strategy: Strategy, height: int, work: int) -> tuple[int, int, Ints | None]:
+    def look(self, strategy: Heuristic, height: int, work: int) -> tuple[int, int, Ints | None]:
         """Return the outcome, the work done, and the offsets if some were found within the height."""
         order, problem = self._ordered(strategy.order)
         if height < self.total.max(initial=0):

@@ -25,7 +25,7 @@ NUMBER_BYTES = 8
 
 
 @data_class()
-class _Reuse:
+class _ReuseCandidate:
     """A result that could use the memory of an argument."""
 
     at: int
@@ -81,7 +81,7 @@ class _Walk:
         self.held: list[LiveBuffer] = []
         self.feeds: list[LiveBuffer] = []
         self._held_names: set[str] = set()
-        self._reuse: list[_Reuse] = []
+        self._reuse: list[_ReuseCandidate] = []
         self._taken: LiveBuffer | None = None
         self._workspaces: dict[int, Size] = {}
 
@@ -279,7 +279,7 @@ class _Walk:
         read = [given.get(v) for v in i.reads()]
         alone = sum(r is held or (r is not None and held in r.beside) for r in read) == 1  # of two views the other is read meanwhile
         if alone and same_size(held.size, dense_bytes(argument, a)):
-            self._reuse.append(_Reuse(at, i, argument, held, record))
+            self._reuse.append(_ReuseCandidate(at, i, argument, held, record))
 
     def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note a write to an array: it holds the value without a copy, and each write gives the whole array a new value."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from foreshape.backward.recompute import Recomputing, Step
+from foreshape.backward.recompute import OrderedOp, Recomputing
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.lowering.call_memory import retained_by
 from foreshape.memory.records import WORKSPACE, Liveness
@@ -162,7 +162,7 @@ class StepModel:
         position, peak = lives.peak(workspace)
         return Outcome(peak, extra, position, lives.kept_over(position, kept), lives.waiting_at(position))
 
-    def reads_again(self, step: Step) -> Iterable[str]:
+    def reads_again(self, step: OrderedOp) -> Iterable[str]:
         """Return the operands read to compute one value again."""
         return [n for n in self.recomputing.again_inputs(step.again, (), ()) or () if self.size(n)]
 
@@ -217,7 +217,7 @@ class _Lives:
         self._size.append(self._model.sizes[name])
         return len(self._first) - 1
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, steps: Sequence[OrderedOp]) -> None:
         """Take the steps in turn: their operands live until then, their results from then on."""
         original, again, last, size, results, place = self._original, self._again, self._last, self._size, self._model.results, self._place
         for t, step in enumerate(steps):
@@ -241,7 +241,7 @@ class _Lives:
                 if held is not None and size[held] == size[made]:
                     self._shared.append((t, held, made))
 
-    def _read(self, t: int, step: Step) -> dict[str, int]:
+    def _read(self, t: int, step: OrderedOp) -> dict[str, int]:
         """Return the buffers of a step's operands."""
         original, again, copies, last = self._original, self._again, self._copies, self._last
         copy_or_late = step.copy or self._model.recomputing.late[step.at]

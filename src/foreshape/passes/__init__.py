@@ -5,7 +5,7 @@ A pass never changes its argument: it returns another program, and True if it di
 
 from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallelism import DataParallel, data_parallel
-from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.for_ranks import ForRanks, Part, ShardPiece
 from foreshape.passes.for_training import for_training
 from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.optimizer_sharding import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
@@ -16,7 +16,27 @@ from foreshape.passes.table_sharding import SplitTables, split_tables
 from foreshape.passes.tensor_parallelism import SplitLayers, split_layers
 
 __all__ = [
-    "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "accumulate", "apply",
-    "data_parallel", "for_test", "for_training", "lower_precision", "named", "prune", "recompute_values", "scale_loss", "shard_optimizer", "shard_parameters",
-    "split_layers", "split_tables",
+    "DataParallel",
+    "ForRanks",
+    "Part",
+    "Pass",
+    "ShardOptimizer",
+    "ShardParameters",
+    "ShardPiece",
+    "SplitLayers",
+    "SplitTables",
+    "accumulate",
+    "apply",
+    "data_parallel",
+    "for_test",
+    "for_training",
+    "lower_precision",
+    "named",
+    "prune",
+    "recompute_values",
+    "scale_loss",
+    "shard_optimizer",
+    "shard_parameters",
+    "split_layers",
+    "split_tables",
 ]  # fmt: skip

@@ -32,13 +32,13 @@ class Ungathered:
     """True if the loss is scaled (`scale_loss`)."""
 
 
-class Strategy(Protocol):
+class DistributedPass(Protocol):
     """A pass from a training program to a program for ranks."""
 
     def apply(self, program: Program, loss: str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
-def gathered_over_ranks(strategy: Strategy, given: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
+def gathered_over_ranks(strategy: DistributedPass, given: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
     """Return a strategy's program for ranks, with the loss scaled and the gradients accumulated as ``given`` says.
 
     Args:

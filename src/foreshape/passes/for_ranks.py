@@ -12,7 +12,7 @@ from foreshape.spec import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ShardPiece:
     """A value of the described program within a divided one: its elements, of ``dims``, stand from ``start`` on, in their own order.
 
     With an ``axis`` it is a part of the value along this axis, one of ``ways``, on consecutive ranks;
@@ -44,7 +44,7 @@ class Part:
     name: str
     dtype: DType
     dims: tuple[Size, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ShardPiece, ...]
     dealt: bool = False
     begins_whole: bool = False
     """True if the startup program makes the pieces whole, and each rank cuts its part out of them."""

@@ -12,7 +12,7 @@ from foreshape.operator.computations import Cast, FlattenedProduct
 from foreshape.operator.traits import WHOLE, ShardingRule, is_update
 from foreshape.ops.collective.dropout import CDropout
 from foreshape.ops.nn.dropout import Dropout
-from foreshape.passes.for_ranks import TENSOR, Part, Piece
+from foreshape.passes.for_ranks import TENSOR, Part, ShardPiece
 from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role
@@ -363,7 +363,7 @@ class Divider:
         made = self.names[name] if self.names is not None else self.block.program.unique_name(f"{name}@SPLIT")
         flags = {f: getattr(whole, f) for f in ("persistable", "is_parameter", "trainable", "stop_gradient")}
         self.block.create_variable(made, tensor(whole.spec.known_dtype, *dims), site=whole.site, **flags)
-        piece = Piece(name, 0, whole.spec.known_dims)
+        piece = ShardPiece(name, 0, whole.spec.known_dims)
         self.parts[name] = Part(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
 
     def _dims(self, name: str) -> tuple[Size, ...]:

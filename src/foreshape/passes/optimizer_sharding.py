@@ -16,7 +16,7 @@ from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
 from foreshape.passes.data_parallelism import DataParallel, summed_loss
-from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.for_ranks import ForRanks, Part, ShardPiece
 from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -222,7 +222,7 @@ class Shard:
         return replace(self._part_of_parameters(made), begins_whole=True)
 
     def _part_of_parameters(self, name: str) -> Part:
-        pieces = tuple(Piece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
+        pieces = tuple(ShardPiece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
         return Part(name, self.of, (self.part,), pieces)
 
     def _operator(self, op: Op) -> Operator:
@@ -234,7 +234,7 @@ class Shard:
         names = [op.inputs[slot][0] for op in self.updates]
         made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
-        return Part(made, self.of, (self.part,), tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
+        return Part(made, self.of, (self.part,), tuple(ShardPiece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
     def _send(self) -> tuple[str, str]:
         """Sum the gradients over the ranks as soon as all are there; each rank gets its part. Returns the sums, and the sent value."""

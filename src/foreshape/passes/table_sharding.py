@@ -12,7 +12,7 @@ from foreshape.operator.computations import Embedding
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
 from foreshape.passes.data_parallelism import DataParallel
-from foreshape.passes.for_ranks import ForRanks, Mesh, Part, Piece
+from foreshape.passes.for_ranks import ForRanks, Mesh, Part, ShardPiece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import SELECTED_ROWS, Spec, tensor
@@ -97,7 +97,7 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None, names:
             made = names[of] if names is not None else block.program.unique_name(f"{of}@ROWS")
             flags: dict[str, Any] = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
             block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
-            divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (Piece(of, 0, spec.known_dims),), dealt=True)
+            divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (ShardPiece(of, 0, spec.known_dims),), dealt=True)
         return divided[of].name
 
     gradient, shape = f"{name}@GRAD", table.spec.known_dims

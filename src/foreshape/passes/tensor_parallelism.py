@@ -14,7 +14,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator.computations import FlattenedProduct
 from foreshape.ops.collective.shares import CountExamples
 from foreshape.passes.data_parallelism import DataParallel
-from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
+from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, ShardPiece
 from foreshape.passes.forward_and_back import LATER, casts_of
 from foreshape.passes.layer_divider import COLUMNS, ROWS, divided
 from foreshape.passes.optimizer_sharding import startup_for
@@ -93,7 +93,7 @@ class SplitLayers:
         weights = {sources.get(op.operand(1)) for op in program.global_block.ops if op.computes(FlattenedProduct)}
         marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held if name in weights and len(dims) == 2}
         made = divided(program, marks, degree, {name: part for name, part, _, _ in held})[0] if marks else program
-        rest = [replace(p, pieces=tuple(Piece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
+        rest = [replace(p, pieces=tuple(ShardPiece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
         out = self.rest.evaluated(made, rest, ranks // degree)
         if out is program:
             return program
@@ -123,7 +123,7 @@ class SplitLayers:
 def _of_layers(part: Part, layers: Sequence[Part]) -> Part:
     """Return a part of a group's part of layers, as a part of the described values."""
     whole = {p.name: p for p in layers}
-    pieces = [Piece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]
+    pieces = [ShardPiece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]
     return replace(part, pieces=tuple(pieces))
 
 

@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"[\w-]+\Z")
 _ENDINGS: Final = {"w": "weight", "b": "bias"}
 
 
-class _Reuse:
+class _ScopeReuse:
     """One description of a scope whose parameters are there already: names are counted from the beginning, as when the scope was described first."""
 
     __slots__ = ("counters", "path", "used")
@@ -46,7 +46,7 @@ class _Entry:
 
     __slots__ = ("given", "name", "open", "reuse")
 
-    def __init__(self, given: str, reuse: _Reuse | None) -> None:
+    def __init__(self, given: str, reuse: _ScopeReuse | None) -> None:
         self.given = self.name = given
         self.open = True
         self.reuse = reuse
@@ -110,7 +110,7 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
     return _within(name, _described_again(current_block().program, name) if reuse else None)
 
 
-def _described_again(program: Program, name: str) -> _Reuse:
+def _described_again(program: Program, name: str) -> _ScopeReuse:
     """Begin another description of an existing scope. Empty scopes around it are the last ones of their names."""
     entries = _stack.entries
     for at, entry in enumerate(entries):
@@ -126,11 +126,11 @@ def _described_again(program: Program, name: str) -> _Reuse:
             f"name_scope({name!r}, reuse=True): no parameter is in a scope {path} to be used again; describe it first without reuse"
             + (f". Names of parameters begin with: {', '.join(there[:10])}" if there else "")
         )
-    return _Reuse(path)
+    return _ScopeReuse(path)
 
 
 @contextlib.contextmanager
-def _within(name: str, reuse: _Reuse | None) -> Generator[None]:
+def _within(name: str, reuse: _ScopeReuse | None) -> Generator[None]:
     entries = _stack.entries
     entry = _Entry(name, reuse or (entries[-1].reuse if entries else None))
     entry.open = reuse is None

@@ -16,7 +16,7 @@ from foreshape.report.memory import memory_facts
 from foreshape.report.texts import BATCHES, Texts, over_batches
 from foreshape.text.literal import escape
 from foreshape.text.writer import settings_text
-from foreshape.views.layer_costs import Meter, Sizes
+from foreshape.views.layer_costs import Meter, SymbolNumbers
 from foreshape.views.notebook import counts
 from foreshape.views.outline import result_of
 from foreshape.views.size_steps import Steps
@@ -35,7 +35,7 @@ def facts(program: Program, title: str) -> dict[str, Any]:
     """Return all data of the page."""
     unknown, errors = program.diagnose()
     texts = Texts()
-    sizes = Sizes(program)
+    sizes = SymbolNumbers(program)
     ops = [op for block in program.blocks for op in block.ops]
     numbers = {id(op): at for at, op in enumerate(ops)}
     batch = _batch_symbols(program)
@@ -77,7 +77,7 @@ def _batch_symbols(program: Program) -> list[str]:
 class _Values:
     """The variables of a program, numbered as they are met."""
 
-    def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: Sizes, batch: list[str], wrong: bool) -> None:
+    def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: SymbolNumbers, batch: list[str], wrong: bool) -> None:
         self.listed: list[Any] = []
         self._texts, self._ops, self._batch = texts, ops, batch
         self._sizes = [_at(sizes, batch, b) for b in BATCHES]
@@ -127,8 +127,8 @@ class _Values:
         return found
 
 
-def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
-    out = object.__new__(Sizes)
+def _at(sizes: SymbolNumbers, batch: list[str], size: int) -> SymbolNumbers:
+    out = object.__new__(SymbolNumbers)
     out.values = {**sizes.values, **dict.fromkeys(batch, size)}
     out._known = {}  # pyright: ignore[reportPrivateUsage]
     return out

@@ -13,12 +13,12 @@ from foreshape.memory.records import CLASSES, unknown_words
 from foreshape.pictures.markup import cut, escape
 from foreshape.program import Op, Program
 from foreshape.report.texts import BATCHES, Texts, over_batches
-from foreshape.views.layer_costs import Sizes
+from foreshape.views.layer_costs import SymbolNumbers
 
 _LONGEST: Final = 4000
 
 
-def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], batch: Sequence[str], sizes: Sizes) -> dict[str, Any]:
+def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], batch: Sequence[str], sizes: SymbolNumbers) -> dict[str, Any]:
     """Return the plan of a program; without one, the reason. ``numbers``: the ops of the page by their ids."""
     try:
         plan = Plan(program)
@@ -27,7 +27,7 @@ def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], bat
         return {"why": texts.put(str(error).split("\n")[0])}
 
 
-def _values_at(plan: Plan, batch: Sequence[str], sizes: Sizes) -> Callable[[int], dict[str, int]]:
+def _values_at(plan: Plan, batch: Sequence[str], sizes: SymbolNumbers) -> Callable[[int], dict[str, int]]:
     """Return the values of the symbols of a plan for a batch; unknown ones, told only by a run, count as 1."""
     rows = [n for n in plan.symbols if n in batch or n in plan.leading]
 

@@ -29,10 +29,10 @@ def read(out: Program, text: str, memory: int = MEMORY) -> None:
     Raises:
         FormatError: it is not the text form of a program: the line, the column, the expected and the seen tokens.
     """
-    _Reader(out, text, memory).read()
+    _ProgramParser(out, text, memory).read()
 
 
-class _Reader(OpReader):
+class _ProgramParser(OpReader):
     def __init__(self, out: Program, text: str, memory: int) -> None:
         super().__init__(out, text, memory)
         self.orders: list[tuple[Block, Cursor]] = []
@@ -197,12 +197,12 @@ class _Reader(OpReader):
         made.site = cursor.site()
 
 
-_STATEMENTS: Final[dict[str, Callable[[_Reader, Cursor], None]]] = {
-    "block": _Reader._block,  # pyright: ignore[reportPrivateUsage]
-    "order": _Reader._order_line,  # pyright: ignore[reportPrivateUsage]
-    "layout": _Reader._layout_again,  # pyright: ignore[reportPrivateUsage]
-    "format_version": _Reader._format_version,  # pyright: ignore[reportPrivateUsage]
-    "random_seed": _Reader._random_seed,  # pyright: ignore[reportPrivateUsage]
-    "op_versions": _Reader._op_versions,  # pyright: ignore[reportPrivateUsage]
-    "unknown": _Reader._unknown,  # pyright: ignore[reportPrivateUsage]
+_STATEMENTS: Final[dict[str, Callable[[_ProgramParser, Cursor], None]]] = {
+    "block": _ProgramParser._block,  # pyright: ignore[reportPrivateUsage]
+    "order": _ProgramParser._order_line,  # pyright: ignore[reportPrivateUsage]
+    "layout": _ProgramParser._layout_again,  # pyright: ignore[reportPrivateUsage]
+    "format_version": _ProgramParser._format_version,  # pyright: ignore[reportPrivateUsage]
+    "random_seed": _ProgramParser._random_seed,  # pyright: ignore[reportPrivateUsage]
+    "op_versions": _ProgramParser._op_versions,  # pyright: ignore[reportPrivateUsage]
+    "unknown": _ProgramParser._unknown,  # pyright: ignore[reportPrivateUsage]
 }

@@ -20,7 +20,7 @@ from foreshape.training.checkpoint.resume import WORDS, OnChange
 from foreshape.training.checkpoint.resume_check import first_numbers
 from foreshape.training.data.augmented import Augment, Augmented
 from foreshape.training.data.batches import Batch, as_data, inputs_of, split
-from foreshape.training.distributed.distributed_session import DistributedSession, Strategy
+from foreshape.training.distributed.distributed_session import DistributedSession, ParallelStrategy
 from foreshape.training.distributed.rank_settings import compare_settings
 from foreshape.training.figures import fetched_of
 from foreshape.training.history import LEFT_OUT, RATE, History
@@ -41,7 +41,7 @@ def train(
     metrics: Mapping[str, Variable | Metric] | None = None, validation: Source | float | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
-    on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
+    on_change: OnChange = "refuse", ranks: ParallelStrategy | None = None, accumulate: int = 1, precision: str = "fp32",
     augment: Augment | None = None,
 ) -> History:  # fmt: skip
     """Train the parameters behind a cost.

@@ -40,7 +40,7 @@ class Place(NamedTuple):
         return f"{self.variable.name}{mark}[{self.at}]"
 
 
-class Step(NamedTuple):
+class SizeDerivation(NamedTuple):
     """The op and the formula of a size, over sizes of its inputs, or (no places) out of its attributes alone."""
 
     formula: str
@@ -150,7 +150,7 @@ class Alike:
     def __init__(self) -> None:
         self._known: dict[Hashable, list[tuple[str, int, str, int]]] = {}
 
-    def note(self, place: Place, step: Step | None) -> None:
+    def note(self, place: Place, step: SizeDerivation | None) -> None:
         """Remember the sources of a step."""
         key = self._key(place)
         op = place.variable.op
@@ -185,7 +185,7 @@ class Alike:
         return op.attributes, slot, place.part, place.at, variable.spec, given
 
 
-def by_words(op: Op, step: Step) -> str:
+def by_words(op: Op, step: SizeDerivation) -> str:
     if step.places:
         return op.type if step.certain else f"{op.type}, which has an input of this size"
     operator = op.operator
@@ -206,7 +206,7 @@ def _size_at(spec: Spec, place: Place) -> Size | None:
 # --- formulas of rules
 
 
-def step_of(place: Place, probes: Probes | None = None) -> Step | None:
+def step_of(place: Place, probes: Probes | None = None) -> SizeDerivation | None:
     """Return the formula by which an op makes one of a variable's sizes; None without a rule: inputs, parameters, unknown operators.
 
     ``probes``: of the op, for several of its sizes.
@@ -234,15 +234,15 @@ def step_of(place: Place, probes: Probes | None = None) -> Step | None:
     everything = None if everything is None else probes.without_repeats(everything)
     if everything is not None and probes.is_right(everything, own):
         used = symbols_of(everything) & probes.places.keys()
-        return Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
+        return SizeDerivation(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
     for name in islice(probes.places, _MAX_SINGLE):
         single = found(frozenset({name}))
         if single is not None and name in symbols_of(single) and probes.is_right(single, own):
-            return Step(probes.text(single, {name}), [probes.places[name]], True)
+            return SizeDerivation(probes.text(single, {name}), [probes.places[name]], True)
     same = next((p for n, p in probes.places.items() if probes.sizes[n] is own and isinstance(own, Dim)), None)
     if same is not None:
-        return Step(same.text(), [same], False)
-    return Step(str(own), [], True)
+        return SizeDerivation(same.text(), [same], False)
+    return SizeDerivation(str(own), [], True)
 
 
 def _symbol_name(place: Place) -> str:

@@ -36,7 +36,7 @@ class Measure(NamedTuple):
         return Measure(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Sizes:
+class SymbolNumbers:
     """Numbers for the symbols of a program's inputs: the given ones, else ``batch`` (by default 1), else the smallest accepted.
 
     Sizes set by the run count as 1.
@@ -98,7 +98,7 @@ class Sizes:
 class Meter:
     """A measurement of one program's ops. A parameter and a result count with their first op."""
 
-    def __init__(self, program: Program, sizes: Sizes) -> None:
+    def __init__(self, program: Program, sizes: SymbolNumbers) -> None:
         self.sizes = sizes
         self.parameters, self.state = kept_variables(program)
         self._parameters = {id(v) for v in self.parameters}

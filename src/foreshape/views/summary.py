@@ -15,7 +15,7 @@ from foreshape.program.inputs import inputs_of, size_of
 from foreshape.program.op import Role
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
-from foreshape.views.layer_costs import Measure, Meter, Sizes
+from foreshape.views.layer_costs import Measure, Meter, SymbolNumbers
 from foreshape.views.layer_grouping import folded_layers
 from foreshape.views.outline import Layer, output_of
 
@@ -59,7 +59,7 @@ class Summary:
                  layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:
             raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
-        self.sizes = meter.sizes if meter is not None else Sizes(program, batch, sizes)
+        self.sizes = meter.sizes if meter is not None else SymbolNumbers(program, batch, sizes)
         self._meter = meter if meter is not None else Meter(program, self.sizes)
         self._layers = list(layers) if layers is not None else folded_layers(program)
         self._depth = depth if depth is not None else _deepest_within(self._layers, rows)

@@ -18,7 +18,7 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
-from foreshape.kernels.onednn_chain import ALIGNMENT, Series, Step
+from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, library
 from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 from foreshape.lowering.call_memory import workspace_in_rows
@@ -325,14 +325,14 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
     """Return the series, from the values of persistables."""
     found = library()
     assert found is not None
-    steps: list[Step] = []
+    steps: list[ChainKernel] = []
     at = 0
     for taken, make, otherwise, stage, sources, slot in makers:
         if make is not None:
             stage = make(*values[at : at + taken])
             at += taken
             otherwise = stage if len(sources) == 1 else stage.add
-        steps.append(Step(stage, otherwise, sources, slot))
+        steps.append(ChainKernel(stage, otherwise, sources, slot))
     return Series(found, steps, count)
 
 

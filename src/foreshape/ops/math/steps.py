@@ -17,7 +17,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 _LIKE_GRADIENT = {"X@GRAD": "Out@GRAD"}
 
 
-class Step(Unary):
+class PiecewiseConstant(Unary):
     """The base of functions constant between their steps: the gradient op gives zeros."""
 
     abstract = True
@@ -29,7 +29,7 @@ class Step(Unary):
         return torch.zeros_like(d_out) if into is None else into.zero_()
 
 
-class Floor(Step):
+class Floor(PiecewiseConstant):
     """Out = the largest whole number up to X."""
 
     type = "floor"
@@ -38,7 +38,7 @@ class Floor(Step):
         return torch.floor(X, out=into)
 
 
-class Ceil(Step):
+class Ceil(PiecewiseConstant):
     """Out = the smallest whole number from X on."""
 
     type = "ceil"
@@ -53,7 +53,7 @@ def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
     return torch.add(away, torch.trunc(x, out=into), out=away if into is None else into)
 
 
-class Angle(Step):
+class Angle(PiecewiseConstant):
     """Out = the angle of each number to the positive half of the real line: 0, or pi for negative numbers, with a gradient of zeros.
 
     For complex numbers it is in (-pi, pi], and real.
@@ -84,11 +84,11 @@ class Angle(Step):
         turn = torch.where(squares == 0.0, 0.0, d_out / squares)
         return torch.complex(turn * -X.imag, turn * X.real)
 
-    samples = [*Step.samples, sample(X=c64(2, 3, 5)), sample(X=c64(0, 4))]
+    samples = [*PiecewiseConstant.samples, sample(X=c64(2, 3, 5)), sample(X=c64(0, 4))]
     rejects = [reject(X=i64(2, 3), says="X must be one of", error=TypeMismatchError)]
 
 
-class Round(Step):
+class Round(PiecewiseConstant):
     """Out = the whole number nearest to X; of two, the one away from 0."""
 
     type = "round"
@@ -105,7 +105,7 @@ class Round(Step):
     ]
 
 
-class Trunc(Step):
+class Trunc(PiecewiseConstant):
     """Out = X without its fraction: the nearest whole number in the direction of 0."""
 
     type = "trunc"
@@ -114,7 +114,7 @@ class Trunc(Step):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.trunc(X, out=into)
 
-    samples = [*Step.samples, sample(X=f32(4, data=[1.7, -1.7, -0.5, math.inf]), differentiate=False), sample(X=i64(2, 3)), sample(X=i32(4))]
+    samples = [*PiecewiseConstant.samples, sample(X=f32(4, data=[1.7, -1.7, -0.5, math.inf]), differentiate=False), sample(X=i64(2, 3)), sample(X=i32(4))]
     rejects = [reject(X=b1(2), says="must be one of", error=TypeMismatchError)]
 
 

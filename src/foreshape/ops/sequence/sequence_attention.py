@@ -27,7 +27,7 @@ So copies and temporary results are small, wherever sequences end.
 """
 
 
-class _Rows(NamedTuple):
+class _RowSpan(NamedTuple):
     """The rows of some sequences: ``height`` rows from ``begin``, or the ``picked`` ones, if not contiguous."""
 
     begin: int
@@ -39,8 +39,8 @@ class _Piece(NamedTuple):
     """Some sequences of one length of Q and one of K, and the number of heads taken at once."""
 
     sequences: int
-    q: _Rows
-    k: _Rows
+    q: _RowSpan
+    k: _RowSpan
     heads: int
 
 
@@ -81,14 +81,14 @@ def _piece(q: Offsets, k: Offsets, sequences: Tensor, heads: int) -> _Piece:
     return _Piece(len(sequences), of_q, of_q if k is q else _rows_of(k, sequences), heads)
 
 
-def _rows_of(at: Offsets, sequences: Tensor) -> _Rows:
+def _rows_of(at: Offsets, sequences: Tensor) -> _RowSpan:
     begins, lengths = at.last[sequences], at.lengths[sequences]
     begin, count = int(begins[0]), int(lengths.sum())
     side_by_side = bool((begins[1:] == begins[:-1] + lengths[:-1]).all())
-    return _Rows(begin, count, None if side_by_side else rows_in(begins, lengths))
+    return _RowSpan(begin, count, None if side_by_side else rows_in(begins, lengths))
 
 
-def _of(X: Tensor, rows: _Rows) -> Tensor:
+def _of(X: Tensor, rows: _RowSpan) -> Tensor:
     return X[rows.begin : rows.begin + rows.height] if rows.picked is None else X.index_select(0, rows.picked)
 
 
@@ -98,7 +98,7 @@ def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
     return (whole,) if piece.heads == heads else whole.split(piece.heads, 1)
 
 
-def _put(into: Tensor, rows: _Rows, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
+def _put(into: Tensor, rows: _RowSpan, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
     """Write ``[sequences, heads, length, width / heads]`` of a piece into its rows, from head ``first`` on."""
     by_row, end = made.transpose(1, 2), rows.begin + rows.height
     if rows.picked is not None:

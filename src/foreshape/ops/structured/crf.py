@@ -52,7 +52,7 @@ def _check(emission: Spec, transition: Spec, label: Spec | None, length: Spec | 
         require_equal(label.known_dims[-1], 1, "Label must have 1 column", Label=label.rank - 1)
 
 
-class _Rows(NamedTuple):
+class _PackedForms(NamedTuple):
     """Both forms as packed rows."""
 
     emission: Tensor
@@ -66,17 +66,17 @@ class _Rows(NamedTuple):
         return by_row if self.width is None else padded(by_row, self.offsets, self.width)
 
 
-def _rows_of(emission: Tensor, label: Tensor | None, length: Tensor | None, given: Offsets | None, labelled: Offsets | None) -> _Rows:
+def _rows_of(emission: Tensor, label: Tensor | None, length: Tensor | None, given: Offsets | None, labelled: Offsets | None) -> _PackedForms:
     if length is None:
         assert given is not None
         if labelled is not None:
             same_offsets(given, labelled, _ALIKE)
-        return _Rows(emission, None if label is None else label.reshape(-1).long(), given, None)
+        return _PackedForms(emission, None if label is None else label.reshape(-1).long(), given, None)
     width = emission.shape[1]
     offsets = offsets_of(length, width, "Length")
     if label is not None:
         label = label.reshape(-1).index_select(0, places(offsets, width)).long()
-    return _Rows(unpadded(emission, offsets), label, offsets, width)
+    return _PackedForms(unpadded(emission, offsets), label, offsets, width)
 
 
 class _Weights(NamedTuple):

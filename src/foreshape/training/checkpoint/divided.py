@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.engine import Scope
 from foreshape.errors import FormatError
-from foreshape.passes.for_ranks import Part, Piece
+from foreshape.passes.for_ranks import Part, ShardPiece
 from foreshape.spec import DType
 from foreshape.training.checkpoint import container
 from foreshape.training.checkpoint.part_layout import PartEntry, ValuePlace, parts_of, places_of
@@ -174,7 +174,7 @@ class ShardedCheckpoint:
                 return dealt_part(part, self.rows(name, torch.arange(at, _number(part.pieces[0].dims[0]), count)))
             return self._dealt(part, name, at, count)
 
-        def elements(piece: Piece, begin: int, end: int) -> Tensor:
+        def elements(piece: ShardPiece, begin: int, end: int) -> Tensor:
             if piece.name in beside:
                 whole = beside[piece.name]
                 own = whole if piece.axis is None else axis_part(piece.axis, piece.ways, whole, rank % piece.ways)
@@ -211,7 +211,7 @@ class ShardedCheckpoint:
                 out[to : to + len(chosen)] = chosen
         return out
 
-    def _range(self, piece: Piece, of: int, begin: int, end: int) -> Tensor:
+    def _range(self, piece: ShardPiece, of: int, begin: int, end: int) -> Tensor:
         """Return some elements, in its own order, of a value, or of its part ``of`` along the axis of the piece."""
         dtype, dims = self.described(piece.name)
         axis, own = piece.axis, 0 if piece.axis is None else dims[piece.axis] // piece.ways
@@ -248,7 +248,7 @@ NOTHING = ShardedCheckpoint([], {}, {})
 """The division of no value."""
 
 
-def own_part(part: Part, rank: int, elements: Callable[[Piece, int, int], Tensor]) -> Tensor:
+def own_part(part: Part, rank: int, elements: Callable[[ShardPiece, int, int], Tensor]) -> Tensor:
     """Return a rank's part, from a function that returns the elements of its pieces; zeros in the gaps."""
     size = _number(part.size)
     out = torch.zeros(size, dtype=torch_dtype(part.dtype))

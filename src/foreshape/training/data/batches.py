@@ -78,7 +78,7 @@ class Arrays:
         return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **samples}
 
 
-class Rows:
+class RowDataset:
     """A data set read by row numbers, a batch at a time, in the order of `Arrays`.
 
     Raises:
@@ -297,7 +297,7 @@ def as_data(
         return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
     if program is not None:
         if is_dataset(given):
-            return Rows(given, batch_size, shuffle, seed, taken)
+            return RowDataset(given, batch_size, shuffle, seed, taken)
         table = table_of(given)
         if table is not None:
             return Arrays(taken.by_input(table), batch_size, shuffle, seed, program)

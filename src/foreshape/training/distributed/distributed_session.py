@@ -40,7 +40,7 @@ _GATHERED = 0.5
 _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 
 
-class Strategy(Protocol):
+class ParallelStrategy(Protocol):
     """A division of a program over ranks."""
 
     @property
@@ -64,7 +64,7 @@ class Strategy(Protocol):
 class DistributedSession:
     """A run's part in the work of all ranks; of one rank alone it changes nothing."""
 
-    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program, ungathered: Ungathered | None = None) -> None:
+    def __init__(self, ranks: Ranks, strategy: ParallelStrategy | None, loss: Variable, startup: Program, ungathered: Ungathered | None = None) -> None:
         self.ranks = ranks
         self.alone = ranks.count == 1
         self.strategy = strategy
