@@ -22,7 +22,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.cli.ranks import simulation_table
 from foreshape.cost.draw import draw_simulation
-from foreshape.cost.simulation import Point, simulate
+from foreshape.cost.simulation import ScalingPoint, simulate
 
 
 def resnet50() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     chosen = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=160)
     network = fs.Network.of(chosen.bandwidth, chosen.latency, chosen.tree)
-    drawn: list[tuple[str, list[Point]]] = []
+    drawn: list[tuple[str, list[ScalingPoint]]] = []
     for name in chosen.networks.split():
         build, words, batch, strategies = NETWORKS[name]
         for strategy in strategies:

@@ -9,7 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.process_group import Team, set_team
+from foreshape.communication.process_group import ProcessGroup, set_team
 from foreshape.values.torch_proxy import torch
 
 DIMS = ([3, 2], [40], [0, 4], [1])
@@ -38,7 +38,7 @@ def test_the_parts_of_the_ranks_are_the_whole(ranks: int, monkeypatch: pytest.Mo
     feed = {f"x{at}": x for at, x in enumerate(given)}
     parts: list[float] = []
     for rank in range(ranks):
-        set_team(0, Team(rank, ranks, None))
+        set_team(0, ProcessGroup(rank, ranks, None))
         of_all, of_one = fs.Executor().run(program, feed, [whole.name, part.name], fs.Scope())
         np.testing.assert_array_equal(of_all, np.float32(wanted))
         parts += of_one.tolist()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import foreshape as fs
-from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
+from foreshape.communication.rendezvous import Address, HeartbeatMonitor, Meeting, SignsOfLife, connect, listen
 
 HERE = Address("127.0.0.1", 0)
 
@@ -125,7 +125,7 @@ def test_a_store_that_is_gone_is_said_to_be() -> None:
 
 
 def test_signs_of_life(meeting: Meeting) -> None:
-    watch = Watch(meeting, "lives")
+    watch = HeartbeatMonitor(meeting, "lives")
     with SignsOfLife(meeting, "lives", every=0.05):
         time.sleep(0.3)
         assert watch.silent < 0.2

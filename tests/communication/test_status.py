@@ -13,7 +13,7 @@ import torch
 
 from foreshape.communication import status
 from foreshape.communication import store as stores
-from foreshape.communication.process_group import Team, set_team
+from foreshape.communication.process_group import ProcessGroup, set_team
 from foreshape.communication.status import StatusBoard, frames_of
 
 MANY = 4096
@@ -202,7 +202,7 @@ def test_a_thread_is_looked_into_by_another_only_where_it_stands_still(monkeypat
     monkeypatch.setattr(status, "frames_of", lambda thread: [looked.append(thread)] and [("/home/user/net.py", 14, "main")])
     board = StatusBoard(Store(), 0, 1, 1.0)
     board.close()  # its own thread asks no more
-    team = Team(0, 1, None)
+    team = ProcessGroup(0, 1, None)
     set_team(0, team)
 
     def asked() -> str:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.communication.process_group import Team
+from foreshape.communication.process_group import ProcessGroup
 from foreshape.ops.collective.sums import bytes_merged, bytes_shared, sum_rows
 from foreshape.values.rows import Rows
 
 HEIGHT, WIDTH = 50, 3
 
 
-class Met(Team):
+class Met(ProcessGroup):
     """Of ranks that are threads: what one gives, all have."""
 
     given: dict[tuple[int, int], torch.Tensor]

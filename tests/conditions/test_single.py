@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.some import examples
 
-from foreshape.conditions.monotonicity import Point, course, direction
+from foreshape.conditions.monotonicity import EvaluationPoint, course, direction
 from foreshape.conditions.sets import SizeSet
 from foreshape.conditions.single import solutions
 from foreshape.conditions.solve import MAX_STEPS
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.conditions.words import describe
 from foreshape.dims import Dim, Size, broadcast, ceildiv, maximum, minimum, symbol
 from foreshape.errors import ShapeError
@@ -30,8 +30,8 @@ def condition(left: Size, relation: str, right: Size) -> Condition:
     return Condition(left, relation, right, "must hold")
 
 
-def solved(*conditions: Condition) -> tuple[SizeSet, list[Condition], Steps]:
-    steps = Steps(MAX_STEPS)
+def solved(*conditions: Condition) -> tuple[SizeSet, list[Condition], WorkBudget]:
+    steps = WorkBudget(MAX_STEPS)
     found, unsolved = solutions(conditions, "x", steps)
     return found, unsolved, steps
 
@@ -110,14 +110,14 @@ def test_what_cannot_be_solved_without_bounds_is_solved_within_those_that_come_a
 @quick
 @given(sizes(), st.integers(0, 500))
 def test_a_course_and_a_direction_hold(size: Size, further: int) -> None:
-    steps = Steps(MAX_STEPS)
+    steps = WorkBudget(MAX_STEPS)
     try:
         found = course(size, "x", steps)
         way = direction(size)
-        at = [Point({"x": v}, steps).of(size) for v in range(100)]
+        at = [EvaluationPoint({"x": v}, steps).of(size) for v in range(100)]
         if found is not None:
             start = found.start + further
-            assert Point({"x": start + found.period}, steps).of(size) == Point({"x": start}, steps).of(size) + found.growth
+            assert EvaluationPoint({"x": start + found.period}, steps).of(size) == EvaluationPoint({"x": start}, steps).of(size) + found.growth
     except OutOfSteps:
         return
     if way is not None:

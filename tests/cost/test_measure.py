@@ -16,7 +16,7 @@ from foreshape.cost.probes import HEIGHTS, Probe
 from foreshape.cost.ranks_plan import loss_of
 from foreshape.cost.runner import offsets, timed_calls
 from foreshape.kernels import lstm_pieces
-from foreshape.kernels.recurrent_net import Net
+from foreshape.kernels.recurrent_net import RecurrentNet
 from foreshape.lowering import fuse, lower
 from foreshape.memory.liveness import liveness
 
@@ -76,7 +76,7 @@ def ragged_lstm() -> Probe:
 def test_a_gradient_is_measured_with_what_the_forward_pass_has_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which it uses up: a second one computes it again, and takes as long as both."""
     gradients, again = [0], [0]
-    forward, backward = lstm_pieces.forward, Net.backward
+    forward, backward = lstm_pieces.forward, RecurrentNet.backward
 
     def noted_forward(*given: Any, **named: Any) -> Any:
         again[0] += gradients[0] % 2
@@ -89,7 +89,7 @@ def test_a_gradient_is_measured_with_what_the_forward_pass_has_kept(monkeypatch:
         return made
 
     monkeypatch.setattr(lstm_pieces, "forward", noted_forward)
-    monkeypatch.setattr(Net, "backward", noted_backward)
+    monkeypatch.setattr(RecurrentNet, "backward", noted_backward)
     probe = ragged_lstm()
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
     liveness(lowered)

@@ -14,7 +14,7 @@ from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape.communication.join import alone
-from foreshape.communication.process_group import Team, set_team
+from foreshape.communication.process_group import ProcessGroup, set_team
 from foreshape.cost.draw import draw_timeline
 from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, joined, measured_of
 from foreshape.training.distributed.stopwatch import FIRST, KEPT, Stopwatch
@@ -117,7 +117,7 @@ def test_the_command_shows_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_stopwatch_keeps_the_last_steps_and_writes_that_of_median_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    team = Team(0, 2, None)
+    team = ProcessGroup(0, 2, None)
     set_team(0, team)
     try:
         watch = Stopwatch(alone(), str(tmp_path / "step.json"))

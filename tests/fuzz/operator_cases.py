@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample, Value
+from foreshape.operator.samples import Sample, SampleTensor
 from foreshape.spec import FP16, FP32, FP64, INT32, INT64, DType, Spec
 
 SMALL = 4000
@@ -69,16 +69,16 @@ def _attribute(declared: Any, held: Any, rng: random.Random) -> Any:
 
 
 def _each(value: Any, change: Any) -> Any:
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Value) for v in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(v, SampleTensor) for v in value):
         return [_each(v, change) for v in value]
-    return change(value) if isinstance(value, Value) else value
+    return change(value) if isinstance(value, SampleTensor) else value
 
 
-def _values(arguments: dict[str, Any]) -> list[Value]:
-    return [v for a in arguments.values() for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, Value)]
+def _values(arguments: dict[str, Any]) -> list[SampleTensor]:
+    return [v for a in arguments.values() for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, SampleTensor)]
 
 
-def _resized(value: Value, size: int, to: int, rng: random.Random) -> Value:
+def _resized(value: SampleTensor, size: int, to: int, rng: random.Random) -> SampleTensor:
     """Every dim of one size made another; the numbers of given data repeat."""
     if size not in value.dims:
         return value

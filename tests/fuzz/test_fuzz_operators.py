@@ -15,7 +15,7 @@ from support.kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.operator import registry
-from foreshape.operator.samples import Sample, Value
+from foreshape.operator.samples import Sample, SampleTensor
 from foreshape.spec import FP16, FP32, FP64, INT64, tensor
 
 CASES = 480
@@ -36,8 +36,8 @@ def test_a_fault_is_found_and_can_be_seen_again(monkeypatch: pytest.MonkeyPatch)
         fuzzer.fuzz(0, 1, ["exp"], None, case)
 
 
-def value(of: Any, *dims: int, low: float = -2.0, high: float = 2.0, data: Any = None) -> Value:
-    return Value(of, dims, low, high, False, data)
+def value(of: Any, *dims: int, low: float = -2.0, high: float = 2.0, data: Any = None) -> SampleTensor:
+    return SampleTensor(of, dims, low, high, False, data)
 
 
 @pytest.mark.parametrize("more", [{}, {"is_test": True}, {"use_global_stats": True}, {"is_test": True, "use_global_stats": True}])

@@ -22,7 +22,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.errors import ForeshapeError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Value
+from foreshape.operator.samples import SampleTensor
 from foreshape.spec import LOD_TENSOR
 from foreshape.values.lod_tensor import LoDTensor
 
@@ -33,7 +33,7 @@ LARGE, MAY_TAKE, BESIDE = 2**28, 64 << 20, 768 << 20
 def without_rows(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [without_rows(one) for one in given]
-    if not isinstance(given, Value) or not given.dims:
+    if not isinstance(given, SampleTensor) or not given.dims:
         return given
     lengths = (*given.lengths[:-1], tuple(0 for _ in given.lengths[-1])) if given.lengths else given.lengths
     return replace(given, dims=(0, *given.dims[1:]), data=None, lengths=lengths)
@@ -56,7 +56,7 @@ def cases(cls: type[Operator]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{cls.type}: {name} = {value}, no rows", bare | {name: value}
 
 
-def fed(name: str, value: Value) -> Any:
+def fed(name: str, value: SampleTensor) -> Any:
     made = array(value if value.data is None or np.size(value.data) == np.prod(value.dims) else replace(value, data=None), np.random.RandomState(1))
     return LoDTensor(made, value.lengths) if raggedness(name, value) is not None or value.lengths else made
 

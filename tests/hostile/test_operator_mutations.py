@@ -24,7 +24,7 @@ from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
-from foreshape.operator.samples import Value
+from foreshape.operator.samples import SampleTensor
 from foreshape.program import Op, Program
 from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
@@ -37,7 +37,7 @@ SMALL = 20_000
 Arguments = dict[str, Any]
 
 
-def raggedness(name: str, given: Value) -> Lod | None:
+def raggedness(name: str, given: SampleTensor) -> Lod | None:
     """The sequences of a sample tensor, as long as it has rows."""
     return Lod(name, tuple(len(level) for level in given.lengths)) if given.lengths and given.dims else None
 
@@ -52,7 +52,7 @@ def described(cls: type[Operator], arguments: Arguments, given_as: dict[str, Any
         if given_as is not None:
             given_as[name] = given
         spec = given if isinstance(given, Spec) else Spec(LOD_TENSOR, given.dtype, tuple(given.dims), raggedness(name, given))
-        if isinstance(given, Value) and given.data is not None and given.dtype.is_integer and 0 < np.size(given.data) <= 64:
+        if isinstance(given, SampleTensor) and given.data is not None and given.dtype.is_integer and 0 < np.size(given.data) <= 64:
             spec = spec.with_value([int(x) for x in np.reshape(given.data, -1)])
         return block.create_variable(name, spec, need_check_feed=True)
 
@@ -112,15 +112,15 @@ def run(program: Program, op: Op, given_as: dict[str, Any]) -> None:
                 assert list(got.shape) == want, f"{name} was inferred as {spec}"
 
 
-def values_of(arguments: Arguments, cls: type[Operator]) -> Iterator[tuple[Callable[[Any], Arguments], Value]]:
+def values_of(arguments: Arguments, cls: type[Operator]) -> Iterator[tuple[Callable[[Any], Arguments], SampleTensor]]:
     """Each sample tensor, and how to put another in its place."""
     slots, _ = split(cls, arguments)
     for slot, given in slots.items():
-        if isinstance(given, Value):
+        if isinstance(given, SampleTensor):
             yield (lambda v, slot=slot: arguments | {slot: v}), given
         elif isinstance(given, (list, tuple)):
             for at, one in enumerate(given):
-                if isinstance(one, Value):
+                if isinstance(one, SampleTensor):
                     yield (lambda v, slot=slot, at=at, given=given: arguments | {slot: [*given[:at], v, *given[at + 1 :]]}), one
 
 
@@ -131,7 +131,7 @@ def samples(cls: type[Operator], most: int = 4) -> list[Arguments]:
 HOW_MANY = pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.long)], ids=["first", "all"])
 
 
-def with_dims(value: Value, dims: tuple[int, ...]) -> Value:
+def with_dims(value: SampleTensor, dims: tuple[int, ...]) -> SampleTensor:
     return replace(value, dims=dims, data=None)
 
 
@@ -142,7 +142,7 @@ def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
             for axis in range(len(value.dims)):
                 tried(cls, put(with_dims(value, (*value.dims[:axis], 0, *value.dims[axis + 1 :]))))
         everything = {
-            k: with_dims(v, (0,) * len(v.dims)) if isinstance(v, Value) else [x and with_dims(x, (0, *x.dims[1:])) for x in v] if isinstance(v, list) and v and isinstance(v[0], Value) else v
+            k: with_dims(v, (0,) * len(v.dims)) if isinstance(v, SampleTensor) else [x and with_dims(x, (0, *x.dims[1:])) for x in v] if isinstance(v, list) and v and isinstance(v[0], SampleTensor) else v
             for k, v in arguments.items()
         }  # fmt: skip
         tried(cls, everything)
@@ -254,7 +254,7 @@ def test_gradient_operators_with_inputs_of_all_shapes(type_: str) -> None:
     cls = all_operators()[type_]
     for dims in ((), (0,), (3,), (2, 3), (0, 3), (2, 3, 4), (1, 2, 3, 4), (1, 1, 2, 3, 4), (2**31, 2**31)):
         for of in (FP32, INT64):
-            given = {o.name: [Value(of, dims, 0, 1)] if o.many else Value(of, dims, 0, 1) for o in cls.schema.operands}
+            given = {o.name: [SampleTensor(of, dims, 0, 1)] if o.many else SampleTensor(of, dims, 0, 1) for o in cls.schema.operands}
             described(cls, given)
             for missing in given:
                 described(cls, {k: v for k, v in given.items() if k != missing})

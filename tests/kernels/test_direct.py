@@ -14,7 +14,7 @@ import torch
 from foreshape.errors import ShapeError
 from foreshape.kernels import frozen, onednn_library
 from foreshape.kernels import onednn_packed as direct
-from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear, transposed_convolution
+from foreshape.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
@@ -29,7 +29,7 @@ def made(out: int = 6, channels: int = 4) -> tuple[Any, Any]:
     """A convolution by the library, and the same by torch."""
     weight, bias = numbers(out, channels, 3, 3), numbers(out)
     settings = ((1, 1), (1, 1), (1, 1), 1)
-    return convolution(weight, bias, *settings, RELU), Convolution(weight, bias, *settings, RELU)
+    return convolution(weight, bias, *settings, RELU), FrozenConvolution(weight, bias, *settings, RELU)
 
 
 @needs_library
@@ -46,7 +46,7 @@ def test_many_sizes_and_back_to_the_first() -> None:
 @needs_library
 def test_many_threads_at_once() -> None:
     ours, plain = made()
-    rows, rows_plain = linear(numbers(8, 5), numbers(5), RELU), Linear(numbers(8, 5), numbers(5), RELU)
+    rows, rows_plain = linear(numbers(8, 5), numbers(5), RELU), FrozenLinear(numbers(8, 5), numbers(5), RELU)
     images = [numbers(1 + k % 2, 4, 8, 5 + k % 3) for k in range(64)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda x: (ours(x), rows(x[:, 0])) if x.shape[3] == 8 else (ours(x),), images * 4))
@@ -215,8 +215,8 @@ def test_rows_and_columns_behind_a_transposed_convolution(name: str, monkeypatch
     """Where the library takes none for valid, torch computes it."""
     (dims, window, strides, paddings, more, dilations), by_library = BEHIND[name]
     x, weight, bias, asked = numbers(*dims), numbers(4, 6, *window), numbers(6), list[int]()
-    right = frozen.TransposedConvolution.__call__
-    monkeypatch.setattr(frozen.TransposedConvolution, "__call__", lambda self, x: (asked.append(1), right(self, x))[1])
+    right = frozen.FrozenTransposedConvolution.__call__
+    monkeypatch.setattr(frozen.FrozenTransposedConvolution, "__call__", lambda self, x: (asked.append(1), right(self, x))[1])
     kernel = transposed_convolution(weight.clone(), bias, strides, paddings, more, dilations, RELU)
     wanted = torch.nn.functional.conv_transpose2d(x, weight, bias, strides, paddings, more, 1, dilations)
     for _ in range(2):

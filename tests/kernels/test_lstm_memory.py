@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.sequence_lengths import BATCH, LENGTHS
 
-from foreshape.kernels.lstm_memory import EXTRA, PAGE, PARTS, Form, of_ragged
-from foreshape.kernels.lstm_pieces import Cutter
+from foreshape.kernels.lstm_memory import EXTRA, PAGE, PARTS, LstmMemory, of_ragged
+from foreshape.kernels.lstm_pieces import PieceCutter
 from foreshape.kernels.recurrence import cut
 
 FEATURES = 96
@@ -25,7 +25,7 @@ def test_the_workspace_of_onednn_is_that_of_the_formula(steps: int, width: int, 
             torch.zeros(steps, width, features), torch.zeros(4 * hidden, features), torch.zeros(4 * hidden, hidden), bias, bias, state, state, False,
             [], 2, hidden, 1, True, False, False, True,
         )  # fmt: skip
-    room = Form.of(features, hidden).room(steps, width)
+    room = LstmMemory.of(features, hidden).room(steps, width)
     beside = 4 * hidden * width * (steps + 2)  # what comes out, and the last states
     assert isinstance(room.kept, int) and 0 <= room.kept - beside - workspace.numel() <= PARTS * PAGE
 
@@ -37,8 +37,8 @@ def test_pieces_fit_into_the_room_that_is_planned(kind: str, hidden: int, cell: 
     for seed in range(10):
         lengths = LENGTHS[kind](np.random.RandomState(seed))
         alive = [sum(n > t for n in lengths) for t in range(max(lengths))]
-        widths, pieces = cut(alive, Cutter(FEATURES, hidden, cell))
+        widths, pieces = cut(alive, PieceCutter(FEATURES, hidden, cell))
         room: Any = of_ragged(sum(lengths), BATCH, FEATURES + EXTRA * cell, hidden)
-        kept, most, _ = Form.of(FEATURES + EXTRA * (cell and len(set(alive)) > 1), hidden).needs(pieces)
+        kept, most, _ = LstmMemory.of(FEATURES + EXTRA * (cell and len(set(alive)) > 1), hidden).needs(pieces)
         assert kept <= room.kept and most <= room.kept + room.taken
         assert all(w >= a for w, a in zip(widths, alive, strict=True)) and [w for n, w in pieces for _ in range(n)] == widths

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.kernels.recurrence import Cheapest, Schedule, cut
+from foreshape.kernels.recurrence import Cheapest, StepSchedule, cut
 from foreshape.ops import Offsets
 
 
@@ -27,7 +27,7 @@ def test_a_batch_is_cut_where_it_is_cheapest() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_rows_go_to_their_places_and_back(reverse: bool, cutter: Any) -> None:
     lengths = [2, 0, 5, 1, 5]
-    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, cutter)
+    schedule = StepSchedule.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, cutter)
     rows = torch.arange(13.0).view(13, 1) + 1
     placed = schedule.to_places(rows, clear=True)
     assert torch.equal(schedule.to_rows(placed), rows) and placed.sum() == rows.sum()

@@ -7,14 +7,14 @@ import torch
 
 from foreshape.errors import ExecutionError
 from foreshape.kernels.recurrent_memory import GATES
-from foreshape.kernels.recurrent_net import Net
+from foreshape.kernels.recurrent_net import RecurrentNet
 from foreshape.ops import Offsets
 from foreshape.ops.recurrent.rnn import Dense, Ragged
 
 
 @pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
 def test_a_gradient_that_is_asked_for_twice_is_computed_again(mode: str) -> None:
-    net, offsets = Net(mode, 2, 1, 8), Offsets.of_lengths(torch.tensor([9, 4, 0, 4, 1, 7]))
+    net, offsets = RecurrentNet(mode, 2, 1, 8), Offsets.of_lengths(torch.tensor([9, 4, 0, 4, 1, 7]))
     columns = GATES[mode] * 8
     weights = [torch.randn(columns, 8) for _ in range(4)] + [torch.randn(columns) for _ in range(4)]
     x, d_out = torch.randn(25, 8), torch.randn(25, 8)
@@ -26,7 +26,7 @@ def test_a_gradient_that_is_asked_for_twice_is_computed_again(mode: str) -> None
 
 
 def test_states_of_another_batch_are_refused_before_a_kernel_reads_them() -> None:
-    net = Net("LSTM", 1, 1, 8)
+    net = RecurrentNet("LSTM", 1, 1, 8)
     weights = [torch.randn(32, 8), torch.randn(32, 8), torch.randn(32), torch.randn(32)]
     state = torch.zeros(1, 2, 8)
     for rows, batch in ((12, 3), (11, 2)):

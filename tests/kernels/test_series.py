@@ -15,7 +15,7 @@ from foreshape.kernels.frozen import RELU, convolution, linear
 from foreshape.kernels.normalized_rows import NormalizedRows
 from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Library, Unimplemented, library
-from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
+from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 
@@ -61,11 +61,11 @@ STAGES: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "enlarged": (Enlarged((2, 3)), lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 3), (X,)),
     "joined": (Joined(1), lambda x, y: torch.cat([x, y], 1), (X, numbers(2, 24, 9, 7))),
     "joined rows": (Joined(-1), lambda x, y: torch.cat([x, y], -1), (numbers(3, 4), numbers(3, 5))),
-    "a part of the channels": (Part(((1, 5, 9),)), lambda x: x[:, 5:9], (X,)),
-    "a part from the back": (Part(((2, -3, 2**31 - 1), (3, 1, -1))), lambda x: x[:, :, -3:, 1:-1], (X,)),
-    "a part of rows": (Part(((0, 1, 2), (2, 3, 99))), lambda x: x[1:2, :, 3:], (numbers(3, 4, 5),)),
-    "shuffled": (Shuffled(4), lambda x: x.view(2, 4, 4, 9, 7).transpose(1, 2).reshape(x.shape), (X,)),
-    "shuffled in three": (Shuffled(3), lambda x: x.view(1, 3, 7, 5, 3).transpose(1, 2).reshape(x.shape), (numbers(1, 21, 5, 3),)),
+    "a part of the channels": (ChainSlice(((1, 5, 9),)), lambda x: x[:, 5:9], (X,)),
+    "a part from the back": (ChainSlice(((2, -3, 2**31 - 1), (3, 1, -1))), lambda x: x[:, :, -3:, 1:-1], (X,)),
+    "a part of rows": (ChainSlice(((0, 1, 2), (2, 3, 99))), lambda x: x[1:2, :, 3:], (numbers(3, 4, 5),)),
+    "shuffled": (ShuffledChannels(4), lambda x: x.view(2, 4, 4, 9, 7).transpose(1, 2).reshape(x.shape), (X,)),
+    "shuffled in three": (ShuffledChannels(3), lambda x: x.view(1, 3, 7, 5, 3).transpose(1, 2).reshape(x.shape), (numbers(1, 21, 5, 3),)),
     "other dims": (Same((-1, 16), True), lambda x: x.flatten(1), (numbers(2, 16, 1, 1),)),
 }
 
@@ -91,8 +91,8 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "added": (Paired("add", True), (X, X, numbers(2, 16, 9, 1)), "what is added must be"),
     "enlarged": (Enlarged((2, 2)), (numbers(3, 4),), r"images must be \[n, channels"),
     "joined": (Joined(1), (X, numbers(2, 4, 9, 6)), "must be alike"),
-    "axes": (Part(((4, 0, 1),)), (X,), "has no axis 4"),
-    "groups": (Shuffled(5), (X,), "a multiple of 5 channels"),
+    "axes": (ChainSlice(((4, 0, 1),)), (X,), "has no axis 4"),
+    "groups": (ShuffledChannels(5), (X,), "a multiple of 5 channels"),
     "lying": (Same((-1, 1008), True), (X,), "as it lies"),
     "elements": (Same((-1, 9), True), (numbers(2, 8),), "as it lies"),
     "scale": (NormalizedRows(1, 1e-5, numbers(7), None), (numbers(3, 8),), "8 fp32 numbers in memory"),

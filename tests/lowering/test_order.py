@@ -67,7 +67,7 @@ def test_another_order_needs_less(describe: Callable[[], Any], monkeypatch: pyte
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way to an order that is tried alone."""
     other = {"greedy": "early", "early": "greedy"}[request.param]
-    monkeypatch.setattr(order._Graph, other, lambda self, *given: list(range(len(self.waits))))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(order._PrecedenceGraph, other, lambda self, *given: list(range(len(self.waits))))  # pyright: ignore[reportPrivateUsage]
     return request.param
 
 

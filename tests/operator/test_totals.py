@@ -11,7 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape.operator import all_operators
 from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample, Value
+from foreshape.operator.samples import Sample, SampleTensor
 
 
 def cases() -> list[Any]:
@@ -26,8 +26,10 @@ def cases() -> list[Any]:
 def _divides(cls: Any, one: Sample) -> bool:
     first = one.arguments.get(cls.schema.operands[0].name)
     reduced = one.arguments.get("dim", ())
-    whole = not reduced or one.arguments.get("reduce_all") or 0 in reduced or (isinstance(first, Value) and -len(first.dims) in reduced)
-    return isinstance(first, Value) and len(first.dims) > 0 and first.dims[0] > 1 and not first.lengths and bool(whole) and first.dtype.name != "complex64"
+    whole = not reduced or one.arguments.get("reduce_all") or 0 in reduced or (isinstance(first, SampleTensor) and -len(first.dims) in reduced)
+    return (
+        isinstance(first, SampleTensor) and len(first.dims) > 0 and first.dims[0] > 1 and not first.lengths and bool(whole) and first.dtype.name != "complex64"
+    )
 
 
 def _run(cls: Any, one: Sample, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def test_totals_are_those_of_parts(cls: Any, one: Sample) -> None:
     whole: dict[str, Any] = {}
     for operand in cls.schema.operands:
         value = one.arguments.get(operand.name)
-        if isinstance(value, Value):
+        if isinstance(value, SampleTensor):
             numbers = np.asarray(value.data) if value.data is not None else r.uniform(value.low, value.high + (value.dtype.is_integer), value.dims)
             whole[operand.name] = np.floor(numbers).reshape(value.dims).astype(value.dtype.numpy_name) if value.dtype.is_integer or value.dtype.name == "bool" \
                 else numbers.reshape(value.dims).astype(value.dtype.numpy_name)  # fmt: skip

@@ -17,7 +17,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.operator.fields import Gradient, NoGradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
-from foreshape.operator.samples import Sample, Value
+from foreshape.operator.samples import Sample, SampleTensor
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
 
@@ -90,7 +90,7 @@ TAKEN_APART = {
 
 def first_rows(cls: type[Operator], sample: Sample) -> str | None:
     """The first operand that has rows; None where the sample is ragged: what operators over sequences give, their own tests say."""
-    values = [(o.name, v) for o in cls.schema.operands for v in _listed(sample.arguments.get(o.name)) if isinstance(v, Value)]
+    values = [(o.name, v) for o in cls.schema.operands for v in _listed(sample.arguments.get(o.name)) if isinstance(v, SampleTensor)]
     if any(v.lengths for _, v in values):
         return None
     slot, first = next(((n, v) for n, v in values if v.dims), (None, None))
@@ -117,7 +117,7 @@ CASES = cases()
 def ragged_first(sample: Sample, slot: str) -> dict[str, Any]:
     """The sample's arguments, with that operand ragged: a row, an empty sequence, the other rows."""
     given = sample.arguments[slot]
-    one: Value = given[0] if isinstance(given, (list, tuple)) else given
+    one: SampleTensor = given[0] if isinstance(given, (list, tuple)) else given
     grouped = one.ragged((1, 0, one.dims[0] - 1))
     return {**sample.arguments, slot: [grouped, *given[1:]] if isinstance(given, (list, tuple)) else grouped}
 

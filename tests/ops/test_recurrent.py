@@ -15,7 +15,7 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.kernels import lstm_pieces
-from foreshape.kernels.recurrence import Cheapest, Schedule
+from foreshape.kernels.recurrence import Cheapest, StepSchedule
 from foreshape.ops import Offsets
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
@@ -150,7 +150,7 @@ def test_long_batches_are_cut_into_pieces_and_stay_exact(dtype: str) -> None:
     rng = np.random.RandomState(5)
     lengths = np.clip(np.exp(3.6 + 0.8 * rng.standard_normal(40)), 1, 200).astype(int).tolist()
     peer = Peer("LSTM", 1, 1, 32, 64, lengths)
-    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=lstm_pieces.Cutter(32, 64, True))
+    schedule = StepSchedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=lstm_pieces.PieceCutter(32, 64, True))
     assert 1 < len(schedule.pieces) < len(set(lengths)) and schedule.idle is not None
     results, sources, feed = described(peer, [lengths], dtype)
     loss = weighted(results, peer, (True,) * 3, dtype, feed)
@@ -168,7 +168,7 @@ def test_a_last_cell_is_exact_where_inputs_are_enormous() -> None:
     lengths = [40, *[3] * 30]
     x, w = torch.randn(sum(lengths), 4) * 1e5, torch.randn(256, 4)
     v, b = torch.randn(256, 64) * 0.1, torch.randn(256)
-    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=Cheapest(1e9, 1.0, 1.0))
+    schedule = StepSchedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=Cheapest(1e9, 1.0, 1.0))
     start = torch.zeros(31, 64)
     last_cell = lstm_pieces.forward(x, (w, v, b, torch.zeros(256)), start, start, schedule, out=False, cell=True, train=False)[3]
     net = nn.LSTM(4, 64)

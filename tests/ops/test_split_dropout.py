@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.communication.process_group import Team, set_team
+from foreshape.communication.process_group import ProcessGroup, set_team
 from foreshape.spec import FP32, tensor
 
 
@@ -17,7 +17,7 @@ def draw():
                (("c_dropout", {"ring_id": 1}), ("dropout", {}))]  # fmt: skip
 
     def run(rank, ranks=2, seed=3):
-        set_team(1, Team(rank, ranks, None) if ranks > 1 else None)
+        set_team(1, ProcessGroup(rank, ranks, None) if ranks > 1 else None)
         try:
             return fs.Executor(seed=seed).run(program, {"x": np.ones(400, np.float32)}, outputs, fs.Scope())
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foreshape.operator.samples import Value
+from foreshape.operator.samples import SampleTensor
 from foreshape.spec import FP64
 
 Arguments = Mapping[str, Any]
@@ -37,7 +37,7 @@ def levels(slot: str, least: int) -> When:
     def when(a: Arguments) -> bool:
         given = a.get(slot)
         given = given[0] if isinstance(given, (list, tuple)) and given else given
-        return isinstance(given, Value) and len(given.lengths) >= least
+        return isinstance(given, SampleTensor) and len(given.lengths) >= least
 
     return when
 
@@ -45,7 +45,7 @@ def levels(slot: str, least: int) -> When:
 def _first(given: Any) -> Any:
     """The element type of an input, or of the first of a list."""
     given = given[0] if isinstance(given, (list, tuple)) and given else given
-    return given.dtype if isinstance(given, Value) else None
+    return given.dtype if isinstance(given, SampleTensor) else None
 
 
 OUTERMOST = "of several levels of sequences PaddlePaddle's kernel takes the outermost, or memory that nothing was written into; here it is the innermost"

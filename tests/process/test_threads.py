@@ -17,7 +17,7 @@ from processes import Network
 
 import foreshape as fs
 from foreshape.process.threads import Fastest
-from foreshape.process.waiting import CALM, EVERY, Waiting
+from foreshape.process.waiting import CALM, EVERY, WaitPolicy
 from foreshape.values.openmp import SPINS
 from foreshape.values.processors import allowed, without_processor
 from foreshape.values.torch_proxy import torch
@@ -97,7 +97,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.now, self.delay, self.made, self.ended = 0.0, 0.0, 0, 0
-        self.waiting = Waiting(lambda: self.delay, self.make)
+        self.waiting = WaitPolicy(lambda: self.delay, self.make)
 
     def make(self) -> Crowd:
         self.made += 1
@@ -132,7 +132,7 @@ def test_threads_sleep_soon_in_a_crowd_and_wait_awake_again_after_it() -> None:
 
 
 def test_where_nobody_counts_no_more_looks_are_taken() -> None:
-    waiting = Waiting(lambda: None, lambda: pytest.fail("a team was made"))
+    waiting = WaitPolicy(lambda: None, lambda: pytest.fail("a team was made"))
     waiting.look(1.0)
     assert waiting.next == float("inf") and not waiting.briefly
 

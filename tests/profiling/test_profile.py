@@ -151,7 +151,7 @@ def test_the_live_step_is_not_touched(fails: bool, monkeypatch: pytest.MonkeyPat
     step = executor.step(program, [out.name])
     bound = step.bind(scope)
     function, code, names = bound.function, bound.function.__code__, dict(bound.function.__globals__)
-    clock = profiler._Clock
+    clock = profiler._StepClock
     during: list[Any] = []
 
     def begin(self: Any, usual: Any = clock.begin) -> None:

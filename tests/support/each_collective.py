@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
 from foreshape import layer
 from foreshape.communication.join import join
-from foreshape.communication.process_group import WHOLE, Team
+from foreshape.communication.process_group import WHOLE, ProcessGroup
 from foreshape.values.torch_proxy import torch
 
 ROWS, WIDTH = 12, 6
@@ -92,7 +92,7 @@ def under_way(rank: int, name: str) -> np.ndarray:
     return np.random.RandomState(len(name) + 17 * rank).randint(-9, 10, UNDER_WAY[name]).astype(np.float32)
 
 
-def summed_at_once(team: Team, rank: int) -> dict[str, Any]:
+def summed_at_once(team: ProcessGroup, rank: int) -> dict[str, Any]:
     """Sums of which the last that was begun is waited for first."""
     given = {name: torch.from_numpy(under_way(rank, name)) for name in UNDER_WAY}
     for tensor in given.values():

@@ -13,7 +13,7 @@ import pytest
 from foreshape.infer.rules import Key, answer
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
-from foreshape.operator.samples import Reject, Sample, Value
+from foreshape.operator.samples import Reject, Sample, SampleTensor
 from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import COMPLEX64, COMPLEX128, FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
@@ -77,7 +77,7 @@ def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callab
     return decorate
 
 
-def array(value: Value, rng: np.random.RandomState, double: bool = False) -> np.ndarray:
+def array(value: SampleTensor, rng: np.random.RandomState, double: bool = False) -> np.ndarray:
     """The numbers of a sample tensor."""
     numpy_name = {FP32: "float64", COMPLEX64: "complex128"}.get(value.dtype, value.dtype.numpy_name) if double else value.dtype.numpy_name
     if value.data is not None:
@@ -176,7 +176,7 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
     slots, attrs = split(cls, arguments)
     feed: dict[str, Any] = {}
 
-    def variable(name: str, value: Value) -> Variable:
+    def variable(name: str, value: SampleTensor) -> Variable:
         numbers = array(value, rng, double)
         of = {FP32: FP64, COMPLEX64: COMPLEX128}.get(value.dtype, value.dtype) if double else value.dtype
         lod = Lod(name, tuple(len(level) for level in value.lengths)) if value.lengths else None

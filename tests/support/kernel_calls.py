@@ -15,7 +15,7 @@ from foreshape.operator.fields import Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import this_run
-from foreshape.operator.samples import Sample, Value
+from foreshape.operator.samples import Sample, SampleTensor
 from foreshape.ops import Offsets
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
@@ -197,16 +197,16 @@ def resized(cls: type[Operator], sample: Sample, size: int, to: int) -> list[Cal
     return made
 
 
-def _values(value: Any) -> list[Value]:
+def _values(value: Any) -> list[SampleTensor]:
     if isinstance(value, dict):
         value = list(value.values())
-    return [v for one in value for v in _values(one)] if isinstance(value, (list, tuple)) else [value] if isinstance(value, Value) else []
+    return [v for one in value for v in _values(one)] if isinstance(value, (list, tuple)) else [value] if isinstance(value, SampleTensor) else []
 
 
 def _resized(value: Any, size: int, to: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_resized(v, size, to) for v in value]
-    if not isinstance(value, Value) or size not in value.dims:
+    if not isinstance(value, SampleTensor) or size not in value.dims:
         return value
     data = None if value.data is None else np.asarray(value.data).reshape(value.dims)
     for axis, d in enumerate(value.dims):

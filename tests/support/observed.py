@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from foreshape.dims import is_symbol, symbols_of
-from foreshape.engine.checked import Frame
+from foreshape.engine.checked import BlockFrame
 from foreshape.engine.freed import place_of, tensors_in
 from foreshape.lowering.call_memory import number
 from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
@@ -42,9 +42,9 @@ class Observed:
     ran: Ran | None = None
     _fed: dict[int, int] = field(default_factory=dict[int, int])
     _kept: set[int] = field(default_factory=set[int])
-    _rounds: list[tuple[Frame, int, list[int]]] = field(default_factory=list[tuple[Frame, int, list[int]]])
+    _rounds: list[tuple[BlockFrame, int, list[int]]] = field(default_factory=list[tuple[BlockFrame, int, list[int]]])
 
-    def watch(self, frames: list[Frame]) -> None:
+    def watch(self, frames: list[BlockFrame]) -> None:
         top = frames[0]
         if len(frames) == 1 and top.at == 0:
             self._fed = {p: n for v in top.lowered.feeds for p, n in places(top.values.get(repr(v))).items()}
@@ -55,7 +55,7 @@ class Observed:
         alive = {p: n for of in held for h in of for p, n in h.places.items()} | self._fed
         self.moments.append(Moment(tuple(f.at for f in frames), held, sum(alive.values())))
 
-    def _held(self, named: dict[str, Value], frame: Frame) -> list[Held]:
+    def _held(self, named: dict[str, Value], frame: BlockFrame) -> list[Held]:
         out: list[Held] = []
         for name, one in frame.values.items():
             value = named.get(name)
@@ -63,7 +63,7 @@ class Observed:
                 out.append(Held(value, {p: n for p, n in places(one).items() if p not in self._kept}))
         return out
 
-    def _learn(self, frames: list[Frame]) -> None:
+    def _learn(self, frames: list[BlockFrame]) -> None:
         """Find the values of symbols that stand alone as a dim."""
         frame = frames[-1]
         for value in frame.lowered.calls[frame.at].writes():

@@ -21,7 +21,7 @@ import numpy as np
 import foreshape as fs
 import foreshape.version
 from foreshape import layer
-from foreshape.communication.process_group import Team
+from foreshape.communication.process_group import ProcessGroup
 from foreshape.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
 from foreshape.training.checkpoint.checkpoint import Checkpoint, container
 from foreshape.wire import replacing
@@ -85,7 +85,7 @@ class Mishap:
         if not self.chosen:
             return
         if self.what == "is killed in a collective":
-            whole, waits = Team.wait, [0]
+            whole, waits = ProcessGroup.wait, [0]
 
             def wait(team: Any, tensor: Any) -> None:
                 waits[0] += 1
@@ -93,7 +93,7 @@ class Mishap:
                     os.kill(os.getpid(), signal.SIGKILL)
                 whole(team, tensor)
 
-            Team.wait = wait  # type: ignore[method-assign]
+            ProcessGroup.wait = wait  # type: ignore[method-assign]
         elif self.what in ("is killed while it writes", "has a full disk"):
             container.replacing = self._replacing
         elif self.what == "unpickles nothing":

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
-from foreshape.communication.process_group import Team, set_team
+from foreshape.communication.process_group import ProcessGroup, set_team
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.training.checkpoint.divided import NOTHING
 from foreshape.training.training_programs import training_program
@@ -34,7 +34,7 @@ def batches(data: Any) -> list[Any]:
     return [batch for _, batch in zip(range(STEPS), made.epoch(1), strict=False)]
 
 
-def by_hand(name: str, strategy: str, device: str, team: Team | None) -> dict[str, Any]:
+def by_hand(name: str, strategy: str, device: str, team: ProcessGroup | None) -> dict[str, Any]:
     """Losses and sent bytes of some steps; without a team of the program that no strategy has changed."""
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     startup.random_seed = 7
@@ -82,7 +82,7 @@ def alone_in_a_group(backend: str, device: str, wanted: list[str]) -> dict[str, 
     for one in wanted:
         strategy, _, names = one.partition("=")
         for name in names.split(","):
-            team = Team(0, 1, torch.distributed.group.WORLD)
+            team = ProcessGroup(0, 1, torch.distributed.group.WORLD)
             out |= {f"{strategy}/{name}/{key}": value for key, value in by_hand(name, strategy, device, team).items()}
             out[f"{strategy}/{name}/exact"] = by_hand(name, strategy, "cpu", None)["losses"]
     torch.distributed.destroy_process_group()

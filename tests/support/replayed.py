@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import foreshape as fs
-from foreshape.engine.checked import Checked, Frame
+from foreshape.engine.checked import BlockFrame, Checked
 from foreshape.engine.emit import Emitted, emit
 from foreshape.engine.freed import tensors_in
 from foreshape.feeding.feed import Feeder, aligned
@@ -101,7 +101,7 @@ class Ran:
 
 def run(
     of: Replayed, form: Form = "compiled", *, fused: bool = True, reuse: bool = True, every: bool = False, steps: int = 2,
-    watch: Callable[[list[Frame]], None] | None = None,
+    watch: Callable[[list[BlockFrame]], None] | None = None,
 ) -> Ran:  # fmt: skip
     """Run the same steps with the same random numbers.
 

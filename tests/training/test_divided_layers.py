@@ -9,7 +9,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.communication.join import Ranks
-from foreshape.passes import Part, ShardPiece
+from foreshape.passes import ShardedValue, ShardPiece
 from foreshape.spec import FP32
 from foreshape.training.checkpoint.divided import ShardedCheckpoint, axis_part, described, write_own
 from foreshape.training.distributed.distributed_session import DistributedSession
@@ -20,7 +20,7 @@ WHOLE = torch.arange(48, dtype=torch.float32).view(4, 12)
 
 def part(ways, axis, stride=1):
     dims = tuple(d // ways if at == axis else d for at, d in enumerate(WHOLE.shape))
-    return Part("w@SPLIT", FP32, dims, (ShardPiece("w", 0, tuple(WHOLE.shape)),), axis=axis, ways=ways, stride=stride)
+    return ShardedValue("w@SPLIT", FP32, dims, (ShardPiece("w", 0, tuple(WHOLE.shape)),), axis=axis, ways=ways, stride=stride)
 
 
 def written(path, one, ranks):
@@ -45,7 +45,7 @@ def test_parts_along_an_axis_are_put_together_and_divided_otherwise(tmp_path, wa
 
 def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp_path):
     path = str(tmp_path / "step")
-    flat = Part("w@PART", FP32, (32,), (ShardPiece("w", 8, tuple(WHOLE.shape)),))
+    flat = ShardedValue("w@PART", FP32, (32,), (ShardPiece("w", 8, tuple(WHOLE.shape)),))
     checksums = []
     for rank in range(2):
         scope = fs.Scope()

@@ -14,7 +14,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.parameters import Pieces, read_parameters, write_parameters
-from foreshape.passes.for_ranks import Part, ShardPiece
+from foreshape.passes.for_ranks import ShardedValue, ShardPiece
 from foreshape.spec import BF16, FP32
 from foreshape.training.checkpoint.checkpoint import SavedValues, divided
 from foreshape.training.checkpoint.divided import NOTHING, ShardedCheckpoint
@@ -24,26 +24,26 @@ HEIGHT, WIDTH = 12, 8
 VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT, WIDTH), "w": torch.arange(5, dtype=torch.float32) + 1000}
 
 
-def dealt(ranks: int) -> Part:
-    return Part("P", FP32, (-(-HEIGHT // ranks), WIDTH), (ShardPiece("v", 0, (HEIGHT, WIDTH)),), dealt=True)
+def dealt(ranks: int) -> ShardedValue:
+    return ShardedValue("P", FP32, (-(-HEIGHT // ranks), WIDTH), (ShardPiece("v", 0, (HEIGHT, WIDTH)),), dealt=True)
 
 
-def along(axis: int, ways: int, stride: int = 1) -> Part:
+def along(axis: int, ways: int, stride: int = 1) -> ShardedValue:
     dims = tuple(d // ways if k == axis else d for k, d in enumerate((HEIGHT, WIDTH)))
-    return Part("P", FP32, dims, (ShardPiece("v", 0, (HEIGHT, WIDTH)),), axis=axis, ways=ways, stride=stride)
+    return ShardedValue("P", FP32, dims, (ShardPiece("v", 0, (HEIGHT, WIDTH)),), axis=axis, ways=ways, stride=stride)
 
 
-def in_a_row(ranks: int) -> Part:
+def in_a_row(ranks: int) -> ShardedValue:
     """Two values one after the other, with a gap."""
     total = HEIGHT * WIDTH + 3 + 5
-    return Part("P", FP32, (-(-total // ranks),), (ShardPiece("v", 0, (HEIGHT, WIDTH)), ShardPiece("w", HEIGHT * WIDTH + 3, (5,))))
+    return ShardedValue("P", FP32, (-(-total // ranks),), (ShardPiece("v", 0, (HEIGHT, WIDTH)), ShardPiece("w", HEIGHT * WIDTH + 3, (5,))))
 
 
-def cut(axis: int, ranks: int) -> Part:
+def cut(axis: int, ranks: int) -> ShardedValue:
     """Two ranks have each a half of the value along an axis, and of that a part."""
     dims = tuple(d // 2 if k == axis else d for k, d in enumerate((HEIGHT, WIDTH)))
     groups = ranks // 2
-    return Part("P", FP32, (-(-math.prod(dims) // groups),), (ShardPiece("v", 0, dims, axis, 2, "v@OWN"),), ways=groups, stride=2)
+    return ShardedValue("P", FP32, (-(-math.prod(dims) // groups),), (ShardPiece("v", 0, dims, axis, 2, "v@OWN"),), ways=groups, stride=2)
 
 
 LAYOUTS = {
@@ -53,13 +53,13 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def own_of(part: Part, ranks: int, of: Mapping[str, Any]) -> list[torch.Tensor]:
+def own_of(part: ShardedValue, ranks: int, of: Mapping[str, Any]) -> list[torch.Tensor]:
     found = [NOTHING.own(part, rank, ranks, of) for rank in range(ranks)]
     assert all(one is not None for one in found)
     return [one for one in found if one is not None]
 
 
-def written(folder: Path, part: Part, ranks: int) -> ShardedCheckpoint:
+def written(folder: Path, part: ShardedValue, ranks: int) -> ShardedCheckpoint:
     path, digits = str(folder / "kept"), list[str]()
     for rank, held in enumerate(own_of(part, ranks, VALUES)):
         scope = fs.Scope()

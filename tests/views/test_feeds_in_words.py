@@ -17,7 +17,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.conditions.search import MAX_SEARCH, find
 from foreshape.conditions.solve import MAX_STEPS, solve
-from foreshape.conditions.steps import Steps
+from foreshape.conditions.steps import WorkBudget
 from foreshape.dims import Size, ceildiv, maximum, symbol
 from foreshape.operator.require import Condition
 from foreshape.spec import FETCH_LIST, Spec
@@ -229,7 +229,7 @@ BOMBS: dict[str, Callable[[], list[Any]]] = {
 
 @pytest.mark.parametrize("name", one_in(5, BOMBS))
 def test_steps_of_solving_and_searching_are_bounded(name: str) -> None:
-    steps, search = Steps(MAX_STEPS), Steps(MAX_SEARCH)
+    steps, search = WorkBudget(MAX_STEPS), WorkBudget(MAX_SEARCH)
     bomb = BOMBS[name]()
     found = solve(bomb, [f"s{k}" for k in range(1003)], steps)
     assert steps.taken <= MAX_STEPS

@@ -14,7 +14,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.pictures.widths import wide
 from foreshape.views.layer_grouping import WIDEST, folded_layers, folded_sections, is_sections
-from foreshape.views.outline import Layer, forward_ops
+from foreshape.views.outline import OutlineLayer, forward_ops
 from foreshape.views.summary import ROWS
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -28,7 +28,7 @@ def corpus(name: str) -> fs.Program:
     return fs.load_program((CORPUS.parent / "zoo" if name in OF_THE_ZOO else CORPUS) / name / "main.pdmodel")
 
 
-def outline(layers: list[Layer], depth: int = 0) -> list[str]:
+def outline(layers: list[OutlineLayer], depth: int = 0) -> list[str]:
     return [line for one in layers for line in ["  " * depth + one.name + (f" x {one.times}" if one.times > 1 else ""), *outline(one.children, depth + 1)]]
 
 

@@ -16,7 +16,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.workers import Job, jobs
 from foreshape.workers.jobs import job_of
-from foreshape.workers.reply import Reply, Result, differences, replies_from, reply_from, row
+from foreshape.workers.reply import JobResult, Reply, differences, replies_from, reply_from, row
 from foreshape.workers.talk import Here
 
 
@@ -165,10 +165,10 @@ def test_every_field_of_a_reply_made_wrong() -> None:
 
 
 def test_every_field_of_a_result_made_wrong() -> None:
-    result = Result(fs.training.History([1.0, math.nan], [{"loss": 0.5, "seconds": 1.0}]), ["a"])
+    result = JobResult(fs.training.History([1.0, math.nan], [{"loss": 0.5, "seconds": 1.0}]), ["a"])
     document = json.loads(result.to_bytes())
     results = [
-        checked(lambda d: Result.from_bytes(json.dumps(d).encode()), changed(document, path, value), lambda r: json.loads(r.to_bytes()))
+        checked(lambda d: JobResult.from_bytes(json.dumps(d).encode()), changed(document, path, value), lambda r: json.loads(r.to_bytes()))
         for path in places(document)
         for value in OTHERS
         if value != [1] and (not isinstance(value, int) or isinstance(value, bool))  # whole numbers become figures

@@ -19,7 +19,7 @@ from foreshape.communication.parcel import put
 from foreshape.communication.rendezvous import Address, connect, listen
 from foreshape.workers import Job, worker
 from foreshape.workers.talk import JOBS, Keys
-from foreshape.workers.worker import Settings, work
+from foreshape.workers.worker import WorkerSettings, work
 
 WITHIN = 60.0
 """Seconds for what takes one."""
@@ -32,11 +32,11 @@ class Worker:
         self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.lines: list[str] = []
         self.error: BaseException | None = None
-        given = Settings(**{"listen": "127.0.0.1:0", "wait": WITHIN, "patience": 10.0, **settings})
+        given = WorkerSettings(**{"listen": "127.0.0.1:0", "wait": WITHIN, "patience": 10.0, **settings})
         self.thread = threading.Thread(target=self._run, args=(given,), daemon=True)
         self.thread.start()
 
-    def _run(self, settings: Settings) -> None:
+    def _run(self, settings: WorkerSettings) -> None:
         try:
             work(settings, self.said.put)
         except BaseException as error:

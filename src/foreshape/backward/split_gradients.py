@@ -10,7 +10,7 @@ from foreshape.program.work import operand_specs
 
 
 def set_apart(block: Block, first: Collection[str] = ()) -> list[str]:
-    """Move each separately computable gradient (`Part`) behind the others of its op, or before them if in ``first``. Returns their names."""
+    """Move each separately computable gradient (`PartialGradient`) behind the others of its op, or before them if in ``first``. Returns their names."""
     ops: list[Op] = []
     names: list[str] = []
     for op in block.ops:

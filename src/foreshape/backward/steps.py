@@ -67,7 +67,7 @@ class _Taken(NamedTuple):
     always: bool
 
 
-class _Plan(NamedTuple):
+class _PreparedGradient(NamedTuple):
     """A declared gradient, prepared for its steps.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Plan(NamedTuple):
 
 
 @functools.cache
-def _plan(cls: type[Operator]) -> _Plan:
+def _plan(cls: type[Operator]) -> _PreparedGradient:
     """Look up the facts of an operator once: a network has thousands of its ops."""
     declared = cls.gradient
     assert isinstance(declared, Gradient)
@@ -93,7 +93,7 @@ def _plan(cls: type[Operator]) -> _Plan:
         always = slot in results and not results[slot].optional
         takes.append(_Taken(slot, declared.called.get(slot, slot), of, slot in declared.absent, always))
     through = frozenset(slot for slot in results if slot + GRAD in declared.inputs)
-    return _Plan(tuple((slot, slot.removesuffix(GRAD)) for slot in declared.gives), through, tuple(takes))
+    return _PreparedGradient(tuple((slot, slot.removesuffix(GRAD)) for slot in declared.gives), through, tuple(takes))
 
 
 def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: set[str]) -> list[GradientOp]:

@@ -17,7 +17,7 @@ from foreshape.cost import Network, RanksPlan
 from foreshape.cost import plan as plan_ranks
 from foreshape.cost.draw import draw_simulation, draw_timeline
 from foreshape.cost.measured import Measured
-from foreshape.cost.simulation import NUMBERS, Point, simulate
+from foreshape.cost.simulation import NUMBERS, ScalingPoint, simulate
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
@@ -187,7 +187,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
 
 
-def simulation_table(points: Sequence[Point], title: str) -> Any:
+def simulation_table(points: Sequence[ScalingPoint], title: str) -> Any:
     """Return a simulation as a table."""
     parts = ("kernels", "waits for bytes", "for latency", "for stragglers", "hidden")
     table = new_table(title, "ranks", "batch", "step", "efficiency", *parts, "memory of a rank", "fits", "bottleneck")
@@ -212,7 +212,7 @@ def print_simulation(
     if plot is not None:
         draw_simulation([(name, points)], plot)
     if json:
-        names = list(Point.__dataclass_fields__)
+        names = list(ScalingPoint.__dataclass_fields__)
         print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
         return
     with printing():
@@ -221,7 +221,7 @@ def print_simulation(
             print_plain(words)
 
 
-def said(points: Sequence[Point]) -> list[str]:
+def said(points: Sequence[ScalingPoint]) -> list[str]:
     """Describe the limits of the ranks, in sentences: from which number on."""
     out: list[str] = []
     last = ""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from foreshape.cli.output import console, print_plain, printing
 from foreshape.cli.show import new_row, new_table, variable_facts
 from foreshape.program import Program
-from foreshape.views.layer_lookup import Layer, layers_of, with_words
+from foreshape.views.layer_lookup import NamedLayer, layers_of, with_words
 
 _SHOWN: Final = 16
 
@@ -33,5 +33,5 @@ def print_tail(program: Program) -> None:
         print_plain("what goes into one of them is selected with before, as in: before " + (layers[-1][1] if layers else "last softmax"))
 
 
-def _ops_of(layer: Layer) -> str:
+def _ops_of(layer: NamedLayer) -> str:
     return ", ".join(f"{count} {type}" if count > 1 else type for type, count in Counter(op.type for op in layer.ops).items())

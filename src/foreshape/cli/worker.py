@@ -17,11 +17,11 @@ def run_worker(listen: str | None, connect: str | None, job: Path | None, folder
     if not wait > 0 or not patience > 0:
         raise typer.BadParameter("--wait and --patience are seconds, more than 0")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's words on a lost connection are replaced here
-    from foreshape.workers.worker import Settings, work
+    from foreshape.workers.worker import WorkerSettings, work
 
     def say(text: str) -> None:
         print_plain(text)
 
-    usual = Settings()
+    usual = WorkerSettings()
     where = usual.listen if listen is None and connect is None and job is None else listen
-    work(Settings(os.fspath(folder), where, connect, None if job is None else os.fspath(job), wait, patience, keep), say)
+    work(WorkerSettings(os.fspath(folder), where, connect, None if job is None else os.fspath(job), wait, patience, keep), say)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.communication.gloo_scheduling import let_senders_finish
-from foreshape.communication.process_group import Team, numbers_of, set_team
+from foreshape.communication.process_group import ProcessGroup, numbers_of, set_team
 from foreshape.communication.status import StatusBoard
 from foreshape.communication.store import store_at, within
 from foreshape.errors import ExecutionError, RankError
@@ -37,10 +37,12 @@ class Ranks:
 
     __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
 
-    def __init__(self, rank: int, count: int, team: Team | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0) -> None:
+    def __init__(
+        self, rank: int, count: int, team: ProcessGroup | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0
+    ) -> None:
         self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
         self._own, self._patience = own, patience
-        self._rings: dict[int, Team] = {}
+        self._rings: dict[int, ProcessGroup] = {}
 
     @property
     def first(self) -> bool:
@@ -89,7 +91,7 @@ class Ranks:
                     reason = str(error).split("\n", 1)[0]
                     raise RankError(f"the group of ranks {', '.join(map(str, group))} did not come together: {reason}") from error
                 if self.rank in group:
-                    self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
+                    self._rings[ring] = ProcessGroup(list(group).index(self.rank), len(group), made)
                     set_team(ring, self._rings[ring])
         let_senders_finish()
 
@@ -253,4 +255,4 @@ def _of_group(patience: float, own: bool) -> Ranks:
     let_senders_finish()
     common: Any = private.get_default_store()
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
-    return Ranks(rank, count, Team(rank, count, group), StatusBoard(store, rank, count, patience), own, store, patience)
+    return Ranks(rank, count, ProcessGroup(rank, count, group), StatusBoard(store, rank, count, patience), own, store, patience)

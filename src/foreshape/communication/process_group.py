@@ -97,7 +97,7 @@ class _UnderWay:
 
 
 @data_class()
-class Team:
+class ProcessGroup:
     """A group of ranks: this one's number in it, how many they are, and torch's group."""
 
     rank: int
@@ -340,10 +340,10 @@ class Team:
         return self.passages[-1]
 
 
-_teams: dict[int, Team] = {}
+_teams: dict[int, ProcessGroup] = {}
 
 
-def set_team(ring: int, team: Team | None) -> None:
+def set_team(ring: int, team: ProcessGroup | None) -> None:
     """Let collectives of a ring go to these ranks from now on; to none where None."""
     if team is None:
         _teams.pop(ring, None)
@@ -352,12 +352,12 @@ def set_team(ring: int, team: Team | None) -> None:
         _teams[ring] = team
 
 
-def all_teams() -> list[Team]:
+def all_teams() -> list[ProcessGroup]:
     """Return the groups of collectives now."""
     return [team for _, team in sorted(_teams.items())]
 
 
-def team_of(ring: int, ranks: int = 0, type: str = "collective") -> Team | None:
+def team_of(ring: int, ranks: int = 0, type: str = "collective") -> ProcessGroup | None:
     """Return the ranks of a ring; None for a single rank, since a collective then changes nothing.
 
     Args:

@@ -150,7 +150,7 @@ class SignsOfLife:
                 self._ended.wait(self._every)
 
 
-class Watch:
+class HeartbeatMonitor:
     """A watch over another process' signs of life."""
 
     def __init__(self, meeting: Meeting, key: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import gcd, lcm
 from typing import NamedTuple
 
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.dims import INT64_MAX, INT64_MIN, Size, bounds
 from foreshape.dims.expression import Atom, of_atom
 from foreshape.operator.require import Condition
@@ -20,12 +20,12 @@ class Unfit(Exception):
     """A size without a value: a division by zero, or a number past 64 bits. A feed with it is refused."""
 
 
-class Point:
+class EvaluationPoint:
     """Sizes evaluated at some values of the symbols; an atom is evaluated once."""
 
     __slots__ = ("_found", "steps", "values")
 
-    def __init__(self, values: Mapping[str, int], steps: Steps) -> None:
+    def __init__(self, values: Mapping[str, int], steps: WorkBudget) -> None:
         self.values, self.steps = values, steps
         self._found: dict[Atom, int] = {}
 
@@ -60,7 +60,7 @@ class Point:
         return out
 
 
-def holds(condition: Condition, point: Point) -> bool:
+def holds(condition: Condition, point: EvaluationPoint) -> bool:
     """Return `Condition.answer` at a point: True if the condition holds there."""
     try:
         left, right = point.of(condition.left), point.of(condition.right)
@@ -107,11 +107,11 @@ def _direction_of(atom: Atom) -> int | None:
     return None if None in ways or len(ways) > 1 else next(iter(ways), 0)
 
 
-def first_at_least(size: Size, least: int, name: str, steps: Steps) -> int | None:
+def first_at_least(size: Size, least: int, name: str, steps: WorkBudget) -> int | None:
     """Return the first value of the symbol where a never falling size is at least ``least``; None if there is none up to `MAX_SIZE`."""
 
     def reached(value: int) -> bool:
-        return value_at(Point({name: value}, steps), size) >= least
+        return value_at(EvaluationPoint({name: value}, steps), size) >= least
 
     if reached(0):
         return 0
@@ -130,38 +130,38 @@ def first_at_least(size: Size, least: int, name: str, steps: Steps) -> int | Non
     return above
 
 
-class Course(NamedTuple):
+class PeriodicGrowth(NamedTuple):
     """The course of a size, ``growth`` more after each ``period`` from ``start`` on: f(s + period) == f(s) + growth for every s >= start."""
 
     start: int
     period: int
     growth: int
 
-    def over(self, period: int) -> Course:
+    def over(self, period: int) -> PeriodicGrowth:
         """Return the same over a multiple of the period."""
-        return Course(self.start, period, self.growth * (period // self.period))
+        return PeriodicGrowth(self.start, period, self.growth * (period // self.period))
 
 
-def course(size: Size, name: str, steps: Steps) -> Course | None:
+def course(size: Size, name: str, steps: WorkBudget) -> PeriodicGrowth | None:
     """Return the course of a size over one symbol; None if it has none found here, as a product of symbols.
 
     Raises:
         OutOfSteps: it would take more steps, or a period is above `MAX_PERIOD`.
     """
     if isinstance(size, int):
-        return Course(0, 1, 0)
-    out = Course(0, 1, 0)
+        return PeriodicGrowth(0, 1, 0)
+    out = PeriodicGrowth(0, 1, 0)
     for m, c in size.terms:
-        term = Course(0, 1, 0)
+        term = PeriodicGrowth(0, 1, 0)
         for at, atom in enumerate(m):
             steps.take()
             one = _course_of(atom, name, steps)
             if one is None or (at and (one.growth or term.growth)):
                 return None
             period = _common(term.period, one.period)
-            term = Course(max(term.start, one.start), period, one.over(period).growth)
+            term = PeriodicGrowth(max(term.start, one.start), period, one.over(period).growth)
         period = _common(out.period, term.period)
-        out = Course(max(out.start, term.start), period, out.over(period).growth + c * term.over(period).growth)
+        out = PeriodicGrowth(max(out.start, term.start), period, out.over(period).growth + c * term.over(period).growth)
     return out
 
 
@@ -172,16 +172,16 @@ def _common(*periods: int) -> int:
     return out
 
 
-def _course_of(atom: Atom, name: str, steps: Steps) -> Course | None:
+def _course_of(atom: Atom, name: str, steps: WorkBudget) -> PeriodicGrowth | None:
     if not atom.op:
-        return Course(0, 1, 1)
+        return PeriodicGrowth(0, 1, 1)
     if atom.op in ("//", "%"):
         by = atom.args[1]
         a = course(atom.args[0], name, steps)
         if not isinstance(by, int) or by < 1 or a is None:
             return None
         period = _common(a.period * (by // gcd(by, a.growth)))
-        return Course(a.start, period, a.over(period).growth // by if atom.op == "//" else 0)
+        return PeriodicGrowth(a.start, period, a.over(period).growth // by if atom.op == "//" else 0)
     among = [course(a, name, steps) for a in atom.args]
     courses = [c for c in among if c is not None]
     if len(courses) < len(among):
@@ -194,15 +194,15 @@ def _course_of(atom: Atom, name: str, steps: Steps) -> Course | None:
         return None
     best = min(growths) if atom.op == "min" else max(growths)
     rounds = 0 if min(growths) == max(growths) and (atom.op != "broadcast" or not best) else _rounds_until(atom, growths, best, start, period, name, steps)
-    return Course(start + rounds * period, period, best)
+    return PeriodicGrowth(start + rounds * period, period, best)
 
 
-def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period: int, name: str, steps: Steps) -> int:
+def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period: int, name: str, steps: WorkBudget) -> int:
     """Return the number of periods after which the fastest growing arguments of a minimum, maximum or broadcast decide (of a minimum, the slowest)."""
     rounds = 0
     sign = -1 if atom.op == "min" else 1
     for at in range(start, start + period):
-        point = Point({name: at}, steps)
+        point = EvaluationPoint({name: at}, steps)
         values = [value_at(point, a) for a in atom.args]
         if atom.op == "broadcast":  # a growing size is no longer 1, so it takes part
             rounds = max(rounds, *(-((v - 2) // g) for v, g in zip(values, growths, strict=True) if g))
@@ -213,7 +213,7 @@ def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period:
     return rounds
 
 
-def value_at(point: Point, size: Size) -> int:
+def value_at(point: EvaluationPoint, size: Size) -> int:
     """Return the value at a point of a size with a course. A number past 64 bits counts as no course."""
     try:
         return point.of(size)
@@ -221,16 +221,16 @@ def value_at(point: Point, size: Size) -> int:
         raise OutOfSteps from None
 
 
-def settled(size: Size, name: str, steps: Steps) -> tuple[Course, Callable[[int], int]] | None:
+def settled(size: Size, name: str, steps: WorkBudget) -> tuple[PeriodicGrowth, Callable[[int], int]] | None:
     """Return a course of a size from where its sign no longer changes, if it grows; and the size as a function of the symbol."""
     found = course(size, name, steps)
     if found is None:
         return None
 
     def at(value: int) -> int:
-        return value_at(Point({name: value}, steps), size)
+        return value_at(EvaluationPoint({name: value}, steps), size)
 
     rounds = 0
     if found.growth:
         rounds = max(abs(at(v)) // abs(found.growth) + 1 for v in range(found.start, found.start + found.period))
-    return Course(found.start + rounds * found.period, found.period, found.growth), at
+    return PeriodicGrowth(found.start + rounds * found.period, found.period, found.growth), at

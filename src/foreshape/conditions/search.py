@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from foreshape.conditions.monotonicity import MAX_SIZE, Point, Unfit, holds
+from foreshape.conditions.monotonicity import MAX_SIZE, EvaluationPoint, Unfit, holds
 from foreshape.conditions.sets import SizeSet
 from foreshape.conditions.solve import Solution
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.dims import Dim, Size
 from foreshape.operator.require import Condition
 
@@ -17,7 +17,7 @@ MAX_SEARCH = 50_000
 """The most steps of one search."""
 
 
-def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = None) -> dict[str, int] | None:
+def find(solution: Solution, wanted: Mapping[str, int], steps: WorkBudget | None = None) -> dict[str, int] | None:
     """Return values of all symbols with all conditions: the nearest to ``wanted``, and of the others the smallest, from 1 on.
 
     A wanted size stays unless a condition refuses it. Otherwise the sizes named first by the words of a symbol come first (`Described.chosen`): the
@@ -28,7 +28,7 @@ def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = No
     """
     if not solution.possible:
         return None
-    steps = steps if steps is not None else Steps(MAX_SEARCH)
+    steps = steps if steps is not None else WorkBudget(MAX_SEARCH)
     centers = _centers(solution, wanted)
     values: dict[str, int] = {}
     try:
@@ -38,7 +38,7 @@ def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = No
                 return None
             values.update(found)
         for name, size in solution.known.items():
-            values[name] = Point(values, steps).of(size)
+            values[name] = EvaluationPoint(values, steps).of(size)
     except (OutOfSteps, Unfit):
         return None
     return values
@@ -81,11 +81,11 @@ def _groups(solution: Solution) -> list[list[str]]:
     return list({id(several): several for several in group.values()}.values())
 
 
-def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int], steps: Steps) -> dict[str, int] | None:
+def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int], steps: WorkBudget) -> dict[str, int] | None:
     """Return the nearest values of joined symbols: first among the ones named first by words, then among all."""
     joint = [c for c in solution.joint if c.symbols & set(names)]
     chosen = [_Candidates(n, solution, solution.described[n].chosen, centers.get(n), steps) for n in names]
-    first = Steps(steps.left // 2)
+    first = WorkBudget(steps.left // 2)
     try:
         found = _first_that_holds(names, chosen, joint, first)
     except OutOfSteps:
@@ -96,7 +96,7 @@ def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int]
     return _first_that_holds(names, [_Candidates(n, solution, solution.sizes[n], centers.get(n), steps) for n in names], joint, steps)
 
 
-def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint: Sequence[Condition], steps: Steps) -> dict[str, int] | None:
+def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint: Sequence[Condition], steps: WorkBudget) -> dict[str, int] | None:
     """Return combinations of candidates by the sum of their distances, until the conditions hold."""
     waiting: list[tuple[int, tuple[int, ...]]] = []
     met: set[tuple[int, ...]] = set()
@@ -120,8 +120,8 @@ def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint:
     return None
 
 
-def _all_hold(conditions: Sequence[Condition], values: Mapping[str, int], steps: Steps) -> bool:
-    point = Point(values, steps)
+def _all_hold(conditions: Sequence[Condition], values: Mapping[str, int], steps: WorkBudget) -> bool:
+    point = EvaluationPoint(values, steps)
     return all(holds(c, point) for c in conditions)
 
 
@@ -130,7 +130,7 @@ class _Candidates:
 
     __slots__ = ("_center", "_more", "values")
 
-    def __init__(self, name: str, solution: Solution, among: SizeSet, center: int | None, steps: Steps) -> None:
+    def __init__(self, name: str, solution: Solution, among: SizeSet, center: int | None, steps: WorkBudget) -> None:
         unsolved = solution.unsolved.get(name, [])
         if center is None:
             every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
@@ -151,7 +151,7 @@ class _Candidates:
         return abs(self.values[at] - self._center)
 
 
-def _counted(values: Iterator[int], steps: Steps, each: int) -> Iterator[int]:
+def _counted(values: Iterator[int], steps: WorkBudget, each: int) -> Iterator[int]:
     for value in values:
         steps.take(each)
         yield value

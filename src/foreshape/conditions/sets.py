@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import lcm
 
 from foreshape.conditions.monotonicity import MAX_PERIOD, MAX_SIZE
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.data_class import data_class
 
 MAX_PIECES = 1000
@@ -104,7 +104,7 @@ class SizeSet:
         """Return the piece without end."""
         return self.pieces[-1] if self.pieces and self.pieces[-1].high is None else None
 
-    def meet(self, other: SizeSet, steps: Steps) -> SizeSet:
+    def meet(self, other: SizeSet, steps: WorkBudget) -> SizeSet:
         """Return the sizes in both. Raise `OutOfSteps` for too many remainders modulo the common period."""
         out: list[PeriodicInterval] = []
         for a in self.pieces:
@@ -140,7 +140,7 @@ def between(low: int | None, high: int | None) -> SizeSet:
     return NONE if low is None or (high is not None and high < max(low, 0)) else SizeSet((PeriodicInterval(max(low, 0), high),))
 
 
-def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: Steps, high: int | None = None) -> SizeSet:
+def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: WorkBudget, high: int | None = None) -> SizeSet:
     """Return the sizes from ``low`` on that pass ``test``, known to repeat from ``start`` on with ``period``.
 
     Raises:
@@ -169,7 +169,7 @@ def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps
     return SizeSet(tuple(out))
 
 
-def union(parts: Sequence[SizeSet], low: int, high: int | None, steps: Steps) -> SizeSet:
+def union(parts: Sequence[SizeSet], low: int, high: int | None, steps: WorkBudget) -> SizeSet:
     """Return the sizes from ``low`` to ``high`` in one of ``parts``. Raise `OutOfSteps` as `tested` does."""
     pieces = [p for s in parts for p in s.pieces]
     if all(p.period == 1 for p in pieces):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from foreshape.conditions.monotonicity import MAX_SIZE, Point, direction, first_at_least, holds, settled
+from foreshape.conditions.monotonicity import MAX_SIZE, EvaluationPoint, direction, first_at_least, holds, settled
 from foreshape.conditions.sets import ALL, NONE, PeriodicInterval, SizeSet, between, tested, union
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.dims import Dim, Size, equal, less_equal, symbol
 from foreshape.errors import ShapeError
 from foreshape.operator.require import Condition
 
 
-def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[SizeSet, list[Condition]]:
+def solutions(conditions: Sequence[Condition], name: str, steps: WorkBudget) -> tuple[SizeSet, list[Condition]]:
     """Return the sizes with all conditions over ``name``, and the unsolved conditions, which refuse some of them.
 
     Conditions with a direction come first: they bound the range for the others.
@@ -24,7 +24,7 @@ def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple
     return out, unsolved
 
 
-def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[SizeSet, list[Condition]]:
+def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: WorkBudget) -> tuple[SizeSet, list[Condition]]:
     unsolved: list[Condition] = []
     for condition in conditions:
         low = out.low
@@ -34,7 +34,7 @@ def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: S
             high = out.high
             found = _solved(condition, name, low, high, steps)
             if found is None and high is not None:  # then each size can be looked at
-                found = tested(lambda v, c=condition: holds(c, Point({name: v}, steps)), low, high + 1, 1, steps, high)
+                found = tested(lambda v, c=condition: holds(c, EvaluationPoint({name: v}, steps)), low, high + 1, 1, steps, high)
             if found is not None:
                 out = out.meet(found, steps)
                 continue
@@ -51,7 +51,7 @@ def _has_no_direction(condition: Condition) -> bool:
         return True
 
 
-def _solved(condition: Condition, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
+def _solved(condition: Condition, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
     left, right = condition.left, condition.right
     if condition.relation == "==":
         return _equal(left, right, name, low, high, steps)
@@ -71,11 +71,11 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
     if isinstance(right, int) and right and direction(left) == 1:  # past the number, a larger one never divides it
         past = first_at_least(left, abs(right) + 1, name, steps)
         if past is not None:
-            return tested(lambda v: holds(condition, Point({name: v}, steps)), low, past, 1, steps, high)
+            return tested(lambda v: holds(condition, EvaluationPoint({name: v}, steps)), low, past, 1, steps, high)
     return None
 
 
-def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
+def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
     """Return the sizes where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
     factor = next((c for m, c in size.terms if len(m) == 1 and not m[0].op), 0) if isinstance(size, Dim) else 0
     constant = size - symbol(name) * factor
@@ -88,7 +88,7 @@ def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps
     return _equal(size % of, 0, name, low, high, steps)
 
 
-def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
+def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
     """Return the sizes from ``low`` to ``high`` with ``a == b``; None if not found out."""
     answer = equal(a, b)
     if answer is not None:
@@ -103,7 +103,7 @@ def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps
     return between(start, None if past is None else past - 1)
 
 
-def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps) -> SizeSet | None:
+def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
     answer = less_equal(0, size)
     if answer is not None:
         return ALL if answer else NONE
@@ -116,7 +116,7 @@ def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps)
     return between(0, None if past is None else past - 1)
 
 
-def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, test: Callable[[int], bool]) -> SizeSet | None:
+def _by_period(size: Size, name: str, low: int, high: int | None, steps: WorkBudget, test: Callable[[int], bool]) -> SizeSet | None:
     found = settled(size, name, steps)
     if found is None:
         return None

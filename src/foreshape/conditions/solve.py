@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from foreshape.conditions.sets import ALL, SizeSet
 from foreshape.conditions.single import solutions
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.conditions.words import SizeSetText, describe
 from foreshape.data_class import data_class, field
 from foreshape.dims import Dim, Size, substitute, symbol, symbols_of
@@ -51,13 +51,13 @@ class Solution:
     possible: bool = True
 
 
-def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | None = None) -> Solution:
+def solve(conditions: Iterable[Condition], names: Sequence[str], steps: WorkBudget | None = None) -> Solution:
     """Return the demands of conditions on the symbols ``names``.
 
     Equalities write symbols as others. Conditions over one symbol become its set of sizes (see `solutions`). Of the others, consequences of these sets are
     dropped.
     """
-    steps = steps if steps is not None else Steps(MAX_STEPS)
+    steps = steps if steps is not None else WorkBudget(MAX_STEPS)
     out = Solution(tuple(names))
     among = set(names)
     own: list[Condition] = []
@@ -90,7 +90,7 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | 
     return out
 
 
-def _eliminate(conditions: Sequence[Condition], out: Solution, steps: Steps) -> list[Condition]:
+def _eliminate(conditions: Sequence[Condition], out: Solution, steps: WorkBudget) -> list[Condition]:
     """Use equalities to write symbols as others; return the conditions over the remaining symbols."""
     order = {name: at for at, name in enumerate(out.names)}
     known = Known()
@@ -126,7 +126,7 @@ def _eliminate(conditions: Sequence[Condition], out: Solution, steps: Steps) -> 
     return left
 
 
-def _substituted(condition: Condition, known: Known, names: Mapping[str, int], steps: Steps) -> Condition | None:
+def _substituted(condition: Condition, known: Known, names: Mapping[str, int], steps: WorkBudget) -> Condition | None:
     """Return a condition with known symbols put in; None if it has no value, is too long to keep, or would take too many steps."""
     if not steps.left:
         return None
@@ -193,7 +193,7 @@ def _constant(size: Size) -> int:
     return size if isinstance(size, int) else size.terms[-1][1] if not size.terms[-1][0] else 0
 
 
-def _settle_joint(several: Sequence[Condition], out: Solution, steps: Steps) -> None:
+def _settle_joint(several: Sequence[Condition], out: Solution, steps: WorkBudget) -> None:
     """Keep the conditions that do not follow from the sizes of the symbols, in short form."""
     facts: dict[str, Size] = {}
     shifts: dict[str, tuple[Size, Size]] = {}

@@ -7,7 +7,7 @@ class OutOfSteps(Exception):
     """The error for more steps than allowed. It never leaves this room: the question is then said to be unsolved."""
 
 
-class Steps:
+class WorkBudget:
     """A budget of steps. A step is an atom of a size evaluated, or an element of a set looked at."""
 
     __slots__ = ("left", "most")

@@ -6,7 +6,7 @@ from itertools import islice
 
 from foreshape.conditions.monotonicity import MAX_PERIOD
 from foreshape.conditions.sets import ALL, NONE, PeriodicInterval, SizeSet
-from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.steps import OutOfSteps, WorkBudget
 from foreshape.data_class import data_class
 
 _MOST_RUNS = 4
@@ -28,7 +28,7 @@ class SizeSetText:
     chosen: SizeSet
 
 
-def describe(sizes: SizeSet, steps: Steps) -> SizeSetText:
+def describe(sizes: SizeSet, steps: WorkBudget) -> SizeSetText:
     """Return a set in words. The words are true of all of it; a pattern in them holds for each of its sizes."""
     try:
         tail = sizes.tail
@@ -86,7 +86,7 @@ def _finite(sizes: SizeSet) -> SizeSetText:
     return SizeSetText(_listed(joined, "or", f"others up to {sizes.high}"), sizes)
 
 
-def _endless(sizes: SizeSet, tail: PeriodicInterval, steps: Steps) -> SizeSetText:
+def _endless(sizes: SizeSet, tail: PeriodicInterval, steps: WorkBudget) -> SizeSetText:
     period, residue = _pattern(tail, steps)
     start = tail.from_(tail.low)
     assert start is not None
@@ -132,7 +132,7 @@ def _near(sizes: SizeSet, tail: PeriodicInterval, chosen: PeriodicInterval, besi
     return SizeSet((PeriodicInterval(base + min(offsets), None, period, tuple(sorted((residue + o) % period for o in offsets))),))
 
 
-def _pattern(tail: PeriodicInterval, steps: Steps) -> tuple[int, int]:
+def _pattern(tail: PeriodicInterval, steps: WorkBudget) -> tuple[int, int]:
     """Return the densest class of remainders in a tail, multiples before others: its period and remainder."""
     if len(tail.residues) == 1:
         return tail.period, tail.residues[0]
@@ -150,7 +150,7 @@ def _pattern(tail: PeriodicInterval, steps: Steps) -> tuple[int, int]:
     raise OutOfSteps
 
 
-def _members(sizes: SizeSet, below: int, steps: Steps) -> list[int]:
+def _members(sizes: SizeSet, below: int, steps: WorkBudget) -> list[int]:
     out: list[int] = []
     at = sizes.from_(0)
     while at is not None and at < below:

@@ -4,7 +4,20 @@ from foreshape.cost.calibration import Calibration, default_path
 from foreshape.cost.device import Roofline, device_of, step_time
 from foreshape.cost.network import Network
 from foreshape.cost.predict import StepTime, predict
-from foreshape.cost.ranks_plan import RanksPlan, Sent, plan
+from foreshape.cost.ranks_plan import PlannedCollective, RanksPlan, plan
 from foreshape.cost.timeline import Timeline
 
-__all__ = ["Calibration", "Network", "RanksPlan", "Roofline", "Sent", "StepTime", "Timeline", "default_path", "device_of", "plan", "predict", "step_time"]
+__all__ = [
+    "Calibration",
+    "Network",
+    "PlannedCollective",
+    "RanksPlan",
+    "Roofline",
+    "StepTime",
+    "Timeline",
+    "default_path",
+    "device_of",
+    "plan",
+    "predict",
+    "step_time",
+]

@@ -22,7 +22,7 @@ _ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CostedCall:
     """A kernel call: its kind, its coordinates (sizes, each at least 1), and the bytes touched of each operand and result."""
 
     kind: str
@@ -106,12 +106,12 @@ class NumericSizes:
         return next((self._made[v] for v in values_of(i.arguments) if v in self._made), "")
 
 
-def calls_of(lowered: Step, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, Call]]:
+def calls_of(lowered: Step, values: Mapping[str, int]) -> Iterator[tuple[KernelCall, CostedCall]]:
     """Yield the kernel calls of a step, in order. A block of an op counts as one round of it."""
     yield from _calls(lowered, NumericSizes(values))
 
 
-def _calls(lowered: Step, sizes: NumericSizes) -> Iterator[tuple[KernelCall, Call]]:
+def _calls(lowered: Step, sizes: NumericSizes) -> Iterator[tuple[KernelCall, CostedCall]]:
     for i in lowered.calls:
         region = region_of(i)
         if region is not None:
@@ -121,7 +121,7 @@ def _calls(lowered: Step, sizes: NumericSizes) -> Iterator[tuple[KernelCall, Cal
             yield i, call_of(i, sizes)
 
 
-def call_of(i: KernelCall, sizes: NumericSizes) -> Call:
+def call_of(i: KernelCall, sizes: NumericSizes) -> CostedCall:
     """Return a kernel call for a clock."""
     reads, writes = _touched(i, sizes)
     moved = max(sum(b for _, b in reads) + sum(b for _, b in writes), 1.0)
@@ -136,7 +136,7 @@ def call_of(i: KernelCall, sizes: NumericSizes) -> Call:
         found, cases = special or (moved,), 1 if special else 0
     rows = sizes.rows_kind(i)
     kind = f"{kind} of {rows}" if rows else kind
-    return Call(kind, tuple(max(c, 1.0) for c in found), len(found) - cases, tuple(reads), tuple(writes), multiplied)
+    return CostedCall(kind, tuple(max(c, 1.0) for c in found), len(found) - cases, tuple(reads), tuple(writes), multiplied)
 
 
 def kind_of(i: KernelCall) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from foreshape.cost.calibration import Calibration
-from foreshape.cost.calls import Call, calls_of
+from foreshape.cost.calls import CostedCall, calls_of
 from foreshape.cost.predict import StepTime, Timed, predict
 from foreshape.errors import FormatError, SchemaError
 from foreshape.lowering import Step
@@ -36,7 +36,7 @@ class Roofline:
         if not (0 < self.flops < 1e21 and 0 < self.bandwidth < 1e18 and 0 <= self.launch < 1):
             raise SchemaError("a device has rates above 0")
 
-    def seconds(self, call: Call) -> float:
+    def seconds(self, call: CostedCall) -> float:
         return max(2 * call.work / self.flops, call.touched / self.bandwidth, self.launch if call.touched or call.work else 0.0)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Slower(NamedTuple):
         """Return the factor of a step besides its kernels."""
         return self.kernels if self.near is None else self.near
 
-    def of(self, call: Call) -> float:
+    def of(self, call: CostedCall) -> float:
         """Return the factor of a call."""
         if call.is_far:
             return self.kernels if self.rows is None else self.rows

@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.cost.events import Compute, Start, Wait
 from foreshape.cost.measured import Measured, joined
 from foreshape.cost.ranks_plan import RanksPlan
-from foreshape.cost.simulation import Point
+from foreshape.cost.simulation import ScalingPoint
 from foreshape.errors import needs
 from foreshape.pictures.picture import require_image
 from foreshape.text.literal import escape
@@ -19,7 +19,7 @@ MOST_RANKS = 8
 COMPUTING, SENDING, WAITING, STRAGGLING = "#3a78b0", "#d9772b", "#c1121f", "#7f7f9c"
 
 
-def draw_simulation(results: Sequence[tuple[str, Sequence[Point]]], path: str | os.PathLike[str]) -> None:
+def draw_simulation(results: Sequence[tuple[str, Sequence[ScalingPoint]]], path: str | os.PathLike[str]) -> None:
     """Draw time per step, efficiency and memory against the number of ranks, a column for each network.
 
     Raises:

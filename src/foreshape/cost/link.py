@@ -7,7 +7,7 @@ from statistics import mean, median
 from time import perf_counter, process_time
 from typing import NamedTuple
 
-from foreshape.communication.process_group import WHOLE, Team, numbers_of
+from foreshape.communication.process_group import WHOLE, ProcessGroup, numbers_of
 from foreshape.cost.device import Slower
 from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, Network, hops, sent
 from foreshape.values.torch_proxy import torch
@@ -31,14 +31,14 @@ class Link(NamedTuple):
     slower: Slower
 
 
-def measure_link(team: Team) -> Link:
+def measure_link(team: ProcessGroup) -> Link:
     """Time sums between the ranks, and kernels on one rank and on all at once; some seconds. All ranks call it, and all get the same.
 
     Medians count, of the slowest rank: a step waits for many messages, and not all are the fastest. A sum after kernels costs more than its message where
     ranks share processors: they come at their own times, and are woken when it arrives.
     """
-    layers = _Layers(rows=32, width=512)
-    slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _RowsAdded())]
+    layers = _ProbeLayers(rows=32, width=512)
+    slower = [_slower(team, kernels) for kernels in (_ProbeLayers(rows=64, width=1024), _ProbeLayers(rows=64, width=128), _RowsAdded())]
     small, large = torch.zeros(_SMALL, device="cpu"), torch.zeros(_LARGE, device="cpu")
 
     def both() -> None:
@@ -62,7 +62,7 @@ def measure_link(team: Team) -> Link:
     return Link(network, Slower(*(max(times, 1.0) for times in slower)))
 
 
-def _slower(team: Team, kernels: Callable[[], None]) -> float:
+def _slower(team: ProcessGroup, kernels: Callable[[], None]) -> float:
     """Return the slowdown of kernels on all ranks at once: the median of some stretches, over the shortest time on a rank alone."""
     alone = 0.0
     for rank in range(team.ranks):
@@ -94,7 +94,7 @@ def _each(action: Callable[[], None], times: int) -> list[float]:
     return out
 
 
-def _passing(team: Team, message: Callable[[], object]) -> tuple[float, float]:
+def _passing(team: ProcessGroup, message: Callable[[], object]) -> tuple[float, float]:
     """Return the median of a message's seconds, and of its processor seconds."""
     seconds, used = list[float](), list[float]()
     for _ in range(_TIMES):
@@ -106,7 +106,7 @@ def _passing(team: Team, message: Callable[[], object]) -> tuple[float, float]:
     return median(seconds), median(used)
 
 
-class _Layers:
+class _ProbeLayers:
     """A product, and a sum with as many numbers as it reads: the main kernels of training."""
 
     def __init__(self, rows: int, width: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from foreshape.cost.calibration import Calibration, Kernels
-from foreshape.cost.calls import Call, calls_of
+from foreshape.cost.calls import CostedCall, calls_of
 from foreshape.lowering import KernelCall, Step
 from foreshape.lowering.threads import threads_for
 
@@ -23,7 +23,7 @@ class Timed:
     """A kernel call with its predicted seconds."""
 
     instruction: KernelCall
-    call: Call
+    call: CostedCall
     seconds: float
     measured: bool
     """True if its kind was measured: otherwise the time is a guess from bytes and work."""
@@ -75,7 +75,7 @@ def predict(lowered: Step, values: Mapping[str, int], calibration: Calibration, 
     return StepTime(timed, kernels.step, count)
 
 
-def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
+def seconds_of(call: CostedCall, kernels: Kernels) -> tuple[float, bool]:
     """Return the seconds of a call whose operands were just used, other calls before it, and whether its kind was measured."""
     if call.kind.startswith("step "):
         return 1e-7, True
@@ -83,7 +83,7 @@ def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
     return seconds + kernels.among + kernels.copying(call.copied), measured
 
 
-def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:
+def _in_a_row(call: CostedCall, kernels: Kernels) -> tuple[float, bool]:
     curve = kernels.curve(call.kind)
     if curve is not None and curve.coordinates == len(call.at):
         return curve(call.at, call.scaling), True
@@ -103,7 +103,7 @@ class _ReuseDistances:
         self._last: dict[int, float] = {}
         self._moved = 0.0
 
-    def extra(self, call: Call) -> float:
+    def extra(self, call: CostedCall) -> float:
         """Return seconds beside the measured ones."""
         if not call.touched:
             return 0.0

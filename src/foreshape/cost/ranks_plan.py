@@ -56,7 +56,7 @@ class Trained(Protocol):
     def ungathered(self) -> Ungathered | None: ...
 
 
-class Sent(NamedTuple):
+class PlannedCollective(NamedTuple):
     """A collective of a step, in numbers. Seconds count from the beginning of the step; they are 0 where times are not known."""
 
     name: str
@@ -78,7 +78,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class InferenceOverRanks:
     """A program for inference: each rank runs it on its part of the examples, and only the program's own collectives send."""
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
@@ -87,7 +87,7 @@ class Inference:
 
 
 class RanksPlan:
-    """A program on many ranks by one strategy: for training, or, by `Inference`, for inference. Made by `plan`.
+    """A program on many ranks by one strategy: for training, or, by `InferenceOverRanks`, for inference. Made by `plan`.
 
     Sizes of examples (``batch``, and for ragged inputs the words) are the whole step's, and are divided over the ranks. Every method takes other sizes than
     the plan's by name, ``ranks`` among them: ``plan.peak(ranks=8)``. A rank's part is even, rounded up. If known, as for longer sequences on one rank, it is
@@ -188,11 +188,11 @@ class RanksPlan:
             self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
         return self._lowered
 
-    def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[Sent]:
+    def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[PlannedCollective]:
         """Return the collectives of a step, in the order of their start."""
         ranks, values = self._all(sizes)[RANKS], self._own(sizes, own)
         run = self.timeline(own, **sizes).run if self.device is not None else None
-        out: list[Sent] = []
+        out: list[PlannedCollective] = []
         for at, m in enumerate(self.messages):
             members = self._members(m, ranks)
             count = self._count(m, values) if members > 1 else 0  # a rank alone has nobody to give to
@@ -200,7 +200,7 @@ class RanksPlan:
             line = m.op.call_site.short() if m.op.call_site is not None else ""
             formula = str(substitute(m.size, self._parts))
             link = round(sent(m.way, count, members))
-            out.append(Sent(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
+            out.append(PlannedCollective(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
         return out
 
     def sent(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
@@ -358,7 +358,7 @@ def plan(
     wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
     trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
     if not trains:
-        return RanksPlan(program, "", Inference(), {RANKS: ranks, **sizes}, links, on, wanted)
+        return RanksPlan(program, "", InferenceOverRanks(), {RANKS: ranks, **sizes}, links, on, wanted)
     if wanted:
         raise SchemaError("a program that trains is planned for its loss: fetch= is for a plan without ranks, or of a program without updates")
     name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name

@@ -47,7 +47,7 @@ class Stragglers:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """The outcome of a number of ranks.
 
     ``seconds``: of a step, on average over the simulated ones. ``efficiency``: a rank's examples in a second, as a share of one rank alone, or of one group
@@ -81,7 +81,7 @@ class Point:
 def simulate(
     plan: RanksPlan, numbers: Sequence[int] = NUMBERS, *, batch: int | None = None, batch_per_rank: int | None = None, within: int | str | None = None,
     stragglers: Stragglers | None = None, seed: int = 0, steps: int = 20,
-) -> list[Point]:  # fmt: skip
+) -> list[ScalingPoint]:  # fmt: skip
     """Simulate steps of a plan on other numbers of ranks.
 
     Args:
@@ -99,7 +99,7 @@ def simulate(
 
 def _point(
     plan: RanksPlan, ranks: int, batch: int | None, batch_per_rank: int | None, limit: int | None, stragglers: Stragglers, seed: int, steps: int
-) -> Point:
+) -> ScalingPoint:
     whole = batch if batch is not None else (batch_per_rank or 0) * ranks
     others = {n: v * ranks if batch_per_rank is not None else v for n, v in plan.sizes.items() if n in plan.shared and n != "batch"}
     sizes = {**others, "batch": whole, "ranks": ranks}
@@ -112,8 +112,8 @@ def _point(
     peak = plan.peak(**sizes)
     done = alone.seconds if batch_per_rank is not None else alone.seconds * few / ranks
     hidden = max(0.0, 1 - found.exposed / found.communicating) if found.communicating else 1.0
-    return Point(ranks, whole, seconds, done / seconds if seconds else 1.0, found.computing, bandwidth, latency, waiting, found.communicating, hidden, peak,
-                 None if limit is None else peak <= limit, events)  # fmt: skip
+    return ScalingPoint(ranks, whole, seconds, done / seconds if seconds else 1.0, found.computing, bandwidth, latency, waiting, found.communicating, hidden,
+                        peak, None if limit is None else peak <= limit, events)  # fmt: skip
 
 
 def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:

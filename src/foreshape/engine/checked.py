@@ -25,7 +25,7 @@ from foreshape.values.torch_types import dtype_of_torch
 
 
 @data_class()
-class Frame:
+class BlockFrame:
     """A block while it runs: its values, by their names in the step's text, and the number of the instruction."""
 
     lowered: Step
@@ -33,7 +33,7 @@ class Frame:
     at: int = 0
 
 
-Watch = Callable[[list[Frame]], None]
+Watch = Callable[[list[BlockFrame]], None]
 
 
 class Checked:
@@ -49,7 +49,7 @@ class Checked:
 
     def __init__(self, symbols: Mapping[str, int], *, every: bool = True, look: bool = True, fill: bool = True, watch: Watch | None = None) -> None:
         self.given, self.every, self.look, self.fill, self.watch = symbols, every, look, fill, watch
-        self.frames: list[Frame] = []
+        self.frames: list[BlockFrame] = []
         self._texts: dict[int, _Text] = {}
 
     def run(self, emitted: Emitted, tensors: Sequence[Any], scope: Scope) -> list[Any]:
@@ -72,7 +72,7 @@ class Checked:
         if text is None:
             text = self._texts[id(lowered)] = _Text(lowered, self.every)
         names = {**(bound or {}), **text.constants}
-        frame = Frame(lowered, dict(zip(text.parameters, given, strict=True)))
+        frame = BlockFrame(lowered, dict(zip(text.parameters, given, strict=True)))
         freed = Freed(given, text.constants.values()) if self.fill else None
         self.frames.append(frame)
         self.symbols.enter(lowered.block)
@@ -89,7 +89,7 @@ class Checked:
             self.frames.pop()
             self.symbols.leave()
 
-    def _step(self, i: KernelCall, text: _Text, frame: Frame, names: dict[str, Any], freed: Freed | None) -> None:
+    def _step(self, i: KernelCall, text: _Text, frame: BlockFrame, names: dict[str, Any], freed: Freed | None) -> None:
         values = frame.values
         before = operands_before(i, values) if self.look else None
         exec(text.codes[frame.at], names, values)

@@ -26,7 +26,7 @@ _MOST_ROUNDS_IN_DOUBT = 8
 """The largest number of repeated inferences of an op while more of its blocks' results become unknown; then all of them are unknown."""
 
 
-class _Found(NamedTuple):
+class _WalkedBlocks(NamedTuple):
     """The inputs of an op's blocks, and the variables around them afterwards."""
 
     came: list[tuple[Spec, bool]]
@@ -49,7 +49,7 @@ class Walk:
         self.program = program
         self.visits = 0
         self._limit = 0
-        self._found: dict[Op, _Found] = {}
+        self._found: dict[Op, _WalkedBlocks] = {}
         self._around: dict[Op, list[Variable]] = {}
         self.settled: dict[tuple[Op, str], Spec] = {}
         """A loop and a carried name -> its last spec at the loop's fixed point."""
@@ -89,7 +89,7 @@ class Walk:
             self._found.pop(op, None)
             return answer
         added = program.inference.guards.list()[before:]
-        self._found[op] = _Found(came, known, [(v.spec, v.known) for v in around], added, answer)
+        self._found[op] = _WalkedBlocks(came, known, [(v.spec, v.known) for v in around], added, answer)
         return answer
 
     # --- variables around

@@ -25,7 +25,7 @@ DIRECT = 1 << 20
 """The size in bytes from which the descriptions are found first, and each tensor is read into its own memory."""
 
 
-class Waiting(NamedTuple):
+class DeferredParameters(NamedTuple):
     """Name -> the reader of the tensor; and True to read at its first use."""
 
     parameters: dict[str, Callable[[], Tensor]]
@@ -33,7 +33,7 @@ class Waiting(NamedTuple):
 
 
 @border("the parameters cannot be read", FormatError)
-def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: str) -> Waiting | None:
+def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: str) -> DeferredParameters | None:
     """Return readers for the tensors of a file; None for a small one, or no file, or a folder without much in it.
 
     Raises:
@@ -48,13 +48,13 @@ def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: st
             return None  # opened and read at once
         for name, one in files.items():  # looked through now; opened again when it is used, since there may be thousands
             _Opened(one, [name], fits)
-        return Waiting({name: lambda name=name, one=one: _Opened(one, [name], fits).read(name, device) for name, one in files.items()}, True)
+        return DeferredParameters({name: lambda name=name, one=one: _Opened(one, [name], fits).read(name, device) for name, one in files.items()}, True)
     size = _size_of(path)
     if size < min(DIRECT, LARGE):
         return None
     wanted = sorted(names)
     opened = _Opened(path, wanted, fits)
-    return Waiting({name: lambda name=name: opened.read(name, device) for name in wanted}, size >= LARGE)
+    return DeferredParameters({name: lambda name=name: opened.read(name, device) for name in wanted}, size >= LARGE)
 
 
 def _size_of(path: str) -> int:

@@ -96,7 +96,7 @@ def in_library(following: Following) -> list[Function]:
     return [(name, first, second), *behind]
 
 
-class Convolution:
+class FrozenConvolution:
     """``activation(convolution(x, weight) + bias [+ other])`` of images, with a constant weight.
 
     Args:
@@ -181,7 +181,7 @@ def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
     return F.pad(x, [n for ends in zip(reversed(before), reversed(behind), strict=True) for n in ends])
 
 
-class TransposedConvolution:
+class FrozenTransposedConvolution:
     """``activation(transposed convolution(x, weight) + bias)`` of images, with a constant weight ``[channels, out, *window]``, by torch."""
 
     __slots__ = ("_following", "_settings", "_weight")
@@ -211,7 +211,7 @@ class Apart:
         return activated(out if self._bias is None else out.add_(self._bias), self._following)
 
 
-class Linear:
+class FrozenLinear:
     """``activation(x weight + bias)`` of rows ``[..., k]``, with a constant weight ``[k, n]``."""
 
     __slots__ = ("_after", "_bias", "_following", "_packed", "_weight", "_within")
@@ -234,39 +234,39 @@ class Linear:
 
 def convolution(
     weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
-) -> PackedConvolution | Convolution:
-    """Return a convolution with a constant weight and its activation (see `Convolution`), by oneDNN's own library if installed."""
+) -> PackedConvolution | FrozenConvolution:
+    """Return a convolution with a constant weight and its activation (see `FrozenConvolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, dilations, groups)
     found = library()
     if found is None:
-        return Convolution(weight, bias, *settings, following)
-    return PackedConvolution(found, weight, bias, *settings, in_library(following), lambda weight: Convolution(weight, bias, *settings, following))
+        return FrozenConvolution(weight, bias, *settings, following)
+    return PackedConvolution(found, weight, bias, *settings, in_library(following), lambda weight: FrozenConvolution(weight, bias, *settings, following))
 
 
 def transposed_convolution(
     weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int], following: Following
-) -> PackedTransposedConvolution | TransposedConvolution:
-    """Return a transposed convolution and its activation (see `TransposedConvolution`), by oneDNN's own library if installed."""
+) -> PackedTransposedConvolution | FrozenTransposedConvolution:
+    """Return a transposed convolution and its activation (see `FrozenTransposedConvolution`), by oneDNN's own library if installed."""
     settings = (strides, paddings, more, dilations)
     found = library()
     if found is None:
-        return TransposedConvolution(weight, bias, *settings, following)
+        return FrozenTransposedConvolution(weight, bias, *settings, following)
     alone = bias is None and following == NOTHING
 
     def otherwise(weight: Tensor) -> Callable[[Tensor], Tensor]:
         if alone:
-            return TransposedConvolution(weight, None, *settings, NOTHING)
+            return FrozenTransposedConvolution(weight, None, *settings, NOTHING)
         return Apart(transposed_convolution(weight, None, *settings, NOTHING), bias, following)
 
     return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
 
 
-def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | Linear:
-    """Return a product of rows with a constant weight and its activation (see `Linear`), by oneDNN's own library if installed."""
+def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | FrozenLinear:
+    """Return a product of rows with a constant weight and its activation (see `FrozenLinear`), by oneDNN's own library if installed."""
     found = library()
     if found is None:
-        return Linear(weight, bias, following)
-    return PackedProduct(found, weight, bias, in_library(following), lambda weight: Linear(weight, bias, following))
+        return FrozenLinear(weight, bias, following)
+    return PackedProduct(found, weight, bias, in_library(following), lambda weight: FrozenLinear(weight, bias, following))
 
 
 Fold = float | Literal["add", "multiply"]

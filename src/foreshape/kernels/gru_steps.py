@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from foreshape.kernels.lstm_steps import activate_, slope
 from foreshape.kernels.products import mm
-from foreshape.kernels.recurrence import Schedule
+from foreshape.kernels.recurrence import StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
 
 
-def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:
+def state_before(h0: Tensor, state: Tensor, schedule: StepSchedule) -> Tensor:
     """Return at each place the state of the step before it."""
     first = schedule.widths[0] if schedule.widths else 0
     return torch.cat((h0[:first], state.index_select(0, schedule.before)))
@@ -23,7 +23,7 @@ def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:
 # --- r, z, n, the reset after the product
 
 
-def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
+def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, schedule: StepSchedule) -> tuple[Tensor, Tensor, Tensor]:
     """Run the steps. ``gates`` [places, 3 hidden] are the inputs' share, and are overwritten; ``weight`` [hidden, 3 hidden], ``bias`` [3 hidden].
 
     Returns:
@@ -50,7 +50,7 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
     return gates, share[:, 2 * size :], state
 
 
-def reset_after_gradient(made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def reset_after_gradient(made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: StepSchedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``. ``made``, the result of `reset_after`, is
     emptied to free its memory for the products; ``d_state`` is overwritten.
     """
@@ -96,7 +96,7 @@ class ResetBefore:
     candidate: str
     origin: bool
 
-    def forward(self, gates: Tensor, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    def forward(self, gates: Tensor, h0: Tensor, schedule: StepSchedule) -> tuple[Tensor, Tensor]:
         """Return the state and the rest of the state before after the reset, each [places, hidden]. ``gates`` [places, 3 hidden] are the inputs' share, and
         become the gates after their activation.
         """
@@ -119,7 +119,9 @@ class ResetBefore:
             before = states[t]
         return state, left
 
-    def backward(self, gates: Tensor, left: Tensor, state: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(
+        self, gates: Tensor, left: Tensor, state: Tensor, h0: Tensor, d_state: Tensor, schedule: StepSchedule
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the gradients of the inputs' share, of ``h0`` (sorted), of the two weights; ``d_state`` is overwritten."""
         size = state.shape[1]
         before = state_before(h0, state, schedule)
@@ -148,7 +150,7 @@ class ResetBefore:
 # --- h = act(x + W h)
 
 
-def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: Schedule, activation: str) -> Tensor:
+def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: StepSchedule, activation: str) -> Tensor:
     """Return the state; ``gates`` [places, hidden] are the inputs' share, and become it."""
     before = h0
     for now in schedule.steps(gates):
@@ -158,7 +160,7 @@ def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: Schedule, activat
     return gates
 
 
-def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule, activation: str) -> tuple[Tensor, Tensor, Tensor]:
+def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, schedule: StepSchedule, activation: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the inputs' share, of ``h0`` (sorted) and of ``weight``; ``d_state`` becomes the first."""
     split = schedule.widths
     states, slopes = schedule.steps(d_state), schedule.steps(slope(activation, state))

@@ -22,7 +22,7 @@ FREE = 1 << 16
 """Bytes of a unit of few rows beyond its share: more pieces would cost more than they are worth."""
 
 
-class Room(NamedTuple):
+class CallMemory(NamedTuple):
     """Bytes kept for the gradient, and the workspace of a kernel call."""
 
     kept: Size
@@ -37,7 +37,7 @@ def line(columns: Size) -> Size:
     return padded + 16
 
 
-class Form(NamedTuple):
+class LstmMemory(NamedTuple):
     """The memory of the pieces of an LSTM of fp32, in bytes.
 
     A place (a sequence's step) keeps its part of the workspace and the hidden state. Its gradient takes the gates, the features and their gradient, and the
@@ -51,15 +51,15 @@ class Form(NamedTuple):
 
     @staticmethod
     @lru_cache(256)
-    def of(features: Size, hidden: int) -> Form:
+    def of(features: Size, hidden: int) -> LstmMemory:
         gates, state, wide = line(4 * hidden), line(hidden), line(maximum(features, hidden))
         of_width = 4 * (6 * wide + 4 * hidden + 2 * hidden)
-        return Form(4 * (gates + state + 6 * wide + 5 * hidden), of_width, 4 * (gates + 2 * features + hidden), 4 * (5 * hidden + 2 * state))
+        return LstmMemory(4 * (gates + state + 6 * wide + 5 * hidden), of_width, 4 * (gates + 2 * features + hidden), 4 * (5 * hidden + 2 * state))
 
-    def room(self, steps: Size, width: Size) -> Room:
+    def room(self, steps: Size, width: Size) -> CallMemory:
         """Return the room of one piece."""
         kept = self.of_place * steps * width + self.of_width * width + PARTS * PAGE
-        return Room(kept, self.taken_of_place * steps * width + self.taken_of_width * width + SMALL)
+        return CallMemory(kept, self.taken_of_place * steps * width + self.taken_of_width * width + SMALL)
 
     def needs(self, pieces: list[tuple[int, int]]) -> tuple[int, int, int]:
         """Return the bytes kept by all pieces, the most taken while the gradient drops them from the last to the first, and at which piece."""
@@ -72,7 +72,7 @@ class Form(NamedTuple):
                 most, at = kept + taken, number
         return kept, most, at
 
-    def halved(self, pieces: list[tuple[int, int]], runs: list[tuple[int, int]], room: Room) -> tuple[list[tuple[int, int]], int, int]:
+    def halved(self, pieces: list[tuple[int, int]], runs: list[tuple[int, int]], room: CallMemory) -> tuple[list[tuple[int, int]], int, int]:
         """Return the pieces, the largest halved while halving makes them fit, and their needs; ``runs`` tell the number of sequences at a step."""
         kept, most, at = self.needs(pieces)
         limit = room.kept + room.taken
@@ -96,20 +96,20 @@ def _at_step(runs: list[tuple[int, int]], step: int) -> int:
     return 0
 
 
-def of_dense(steps: Size, batch: Size, features: Size, hidden: int) -> Room:
+def of_dense(steps: Size, batch: Size, features: Size, hidden: int) -> CallMemory:
     """Return the room of dense sequences, as one piece; with lengths of their own, the pieces take no more."""
-    return Form.of(features, hidden).room(steps, batch)
+    return LstmMemory.of(features, hidden).room(steps, batch)
 
 
-def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> Room:
+def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> CallMemory:
     """Return the room for pieces of ragged rows: 1/8 more than the rows need alone, and four pieces' states for each sequence.
 
     For lengths up to 2 m, k pieces idle for m/k steps of each sequence and begin (k + 1)/2 times with its state. At the best k this is no more for any m. As
     the gradient drops pieces, one finds room in the memory of others. Sequences of one length are halved for it.
     """
-    form = Form.of(features, hidden)
+    form = LstmMemory.of(features, hidden)
     kept = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences
-    return Room(kept + FREE, form.taken_of_width * sequences + SMALL)
+    return CallMemory(kept + FREE, form.taken_of_width * sequences + SMALL)
 
 
 def weights_taken(features: Size, hidden: int) -> Size:

@@ -1,6 +1,6 @@
 """The LSTM on oneDNN's kernel, for a stretch of time steps at once, with sequences of equal length.
 
-So time is cut into pieces where the batch shrinks (`Cutter`). Each piece runs on the sequences alive at its beginning, and the state is carried on. A
+So time is cut into pieces where the batch shrinks (`PieceCutter`). Each piece runs on the sequences alive at its beginning, and the state is carried on. A
 sequence that ends within a piece idles to the piece's end. Its hidden state is read at its own end, and later ones reach no one. Its cell, though, is told
 only at the end of a piece. If a last cell is wanted, idle places get one feature more. Its weights shut the input gate and open the forget gate so far that
 both are exact. The cell keeps its value, and its gradient comes back unchanged, without a share for any weight.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.data_class import data_class
-from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
-from foreshape.kernels.recurrence import Cheapest, Schedule
+from foreshape.kernels.lstm_memory import EXTRA, LstmMemory, of_dense, of_ragged
+from foreshape.kernels.recurrence import Cheapest, StepSchedule
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, Tensor, torch
 
@@ -30,7 +30,7 @@ def available(x: Tensor) -> bool:
 
 
 @data_class(frozen=True)
-class Cutter:
+class PieceCutter:
     """A cutter of time into the fastest pieces that fit into the room of the plan (`lstm_memory`).
 
     ``cell``: a last cell is wanted; ``within``: the steps and the batch of dense sequences, otherwise they are ragged rows.
@@ -49,7 +49,7 @@ class Cutter:
         else:
             room = of_ragged(sum(n * w for n, w in runs), runs[0][1], self.features + EXTRA * self.cell, self.hidden)
         limits: Any = room
-        form: Any = Form.of(self.features + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
+        form: Any = LstmMemory.of(self.features + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
         piece, step, row = costs(self.features, self.hidden)
         leanest, least = runs, float("inf")
         for price in PRICES:
@@ -93,7 +93,7 @@ class SavedRun:
     extra: bool
 
 
-def _input(x: Tensor, schedule: Schedule, piece: int, begin: int, end: int, extra: bool) -> Tensor:
+def _input(x: Tensor, schedule: StepSchedule, piece: int, begin: int, end: int, extra: bool) -> Tensor:
     """Return ``[steps, width, features]`` of a piece."""
     given = schedule.piece_of(x, begin, end)
     if extra:
@@ -116,7 +116,7 @@ def _input_weight(weight: Tensor, extra: bool) -> Tensor:
 
 
 def forward(
-    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, schedule: Schedule, *, out: bool, cell: bool, train: bool
+    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, schedule: StepSchedule, *, out: bool, cell: bool, train: bool
 ) -> tuple[SavedRun, Tensor | None, Tensor, Tensor | None]:
     """Run the LSTM. ``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted. ``out``
     and ``cell``: return the hidden states and the last cells.
@@ -162,7 +162,7 @@ def whole(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor,
 
 def backward(
     run: SavedRun, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
-    schedule: Schedule, wanted: bool, own: bool,
+    schedule: StepSchedule, wanted: bool, own: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the gradients of x [rows, features] (if ``wanted``), h0, c0 (sorted), and of the two weights and a bias.
 
@@ -210,8 +210,8 @@ def backward(
 
 
 def _result_gradient(
-    d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, schedule: Schedule, number: int, begin: int, end: int, stay: int, x: Tensor, size: int,
-    own: bool,
+    d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, schedule: StepSchedule, number: int, begin: int, end: int, stay: int, x: Tensor,
+    size: int, own: bool,
 ) -> Tensor:  # fmt: skip
     """Return the gradient of the hidden states of a piece, ``[steps, width, size]``; ``passed`` is the gradient from the piece after it."""
     steps, width = schedule.pieces[number]
@@ -231,5 +231,5 @@ def _result_gradient(
     return made.view(steps, width, size)
 
 
-def _width(schedule: Schedule, piece: int) -> int:
+def _width(schedule: StepSchedule, piece: int) -> int:
     return schedule.pieces[piece][1] if piece < len(schedule.pieces) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foreshape.kernels.products import mm
-from foreshape.kernels.recurrence import Schedule
+from foreshape.kernels.recurrence import StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu", "identity")
@@ -32,7 +32,7 @@ def slope(name: str, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class LstmSettings:
     """The settings of an LSTM besides its weights; a clip of 0 is none."""
 
     gate: str = "sigmoid"
@@ -43,7 +43,7 @@ class Form:
     projection_clip: float = 0.0
 
 
-PLAIN = Form()
+PLAIN = LstmSettings()
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Weights:
 
 
 @dataclass(slots=True)
-class Trace:
+class StepTrace:
     """The values of the steps at the places: gates after their activation [places, 4 hidden], cells before and after theirs, the hidden state, and the
     recurrent one (its projection, if any).
     """
@@ -68,7 +68,7 @@ class Trace:
     state: Tensor
 
 
-def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedule, form: Form = PLAIN) -> Trace:
+def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: StepSchedule, form: LstmSettings = PLAIN) -> StepTrace:
     """Run the steps. ``gates`` [places, 4 hidden] are the inputs' share, and are overwritten; ``h0``, ``c0`` are sorted as the schedule is."""
     size = gates.shape[1] // 4
     cell, active, hidden = (gates.new_empty((schedule.places, size)) for _ in range(3))
@@ -109,7 +109,7 @@ def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedul
             if form.projection_clip > 0.0:
                 r.clamp_(-form.projection_clip, form.projection_clip)
         before_h, before_c = r, c
-    return Trace(gates, cell, active, hidden, state)
+    return StepTrace(gates, cell, active, hidden, state)
 
 
 @dataclass(slots=True)
@@ -122,7 +122,9 @@ class Gradients:
     weights: Weights
 
 
-def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, form: Form = PLAIN) -> Gradients:
+def backward(
+    trace: StepTrace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, d_cell: Tensor | None, schedule: StepSchedule, form: LstmSettings = PLAIN
+) -> Gradients:
     """Return the gradients. ``d_state`` and ``d_cell`` (None: zeros), the gradients at the places, are overwritten."""
     size = trace.cell.shape[1]
     first = schedule.widths[0] if schedule.widths else 0

@@ -170,7 +170,7 @@ class _Line:
                 values = [*(roots[s] for s in steps[at].sources), len(given) + at]
                 self._add(at, described, [(places[v], 4 * prod(dims[v])) for v in values])
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
-        self._free: list[_Call] = []
+        self._free: list[_ChainCall] = []
 
     def _divide(self, steps: Sequence[ChainKernel], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
@@ -205,7 +205,7 @@ class _Line:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = _Call(self._library, self._primitives, self._given + len(self.outs))
+            call = _ChainCall(self._library, self._primitives, self._given + len(self.outs))
         place = self._library.place
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
@@ -237,7 +237,7 @@ class _Line:
             times.append(KernelTime(step, perf_counter() - began, name))
 
 
-class _Call:
+class _ChainCall:
     """The arguments of primitives, for one thread at a time: memory objects, with the addresses of the last time."""
 
     __slots__ = ("_kept", "addresses", "executions", "inside", "outside", "piece")

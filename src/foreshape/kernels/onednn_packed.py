@@ -41,7 +41,7 @@ SMALL = 1 << 16
 ADDED = FIRST_POST_OPERATION | OTHER
 
 
-class _Call:
+class _PackedCall:
     """The arguments of a kernel: memory objects with addresses set for each call, and a scratchpad, if small."""
 
     __slots__ = ("_kept", "arguments", "other", "result", "scratchpad", "source", "stream")
@@ -92,7 +92,7 @@ def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
         orders = {**orders, SCRATCHPAD: order}
     place, execute, empty, number, address = library.place, library.execute, torch.empty_strided, torch.float32, primitive.value
     count, shape, steps, large = len(orders) + len(constants), torch.Size(of.dims), of.steps, scratch > SMALL
-    free: list[_Call] = []
+    free: list[_PackedCall] = []
 
     def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # it holds the primitive
         if x.dtype is not number or not x.is_cpu:  # kernels are kept by sizes
@@ -100,7 +100,7 @@ def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
         try:
             call = free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = _Call(library, orders, constants, scratch)
+            call = _PackedCall(library, orders, constants, scratch)
         y = empty(shape, steps, dtype=number, device="cpu")  # whatever the user's defaults are
         place(call.source, x.data_ptr())
         place(call.result, y.data_ptr())

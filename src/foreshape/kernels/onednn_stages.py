@@ -160,7 +160,7 @@ class Joined(NamedTuple):
         return DescribedPrimitive(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
 
 
-class Part(NamedTuple):
+class ChainSlice(NamedTuple):
     """The entries of some axes from a first one to before a last one, each with its axis; see `foreshape.operator.computations.Part`."""
 
     cuts: tuple[tuple[int, int, int], ...]
@@ -183,7 +183,7 @@ class Part(NamedTuple):
         return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out), (begin, end))
 
 
-class Shuffled(NamedTuple):
+class ShuffledChannels(NamedTuple):
     """Images with their channels, in groups one after the other, taken from each group in turn."""
 
     groups: int

@@ -1,6 +1,6 @@
 """The workspaces of ``lstm``, ``lstmp`` and ``gru``, in bytes, for the plan of a step.
 
-Their kernels work at places, one for each step of a sequence (`Schedule`), so rows are copied there and back. The bytes held at once are counted for each
+Their kernels work at places, one for each step of a sequence (`StepSchedule`), so rows are copied there and back. The bytes held at once are counted for each
 stage of a kernel, less the results, which the plan counts itself.
 """
 

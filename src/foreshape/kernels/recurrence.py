@@ -1,4 +1,4 @@
-"""`Schedule`: the order of sequences in recurrent kernels, and the place of each of their rows in it.
+"""`StepSchedule`: the order of sequences in recurrent kernels, and the place of each of their rows in it.
 
 Sequences are sorted by falling length and laid out time step by time step. So the sequences alive at a step are contiguous, and the first ones of the step
 before. A step then works on a slice, and an ended sequence costs no work.
@@ -18,14 +18,14 @@ MOST_CHANGES = 32
 """The most changes of the width weighed for cutting time; of more, neighbours are joined."""
 
 
-class Cutter(Protocol):
+class StepGrouping(Protocol):
     """A grouping of steps into pieces: from runs of steps with as many sequences each (steps, sequences) to pieces (steps, width)."""
 
     def __hash__(self) -> int: ...
     def __call__(self, runs: list[tuple[int, int]]) -> list[tuple[int, int]]: ...
 
 
-class Schedule:
+class StepSchedule:
     """Places ``0..places - 1``: those of step ``t`` begin at ``starts[t]``, and there are ``widths[t]`` of them.
 
     In pieces of steps of one width, the places of sequences that end within a piece go on to its end. These idle places are filled with a copy of the
@@ -38,7 +38,7 @@ class Schedule:
     pick: Tensor | None
     """The row of each place; None if it is the row of the same number."""
 
-    def __init__(self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: Cutter | None, first: Tensor, stride: int, rows: int) -> None:
+    def __init__(self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: StepGrouping | None, first: Tensor, stride: int, rows: int) -> None:
         """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next."""
         self.widths, self.pieces = cut(alive, cutter)
         self.lengths, self.order, self.rows = lengths, order, rows
@@ -60,18 +60,18 @@ class Schedule:
             self._idle, self._real = idle.nonzero().flatten(), (~idle).nonzero().flatten()
 
     @staticmethod
-    def of(offsets: Offsets, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
+    def of(offsets: Offsets, reverse: bool = False, cutter: StepGrouping | None = None) -> StepSchedule:
         """Return the schedule of ragged rows; with a ``cutter`` in its pieces."""
 
-        def make() -> Schedule:
+        def make() -> StepSchedule:
             last = offsets.last
             first = last[1:] - 1 if reverse else last[:-1]
-            return Schedule(offsets.lengths, offsets.order, offsets.alive, cutter, first, -1 if reverse else 1, offsets.rows)
+            return StepSchedule(offsets.lengths, offsets.order, offsets.alive, cutter, first, -1 if reverse else 1, offsets.rows)
 
         return offsets.kept(("schedule", reverse, cutter), make)
 
     @staticmethod
-    def dense(steps: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
+    def dense(steps: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool = False, cutter: StepGrouping | None = None) -> StepSchedule:
         """Return the schedule of the rows of ``[steps, batch, ...]``, with the first ``lengths`` steps of each sequence (None: all)."""
         column = torch.arange(batch, device=device)
         if lengths is None:
@@ -85,7 +85,7 @@ class Schedule:
             left: Any = (batch - ended)[:steps]
             alive = [n for n in left.tolist() if n]
         first = column + (length - 1) * batch if reverse else column
-        made = Schedule(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch)
+        made = StepSchedule(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch)
         if lengths is None and not reverse:
             made.pick = None
         return made
@@ -257,7 +257,7 @@ def joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(sum(n for n, _ in runs[i : i + group]), runs[i][1]) for i in range(0, len(runs), group)]
 
 
-def cut(alive: Sequence[int], cutter: Cutter | None) -> tuple[list[int], list[tuple[int, int]]]:
+def cut(alive: Sequence[int], cutter: StepGrouping | None) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the width of each step, and the pieces of one width (steps, width): one for each change of the number alive, or a cutter's."""
     runs: list[tuple[int, int]] = []
     at = 0

@@ -18,8 +18,8 @@ from itertools import pairwise
 from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum
 from foreshape.kernels import lstm_memory, onednn, products
-from foreshape.kernels.lstm_memory import EXTRA, Form, Room
-from foreshape.kernels.lstm_pieces import Cutter
+from foreshape.kernels.lstm_memory import EXTRA, CallMemory, LstmMemory
+from foreshape.kernels.lstm_pieces import PieceCutter
 from foreshape.spec import FP32, DType
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
@@ -82,7 +82,7 @@ class Layers:
         """Return the bytes of a unit's states."""
         return self.sequences * self.hidden * self._item * (2 if self.mode == "LSTM" else 1)
 
-    def _room(self, layer: int, reverse: bool) -> Room:
+    def _room(self, layer: int, reverse: bool) -> CallMemory:
         columns = self._columns(layer)
         if self.steps is None:
             lengths = (_lengths.get() or {}).get(self.rows)
@@ -92,18 +92,18 @@ class Layers:
         if not self.full:
             return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
         kept, taken = lstm_memory.of_dense(self.steps, self.sequences, columns, self.hidden)
-        return Room(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
+        return CallMemory(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
 
-    def _room_of(self, lengths: Sequence[int], columns: Size) -> Room:
+    def _room_of(self, lengths: Sequence[int], columns: Size) -> CallMemory:
         """Return the room of the pieces of sequences of these lengths."""
         assert isinstance(columns, int)
         ends = sorted({0, *lengths})
         runs = [(end - begin, sum(n >= end for n in lengths)) for begin, end in pairwise(ends)]
         if not runs:
-            return Room(0, lstm_memory.SMALL)
-        form = Form.of(columns + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
-        kept, most, _ = form.needs(Cutter(columns, self.hidden, self.cell)(runs))
-        return Room(kept, most - kept)
+            return CallMemory(0, lstm_memory.SMALL)
+        form = LstmMemory.of(columns + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
+        kept, most, _ = form.needs(PieceCutter(columns, self.hidden, self.cell)(runs))
+        return CallMemory(kept, most - kept)
 
     @property
     def kept(self) -> Size:

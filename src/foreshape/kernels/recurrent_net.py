@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from foreshape.errors import ExecutionError
 from foreshape.kernels import gru_steps, lstm_pieces, lstm_steps
 from foreshape.kernels.products import linear, mm
-from foreshape.kernels.recurrence import Cutter, Schedule
+from foreshape.kernels.recurrence import StepGrouping, StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Schedules(Protocol):
     def within(self) -> tuple[int, int] | None: ...
     @property
     def full(self) -> tuple[int, int] | None: ...
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule: ...
+    def __call__(self, reverse: bool, cutter: StepGrouping | None) -> StepSchedule: ...
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Unit:
     The rows are None in the first layer, whose gradient gets them too. The gradient drops the values of steps as soon as they are used.
     """
 
-    schedule: Schedule
+    schedule: StepSchedule
     x: Tensor | None
     h0: Tensor
     c0: Tensor | None
@@ -48,21 +48,21 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Kept:
+class SavedLayers:
     """The values for the gradient of the whole: its units, and the masks of dropout between layers."""
 
     units: list[Unit] = field(default_factory=list[Unit])
     masks: list[Any] = field(default_factory=list[Any])
 
 
-def hand_on(kept: Kept | None) -> Tensor:
+def hand_on(kept: SavedLayers | None) -> Tensor:
     """Return a result that carries the kept values to the gradient op. They are the kernels' own affair: to others the result is one byte."""
     out = torch.zeros((), dtype=torch.uint8)
     setattr(out, "kept", kept)  # noqa: B010
     return out
 
 
-def handed_on(reserve: Tensor, op: str) -> Kept:
+def handed_on(reserve: Tensor, op: str) -> SavedLayers:
     """Return the argument of `hand_on`."""
     kept = getattr(reserve, "kept", None)
     if kept is None:
@@ -71,7 +71,7 @@ def handed_on(reserve: Tensor, op: str) -> Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
+class RecurrentNet:
     """The form of the network."""
 
     mode: str
@@ -92,13 +92,13 @@ class Net:
     def forward(
         self, x: Tensor, listed: Sequence[Tensor], h0: Tensor | None, c0: Tensor | None, schedules: Schedules, *,
         out: bool, cell: bool, train: bool, generator: Generator | None = None,
-    ) -> tuple[Tensor | None, Tensor, Tensor | None, Kept]:  # fmt: skip
+    ) -> tuple[Tensor | None, Tensor, Tensor | None, SavedLayers]:  # fmt: skip
         """Run the layers. ``x`` [rows, features]. ``out`` and ``cell``: return these; ``train``: a gradient follows.
 
         Returns:
             [rows, directions hidden], the last hidden states and cells [units, batch, hidden], and the values for the gradient.
         """
-        kept = Kept()
+        kept = SavedLayers()
         last_h: list[Tensor] = []
         last_c: list[Tensor] = []
         weights = self.weights(listed)
@@ -129,7 +129,15 @@ class Net:
         return y if out else None, torch.stack(last_h), torch.stack(last_c) if last_c else None, kept
 
     def backward(
-        self, kept: Kept, x: Tensor, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, wanted: bool, own: bool = False
+        self,
+        kept: SavedLayers,
+        x: Tensor,
+        listed: Sequence[Tensor],
+        d_out: Tensor | None,
+        d_h: Tensor | None,
+        d_c: Tensor | None,
+        wanted: bool,
+        own: bool = False,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, list[Tensor]]:
         """Return the gradients of ``x`` [rows, features] (if ``wanted``), of the states before the first step, and of the weights as listed. Kept values are
         dropped unit by unit; a second gradient computes them again. ``own``: ``d_out`` may be overwritten.
@@ -188,9 +196,9 @@ class Net:
                 )
             rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
             return rows if out else None, last, last_cell if cell else None, None
-        schedule: Schedule | None = None
+        schedule: StepSchedule | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):
-            schedule = schedules(reverse, lstm_pieces.Cutter(x.shape[1], size, cell, schedules.within))
+            schedule = schedules(reverse, lstm_pieces.PieceCutter(x.shape[1], size, cell, schedules.within))
         if schedule is None or not schedule.places:
             schedule = schedules(reverse, None)
         h, c = schedule.sorted(h0, x, size), schedule.sorted(c0, x, size) if self.mode == "LSTM" else None
@@ -201,13 +209,13 @@ class Net:
             return rows, schedule.unsorted(last), None if last_cell is None else schedule.unsorted(last_cell), unit
         unit.trace = trace = self._steps(schedule, x, w, h, c)
         state = _state(trace)
-        last_cell = schedule.last(trace.cell, _known(c)) if cell and isinstance(trace, lstm_steps.Trace) else None
+        last_cell = schedule.last(trace.cell, _known(c)) if cell and isinstance(trace, lstm_steps.StepTrace) else None
         return schedule.to_rows(state) if out else None, schedule.last(state, h), last_cell, unit
 
-    def _in_pieces(self, schedule: Schedule, x: Tensor) -> bool:
+    def _in_pieces(self, schedule: StepSchedule, x: Tensor) -> bool:
         return self.mode == "LSTM" and schedule.places > 0 and lstm_pieces.available(x)
 
-    def _steps(self, schedule: Schedule, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
+    def _steps(self, schedule: StepSchedule, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
         """Return the values of the steps at the places."""
         places = schedule.to_places(x)
         if self.mode == "LSTM":
@@ -245,7 +253,7 @@ class Net:
             d_state = d_state.clone(memory_format=torch.contiguous_format) if d_state is d_rows and not own else d_state
         d_start = schedule.add_last_(d_state, d_h) if d_h is not None else None
         d_c0 = None
-        if isinstance(trace, lstm_steps.Trace):
+        if isinstance(trace, lstm_steps.StepTrace):
             c0 = _known(unit.c0)
             d_cell, d_c_start = None, None
             if d_c is not None:
@@ -298,7 +306,7 @@ def _each_its_own(grads: list[Tensor]) -> list[Tensor]:
 
 def _state(trace: Any) -> Tensor:
     """Return the hidden state at the places."""
-    if isinstance(trace, lstm_steps.Trace):
+    if isinstance(trace, lstm_steps.StepTrace):
         return trace.state
     return trace if hasattr(trace, "shape") else trace[2]
 

@@ -38,7 +38,7 @@ def reorder(lowered: Step, places: list[Place]) -> list[Place]:
     used = [place for place in places if place]
     if len(used) < 3 or any(_is_held(i) for place in used for i in place):
         return places
-    graph = _Graph(lowered, used)
+    graph = _PrecedenceGraph(lowered, used)
     own = list(range(len(used)))
     before = [graph.peak(own, sizes) for sizes in graph.sizes]
     best, least = own, float(len(before))
@@ -65,7 +65,7 @@ def _moved(lowered: Step, places: list[Place]) -> list[Place]:
     return places
 
 
-class _Graph:
+class _PrecedenceGraph:
     """The precedence of places, and the memory that they read and make."""
 
     def __init__(self, lowered: Step, places: list[Place]) -> None:

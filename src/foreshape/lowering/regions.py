@@ -10,7 +10,7 @@ from foreshape.infer.loop_state import GRAD, carried_names, names_in, saved_name
 from foreshape.lowering.fusion import fuse as rewrite
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Region, Value
 from foreshape.lowering.round_values import added, ranks_of_numbers, with_ranks, zeros
-from foreshape.lowering.rounds import Room, may_grow, truth
+from foreshape.lowering.rounds import RoundMemory, may_grow, truth
 from foreshape.program import Block, Op
 from foreshape.program.needed import is_fed
 from foreshape.program.op import EMPTY
@@ -203,7 +203,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []
-        room = Room(op.type) if growing else None
+        room = RoundMemory(op.type) if growing else None
         values = with_ranks(values, ranks)
         while truth(op.type, asked, values[condition]):
             if room is not None:

@@ -28,7 +28,7 @@ def may_grow(name: str, leaves: Spec | None) -> bool:
     return any(symbol.startswith(own) for dim in leaves.dims or () if not isinstance(dim, int) for symbol in symbols_of(dim))
 
 
-class Room:
+class RoundMemory:
     """The refusal of the next round of a loop with growing variables, if there is no memory for it: a plan counts one round."""
 
     def __init__(self, type: str) -> None:

@@ -7,7 +7,7 @@ from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.figures import Buffer, Holder
 from foreshape.memory.plan import Plan, plan
-from foreshape.memory.records import Unknown
+from foreshape.memory.records import UnknownMemory
 from foreshape.memory.sections import lower_bound
 
-__all__ = ["Buffer", "Holder", "Plan", "Unknown", "arena", "byte_text", "bytes_of", "lower_bound", "plan"]
+__all__ = ["Buffer", "Holder", "Plan", "UnknownMemory", "arena", "byte_text", "bytes_of", "lower_bound", "plan"]

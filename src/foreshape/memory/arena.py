@@ -34,7 +34,7 @@ _RATE = {False: 20_000.0, True: 2_000_000.0}
 """Steps of the search in a second, before a measurement."""
 
 
-class _Clock:
+class _SearchClock:
     def __init__(self, limit: float | None) -> None:
         self.limit = limit
         self._start = time.perf_counter()
@@ -45,9 +45,9 @@ class _Clock:
     def spent(self) -> float:
         return time.perf_counter() - self._start
 
-    def share(self, waiting: int) -> _Clock:
+    def share(self, waiting: int) -> _SearchClock:
         """Return a clock with the share of the time left for one of so many waiting."""
-        return self if self.limit is None or waiting == 1 else _Clock(max(0.0, self.left() / waiting))
+        return self if self.limit is None or waiting == 1 else _SearchClock(max(0.0, self.left() / waiting))
 
     def goes_on(self) -> bool:
         return self.left() > 0
@@ -80,7 +80,7 @@ def arena(lower: Any, upper: Any, size: Any, within: int | None = None, time_lim
         raise MemoryPlanError(f"required: at most {within} bytes; the lower bound, the most bytes alive at one step, is {bound}")
     steps = buffers.upper[real].astype(np.float64) - buffers.lower[real]
     aim = bound if within is None else int(within)
-    offsets[real] = _layout(Buffers(span.first, span.end, buffers.size[real]), span, steps, aim, within is not None, _Clock(time_limit))
+    offsets[real] = _layout(Buffers(span.first, span.end, buffers.size[real]), span, steps, aim, within is not None, _SearchClock(time_limit))
     best = height(buffers, offsets)
     if within is not None and best > within:
         raise MemoryPlanError(f"required: at most {within} bytes; best found: {best}; lower bound: {bound}" + _advice(time_limit))
@@ -97,7 +97,7 @@ def _advice(time_limit: float | None) -> str:
     return "" if time_limit is None else f"; the time limit was {time_limit} s"
 
 
-def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bool, clock: _Clock) -> Ints:
+def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bool, clock: _SearchClock) -> Ints:
     """Return offsets of buffers whose steps are sections; better than the aim is not needed."""
     offsets = _over_time(buffers, aim, clock)
     if height(buffers, offsets) <= aim:
@@ -119,7 +119,7 @@ def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bo
     return offsets
 
 
-def _over_time(buffers: Buffers, aim: int, clock: _Clock) -> Ints:
+def _over_time(buffers: Buffers, aim: int, clock: _SearchClock) -> Ints:
     """Return the best layout of the allocators that walk through time."""
     lengths = np.sort(buffers.upper - buffers.lower)
     best = in_time(buffers, "first")
@@ -134,7 +134,7 @@ def _over_time(buffers: Buffers, aim: int, clock: _Clock) -> Ints:
     return best
 
 
-def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _Clock) -> Ints:
+def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _SearchClock) -> Ints:
     """Return better offsets of one part, if any are found."""
     count = len(buffers.size)
     if count > _LONGEST_FOR_ORDERS:
@@ -157,7 +157,7 @@ def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int
     return best
 
 
-def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _Clock) -> Ints:
+def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _SearchClock) -> Ints:
     """Return the layout of the exact search: first in Python, then compiled if worth it."""
     hunt = _Hunt(buffers, best, max(aim, int(span.total.max())), asked, clock)
     later = _compile(asked, clock)
@@ -173,7 +173,7 @@ def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: in
 class _Hunt:
     """A search below the best height, at the least one and on the way to it, with effort that doubles."""
 
-    def __init__(self, buffers: Buffers, best: Ints, least: int, asked: bool, clock: _Clock) -> None:
+    def __init__(self, buffers: Buffers, best: Ints, least: int, asked: bool, clock: _SearchClock) -> None:
         self.best, self.height, self.asked, self.clock = best, height(buffers, best), asked, clock
         self._buffers, self._unit = buffers, int(np.gcd.reduce(buffers.size))  # every possible height is a sum of sizes
         self.least = least // self._unit * self._unit
@@ -208,7 +208,7 @@ class _Hunt:
             work *= 2
 
 
-def _compile(asked: bool, clock: _Clock) -> bool:
+def _compile(asked: bool, clock: _SearchClock) -> bool:
     """Return True if the compiled search is ready, or worth the time of compiling; without a limit only the caller's wish counts."""
     if not can_compile():
         return False

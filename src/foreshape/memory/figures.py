@@ -15,7 +15,7 @@ from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.formula import Formula, Terms, require_values
 from foreshape.memory.largest import largest
-from foreshape.memory.records import CLASSES, WORKSPACE, LiveBuffer, Liveness, Unknown, unknown_words
+from foreshape.memory.records import CLASSES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, unknown_words
 from foreshape.program import Op
 
 _FEW_PIECES = 4
@@ -73,7 +73,7 @@ class Figures:
         """
         return self.held(**symbols) + self.lower_bound(**symbols)
 
-    def unknown(self, **symbols: int) -> list[Unknown]:
+    def unknown(self, **symbols: int) -> list[UnknownMemory]:
         """Return the ops with a part of unknown memory, since a rule of their operator fails, and why: all figures leave it out.
 
         With values of the symbols, ops whose rules give no bytes for these are included.
@@ -82,7 +82,7 @@ class Figures:
         if symbols:
             values = self._values(symbols)
             found += [
-                Unknown(r.op, f"it gives no number of bytes with these sizes: {r.size}")
+                UnknownMemory(r.op, f"it gives no number of bytes with these sizes: {r.size}")
                 for r in _all_records(self.live)
                 if r.op is not None and _workspace(r, values) is None
             ]

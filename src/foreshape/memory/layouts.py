@@ -13,7 +13,7 @@ Order = tuple[int, ...]
 """The axes of a value, outermost first, as they lie in memory."""
 
 
-class Layouts:
+class AxisOrders:
     """The values of a step that may not be contiguous."""
 
     __slots__ = ("gapped", "strided")

@@ -11,8 +11,8 @@ from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, argument_of, values_of
-from foreshape.memory.layouts import Layouts
-from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, Unknown, holds, needed_at
+from foreshape.memory.layouts import AxisOrders
+from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
 from foreshape.memory.rounds import added_to_array, element_of, is_of_block, kept_by_rounds, tensor_bytes
 from foreshape.operator.fields import Result
@@ -74,10 +74,10 @@ class _Walk:
         self.used = {v for i in lowered.calls for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
         self.current: dict[Value, LiveBuffer | None] = {}
         self.arrays: dict[str, LiveBuffer] = {}
-        self.layouts = Layouts()
+        self.layouts = AxisOrders()
         self.strided = self.layouts.strided
         self.records: list[LiveBuffer] = []
-        self.unknown: list[Unknown] = []
+        self.unknown: list[UnknownMemory] = []
         self.held: list[LiveBuffer] = []
         self.feeds: list[LiveBuffer] = []
         self._held_names: set[str] = set()
@@ -126,7 +126,7 @@ class _Walk:
                 return ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
-            self.unknown.append(Unknown(i.op, f"how many dims {value.name} has is known when it runs"))
+            self.unknown.append(UnknownMemory(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
 
     def _new(self, i: KernelCall, at: int, value: Value, size: Size) -> LiveBuffer:
@@ -158,7 +158,7 @@ class _Walk:
         elif isinstance(i, OpCall):
             (self._plain if i.region is None else self._region)(at, i, given)
         if i.unknown:
-            self.unknown.append(Unknown(i.op, i.unknown))
+            self.unknown.append(UnknownMemory(i.op, i.unknown))
         for place, value in i.stores:
             record = self.read(value, position, at)
             if record is not None:

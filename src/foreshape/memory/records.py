@@ -57,14 +57,14 @@ class LiveBuffer:
         return at
 
 
-class Unknown(NamedTuple):
+class UnknownMemory(NamedTuple):
     """An op with a part of unknown memory, and why: a rule of its operator failed. The known part counts."""
 
     op: Op
     why: str
 
 
-def unknown_words(unknown: Sequence[Unknown]) -> str:
+def unknown_words(unknown: Sequence[UnknownMemory]) -> str:
     """Return the ops left out of the figures of a plan, as the end of a sentence; empty for none."""
     types = list(dict.fromkeys(u.op.type for u in unknown))
     return f", without what {', '.join(types[:5])}{' and others' if len(types) > 5 else ''} may need besides, which is not known" if types else ""
@@ -82,7 +82,7 @@ class Liveness:
     """Every name with a place for its value, in the memory of others included."""
     places: dict[Value, LiveBuffer | None]
     """The record of each value; None if it is not this step's to place."""
-    unknown: list[Unknown]
+    unknown: list[UnknownMemory]
     """The ops with a part of unknown memory, within blocks included."""
 
     @property

@@ -186,7 +186,7 @@ THROUGH_BLOCK: Final = BlockGradient()
 
 
 @data_class(frozen=True)
-class Part:
+class PartialGradient:
     """One gradient computable alone by another operator, with the same numbers in the same time, and from fewer operands."""
 
     gives: str
@@ -211,7 +211,7 @@ class Gradient:
     layout: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     workspace: Callable[..., Any] | None = None
     absent: tuple[str, ...] = ()
-    apart: Callable[..., Part | None] | None = None
+    apart: Callable[..., PartialGradient | None] | None = None
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     kernel: Callable[..., Any] = lambda: None
 
@@ -230,7 +230,7 @@ def gradient(
     layout: Mapping[str, Layout] | None = None,
     workspace: Callable[..., Any] | None = None,
     absent: Sequence[str] = (),
-    apart: Callable[..., Part | None] | None = None,
+    apart: Callable[..., PartialGradient | None] | None = None,
     called: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel, or its ``expand`` where the first parameter is ``of``.

@@ -16,7 +16,7 @@ from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.composition import Composition
 from foreshape.operator.computations import Computation
 from foreshape.operator.definition import define
-from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part
+from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, PartialGradient
 from foreshape.operator.registry import find, get
 from foreshape.operator.samples import Reject, Sample
 from foreshape.operator.schema import Again, Schema
@@ -151,7 +151,7 @@ class Operator:
     """One-number operands whose constant float value its rule takes from the spec."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands whose dims alone are read by its gradient operator."""
-    apart: ClassVar[Callable[..., Part | None] | None] = None
+    apart: ClassVar[Callable[..., PartialGradient | None] | None] = None
     """The rule of a gradient operator for a result computable by another operator; see `gradient`."""
     kernel_requested: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False

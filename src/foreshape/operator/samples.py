@@ -12,7 +12,7 @@ from foreshape.spec import BOOL, FP32, FP64, INT32, INT64, DType
 
 
 @data_class(frozen=True)
-class Value:
+class SampleTensor:
     """A sample tensor: element type, dims, the range of its numbers, and whether they are all different."""
 
     dtype: DType
@@ -25,14 +25,14 @@ class Value:
     lengths: tuple[tuple[int, ...], ...] = ()
     """The lengths of sequences for each level, outermost first, if ragged."""
 
-    def ragged(self, *lengths: Sequence[int]) -> Value:
+    def ragged(self, *lengths: Sequence[int]) -> SampleTensor:
         """Return the same rows grouped into sequences, by lengths for each level, outermost first; the last level's sum is the first dim."""
         return replace(self, lengths=tuple(tuple(level) for level in lengths))
 
 
 @data_class(frozen=True)
 class Sample:
-    """Inputs (slot -> `Value`, a list, or None) and attributes that an operator must accept.
+    """Inputs (slot -> `SampleTensor`, a list, or None) and attributes that an operator must accept.
 
     ``differentiate``: False without finite differences, as at kinks, or for random results; ``exact``: False if the kernel is no function of its
     inputs, as for random ones.
@@ -62,28 +62,28 @@ def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) 
     return Reject(arguments, says, error)
 
 
-def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> Value:
-    return Value(of, tuple(dims), low, high, distinct, data, ())
+def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> SampleTensor:
+    return SampleTensor(of, tuple(dims), low, high, distinct, data, ())
 
 
-def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> Value:
+def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> SampleTensor:
     """Return fp32 numbers, uniform in [low, high]; ``distinct`` keeps them apart, for maxima and sorting."""
     return _value(FP32, dims, low, high, distinct, data)
 
 
-def f64(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> Value:
+def f64(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> SampleTensor:
     return _value(FP64, dims, low, high, distinct, data)
 
 
-def i64(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, data: Any = None) -> Value:
+def i64(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, data: Any = None) -> SampleTensor:
     """Return int64 numbers, uniform in low..high, both included."""
     return _value(INT64, dims, low, high, distinct, data)
 
 
-def i32(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, data: Any = None) -> Value:
+def i32(*dims: int, low: float = 0, high: float = 5, distinct: bool = False, data: Any = None) -> SampleTensor:
     return _value(INT32, dims, low, high, distinct, data)
 
 
-def b1(*dims: int, data: Any = None) -> Value:
+def b1(*dims: int, data: Any = None) -> SampleTensor:
     """Return bool values, both equally likely."""
     return _value(BOOL, dims, 0, 1, False, data)

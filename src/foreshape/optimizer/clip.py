@@ -13,7 +13,7 @@ from foreshape.spec import BF16, FP16, FP32, SELECTED_ROWS, DType
 Pairs = Sequence[tuple[Variable, Variable]]
 
 
-class Clip(ConstructorRepr):
+class GradientClip(ConstructorRepr):
     """The base: `append` appends the ops to clip the gradients of (parameter, gradient) pairs, in place, and returns the pairs."""
 
     def append(self, pairs: Pairs) -> Pairs:
@@ -28,7 +28,7 @@ class Clip(ConstructorRepr):
         raise SchemaError(f"{type(self).__name__} does not say how it clips")
 
 
-class ClipByValue(Clip):
+class ClipByValue(GradientClip):
     """Each element of each gradient is brought into [min, max].
 
     Args:
@@ -49,7 +49,7 @@ class ClipByValue(Clip):
         return "clip", {"min": self.min, "max": self.max}
 
 
-class ClipByNorm(Clip):
+class ClipByNorm(GradientClip):
     """A gradient whose L2 norm is above ``clip_norm`` is scaled down to it, each gradient by itself."""
 
     def __init__(self, clip_norm: float) -> None:
@@ -59,7 +59,7 @@ class ClipByNorm(Clip):
         return "clip_by_norm", {"max_norm": self.clip_norm}
 
 
-class ClipByGlobalNorm(Clip):
+class ClipByGlobalNorm(GradientClip):
     """All gradients are scaled by clip_norm / max(clip_norm, norm), where norm is the L2 norm of all of them together
     (Pascanu et al., 2013)."""
 

@@ -15,7 +15,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary, ref
 from foreshape.program import Program, Variable
 
 
-class Mark:
+class OwnerMark:
     """A mark of an optimizer that keeps none alive."""
 
     __slots__ = ("__weakref__",)
@@ -31,7 +31,7 @@ class Owner:
         """By the ids of programs: the learning rate."""
         self.reserved: WeakKeyDictionary[Program, frozenset[str]] = WeakKeyDictionary()
         """By startup program: the names left to others by its state there, so that its names are equal in each of its programs."""
-        self.mark = Mark()
+        self.mark = OwnerMark()
         """The mark on its programs."""
 
     @contextmanager

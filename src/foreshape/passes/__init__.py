@@ -5,7 +5,7 @@ A pass never changes its argument: it returns another program, and True if it di
 
 from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallelism import DataParallel, data_parallel
-from foreshape.passes.for_ranks import ForRanks, Part, ShardPiece
+from foreshape.passes.for_ranks import ForRanks, ShardedValue, ShardPiece
 from foreshape.passes.for_training import for_training
 from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.optimizer_sharding import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
@@ -18,11 +18,11 @@ from foreshape.passes.tensor_parallelism import SplitLayers, split_layers
 __all__ = [
     "DataParallel",
     "ForRanks",
-    "Part",
     "Pass",
     "ShardOptimizer",
     "ShardParameters",
     "ShardPiece",
+    "ShardedValue",
     "SplitLayers",
     "SplitTables",
     "accumulate",

@@ -13,7 +13,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.math.scaling import Scale
 from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallelism import update_last
-from foreshape.passes.for_ranks import ForRanks, Part
+from foreshape.passes.for_ranks import ForRanks, ShardedValue
 from foreshape.passes.framework import Pass
 from foreshape.passes.precision import scale_loss
 from foreshape.program import Program, Role
@@ -85,10 +85,10 @@ def sums_of(program: Program) -> dict[str, str]:
     return out
 
 
-def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...]) -> list[Part]:
+def _parts_of_sums(program: Program, described: Program, shards: tuple[ShardedValue, ...]) -> list[ShardedValue]:
     """Return the rank's parts of gradient sums, as parts of the described program's sums."""
     whole, by_name = sums_of(described), {p.name: p for p in shards}
-    out: list[Part] = []
+    out: list[ShardedValue] = []
     for parameter, total in sums_of(program).items():
         shard = by_name.get(parameter)
         if shard is not None:
@@ -97,7 +97,7 @@ def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...
     return out
 
 
-def _compare(program: Program, described: Program, parts: tuple[Part, ...]) -> None:
+def _compare(program: Program, described: Program, parts: tuple[ShardedValue, ...]) -> None:
     """Check that a rank's persistable values are the described program's, or parts of them, as checkpoints need."""
     one, of_parts = described.global_block.vars, {p.name for p in parts}
     for name, variable in program.global_block.vars.items():

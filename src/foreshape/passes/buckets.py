@@ -22,7 +22,7 @@ PARTS = 8
 
 
 @dataclass(slots=True)
-class Gradient:
+class BucketGradient:
     """A gradient, or a loss, to be summed: its name, its parameter's, and the position of its last writer."""
 
     name: str
@@ -48,7 +48,7 @@ class Bucket:
     """Gradients of one element type sent together."""
 
     dtype: DType
-    gradients: list[Gradient] = field(default_factory=list[Gradient])
+    gradients: list[BucketGradient] = field(default_factory=list[BucketGradient])
 
     @property
     def at(self) -> int:
@@ -60,7 +60,7 @@ class Bucket:
         return sum(g.size for g in self.gradients)
 
 
-def gradients_of(block: Block) -> list[Gradient]:
+def gradients_of(block: Block) -> list[BucketGradient]:
     """Return the gradients of parameters, in the order of the backward pass."""
     last: dict[str, tuple[str, int]] = {}
     for at, op in enumerate(block.ops):
@@ -70,11 +70,11 @@ def gradients_of(block: Block) -> list[Gradient]:
             for parameter, name in pairs:
                 if name in written:
                     last[name] = (parameter, at)
-    made = [Gradient(name, parameter, at, block.var(name).spec) for name, (parameter, at) in last.items()]
+    made = [BucketGradient(name, parameter, at, block.var(name).spec) for name, (parameter, at) in last.items()]
     return sorted(made, key=lambda g: g.at)
 
 
-def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket]:
+def in_buckets(gradients: Sequence[BucketGradient], bucket: int | None) -> list[Bucket]:
     """Return dense gradients in buckets of about so many bytes (None: chosen by their number), in the order of their filling.
 
     A gradient of a bucket's size is sent alone, without a copy. The bucket of small ones around it stays open: a bias costs no message.
@@ -123,7 +123,7 @@ class Sender:
     def __init__(self, block: Block, ring: int = 0) -> None:
         self.block, self.ring = block, ring
 
-    def sum_all(self, gradients: Sequence[Gradient], bucket: int | None) -> None:
+    def sum_all(self, gradients: Sequence[BucketGradient], bucket: int | None) -> None:
         """Sum each gradient over the ranks before the first update that reads it; a loss among them travels with the first of them."""
         dense = [g for g in gradients if g.spec.kind is not SELECTED_ROWS]
         ends: list[tuple[str, Bucket]] = []

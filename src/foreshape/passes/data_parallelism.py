@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
 from foreshape.passes.batch_norm import synchronise_batch_norm
-from foreshape.passes.buckets import Gradient, Sender, gradients_of
-from foreshape.passes.for_ranks import ForRanks, Mesh, Part
+from foreshape.passes.buckets import BucketGradient, Sender, gradients_of
+from foreshape.passes.for_ranks import ForRanks, Mesh, ShardedValue
 from foreshape.passes.framework import Pass
 from foreshape.passes.weigh_parts import COUNTS, weigh_parts
 from foreshape.program import Block, Program, Role, Variable
@@ -72,7 +72,7 @@ class DataParallel:
             synchronise_batch_norm(program, COUNTS)
         return part
 
-    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+    def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the values of the ranks: unchanged if each rank has all values."""
         return program
 
@@ -89,10 +89,10 @@ def update_last(block: Block) -> None:
         block.ops[: last + 1] = [op for op in block.ops[: last + 1] if not op.role & Role.OPTIMIZE] + early
 
 
-def summed_loss(block: Block, part: str, loss: str) -> Gradient:
+def summed_loss(block: Block, part: str, loss: str) -> BucketGradient:
     """Return a rank's summand of a loss, to be summed over the ranks beside its gradients: the sum is another variable."""
     at = max(at for at, op in enumerate(block.ops) if part in op.output_names())
-    return Gradient(part, "", at, block.var(part).spec, block.program.unique_name(f"{loss}@RANKS"))
+    return BucketGradient(part, "", at, block.var(part).spec, block.program.unique_name(f"{loss}@RANKS"))
 
 
 def data_parallel(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> DataParallel:

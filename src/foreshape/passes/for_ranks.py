@@ -33,7 +33,7 @@ class ShardPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardedValue:
     """A persistable value of which each rank has a part, of ``dims``.
 
     It holds the elements of the pieces, one after the other, from rank times its own size on. If ``dealt``, it holds the rows rank, rank + ranks,
@@ -86,11 +86,11 @@ class ForRanks:
     loss: str
     startup: Program | None = None
     """The startup program of one rank; None for the described one."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ShardedValue, ...] = ()
     """The divided values."""
     followers: tuple[tuple[str, str], ...] = ()
     """(name, of): values no longer updated, since they equal another one, such as the powers of beta of several parameters."""
-    shards: tuple[Part, ...] = ()
+    shards: tuple[ShardedValue, ...] = ()
     """The parts of parameters changed by the updates of a rank, whether kept or cut out of the parameters."""
     degree: int = 1
     """The number of consecutive ranks with the same examples. Above 1, the number of ranks in the program is the number of their groups."""

@@ -12,7 +12,7 @@ from foreshape.operator.computations import Cast, FlattenedProduct
 from foreshape.operator.traits import WHOLE, ShardingRule, is_update
 from foreshape.ops.collective.dropout import CDropout
 from foreshape.ops.nn.dropout import Dropout
-from foreshape.passes.for_ranks import TENSOR, Part, ShardPiece
+from foreshape.passes.for_ranks import TENSOR, ShardedValue, ShardPiece
 from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role
@@ -22,7 +22,7 @@ from foreshape.spec import LOD_TENSOR, tensor
 COLUMNS, ROWS = "columns", "rows"
 
 
-def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[Part]]:
+def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[ShardedValue]]:
     """Return a copy of a program with a rank's part of some layers, and the divided values.
 
     Args:
@@ -52,7 +52,7 @@ class Divider:
         self.block, self.marks, self.degree, self.names = block, marks, degree, names
         self.axes: dict[str, int] = {}
         """Value -> its divided axis; gradients are divided as their values."""
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, ShardedValue] = {}
         """By the name of the whole."""
         self.dims = {name: v.spec.dims for name, v in block.vars.items()}
         self._made: dict[tuple[str, str], str] = {}
@@ -364,7 +364,7 @@ class Divider:
         flags = {f: getattr(whole, f) for f in ("persistable", "is_parameter", "trainable", "stop_gradient")}
         self.block.create_variable(made, tensor(whole.spec.known_dtype, *dims), site=whole.site, **flags)
         piece = ShardPiece(name, 0, whole.spec.known_dims)
-        self.parts[name] = Part(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
+        self.parts[name] = ShardedValue(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
 
     def _dims(self, name: str) -> tuple[Size, ...]:
         """Return the dims of the whole."""

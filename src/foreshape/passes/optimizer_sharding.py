@@ -14,9 +14,9 @@ from foreshape.operator.computations import Cast, Filled
 from foreshape.operator.traits import is_update
 from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
-from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
+from foreshape.passes.buckets import BucketGradient, Sender, gradients_of, in_buckets, places
 from foreshape.passes.data_parallelism import DataParallel, summed_loss
-from foreshape.passes.for_ranks import ForRanks, Part, ShardPiece
+from foreshape.passes.for_ranks import ForRanks, ShardedValue, ShardPiece
 from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -38,7 +38,7 @@ class ShardOptimizer(DataParallel):
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         name = loss if isinstance(loss, str) else loss.name
         refuse_conditional_updates(program, self.name)
-        total, parts, followers, shards = "", list[Part](), list[tuple[str, str]](), list[Part]()
+        total, parts, followers, shards = "", list[ShardedValue](), list[tuple[str, str]](), list[ShardedValue]()
 
         def change(copy: Program) -> bool:
             nonlocal total
@@ -69,7 +69,7 @@ class ShardOptimizer(DataParallel):
         begun = startup_for(startup, [p for p in parts if not p.begins_whole])
         return ForRanks(made, total, begun, tuple(parts), tuple(followers), tuple(shards))
 
-    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+    def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the values of the ranks: divided parameters are gathered."""
         held = [p for p in parts if p.begins_whole]
 
@@ -108,7 +108,7 @@ class _Group:
 
     updates: dict[str, Op]
     """The updates by the names of their gradients."""
-    gradients: list[Gradient]
+    gradients: list[BucketGradient]
     direct: bool
     """True if only the updates read the gradients, so a rank needs only its part of their sum."""
 
@@ -121,7 +121,7 @@ def _is_divided(op: Op, block: Block) -> TypeGuard[Op]:
     return all(v.kind is LOD_TENSOR and all(isinstance(d, int) for d in v.spec.known_dims) for v in variables) and bool(op.inputs.get("Param"))
 
 
-def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
+def _groups(block: Block, gradients: Sequence[BucketGradient]) -> list[_Group]:
     """Return the divisible updates, grouped by their common facts."""
     summed = {g.name: g for g in gradients}
     readers: dict[str, list[Op]] = {}
@@ -139,7 +139,7 @@ def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
         key = (op.operator, op.inputs["LearningRate"], of.dtype, direct, tuple(sorted(s for s, n in op.inputs.items() if n)))
         group = found.setdefault(key, _Group({}, [], direct))
         group.updates[name] = op
-        group.gradients.append(summed[name] if name in summed else Gradient(name, op.inputs["Param"][0], at, of))
+        group.gradients.append(summed[name] if name in summed else BucketGradient(name, op.inputs["Param"][0], at, of))
     for group in found.values():
         group.gradients.sort(key=lambda g: g.at)
     return list(found.values())
@@ -148,15 +148,15 @@ def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
 class Shard:
     """A writer of ops that update the parameters of some gradients part by part."""
 
-    def __init__(self, block: Block, group: _Group, gradients: Sequence[Gradient], nranks: int) -> None:
+    def __init__(self, block: Block, group: _Group, gradients: Sequence[BucketGradient], nranks: int) -> None:
         self.block, self.group, self.gradients, self.nranks = block, group, gradients, nranks
         self.updates = [group.updates[g.name] for g in gradients]
         self.parameters = [op.inputs["Param"][0] for op in self.updates]
         self.of: DType = gradients[0].spec.known_dtype
         self.dims = [block.var(p).spec.known_dims for p in self.parameters]
         starts, total = places_of([product(d) for d in self.dims], self.of.itemsize)
-        self.held: Part | None = None
-        self.own = Part("", self.of, (), ())
+        self.held: ShardedValue | None = None
+        self.own = ShardedValue("", self.of, (), ())
         """This rank's part of the parameters, from `write` on."""
         self.last = self.updates[-1]
         """The last op written by `write`, except for waits for the parameters at the end."""
@@ -168,7 +168,7 @@ class Shard:
         kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
         return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
 
-    def write(self, behind: Op, hold: bool = False) -> list[Part]:
+    def write(self, behind: Op, hold: bool = False) -> list[ShardedValue]:
         """Replace the updates by one of this rank's part.
 
         Args:
@@ -215,26 +215,26 @@ class Shard:
             self._insert(len(block.ops), "assign", {"X": [view]}, {"Out": [parameter]}, {}, (parameter, view))
         return list(parts.values())
 
-    def _hold(self) -> Part:
+    def _hold(self) -> ShardedValue:
         """Hold this rank's part of the parameters, in place of them."""
         made = self._name("parameters@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
         return replace(self._part_of_parameters(made), begins_whole=True)
 
-    def _part_of_parameters(self, name: str) -> Part:
+    def _part_of_parameters(self, name: str) -> ShardedValue:
         pieces = tuple(ShardPiece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
-        return Part(name, self.of, (self.part,), pieces)
+        return ShardedValue(name, self.of, (self.part,), pieces)
 
     def _operator(self, op: Op) -> Operator:
         assert op.operator is not None
         return op.operator
 
-    def _state(self, slot: str) -> Part:
+    def _state(self, slot: str) -> ShardedValue:
         """Return this rank's part of a state, in place of the states of single parameters."""
         names = [op.inputs[slot][0] for op in self.updates]
         made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
-        return Part(made, self.of, (self.part,), tuple(ShardPiece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
+        return ShardedValue(made, self.of, (self.part,), tuple(ShardPiece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
     def _send(self) -> tuple[str, str]:
         """Sum the gradients over the ranks as soon as all are there; each rank gets its part. Returns the sums, and the sent value."""
@@ -281,7 +281,7 @@ class Shard:
         self.block.append_op(type, inputs, outputs, attrs, role=role, role_variables=of, site=self.updates[0].site, index=at)
 
 
-def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
+def gather_before_use(block: Block, held: Sequence[ShardedValue], nranks: int) -> None:
     """Gather divided parameters before their first reader, in the forward pass and again in the backward pass.
 
     Each transfer overlaps with the computation before it; after their last reader of the pass the parameters are released.
@@ -297,7 +297,7 @@ def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
     _gather(block, held, again, True, nranks, "@AGAIN")
 
 
-def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
+def _gather(block: Block, held: Sequence[ShardedValue], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
     ops = [op for op in block.ops if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) and bool(op.role & Role.BACKWARD) is backward]
     uses: list[tuple[int, Op]] = []
     of_held = {n for one in names for n in one}
@@ -338,7 +338,7 @@ def _casts(block: Block, ops: Sequence[Op]) -> dict[str, Op]:
     return {op.outputs["Out"][0]: op for op in block.ops if op.computes(Cast) and not op.role & LATER and op.outputs["Out"][0] in read}
 
 
-def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:
+def startup_for(startup: Program | None, parts: Sequence[ShardedValue]) -> Program | None:
     """Return a copy of a startup program that makes a rank's parts in place of whole values, so the whole never exists.
 
     Raises:

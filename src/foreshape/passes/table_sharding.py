@@ -12,7 +12,7 @@ from foreshape.operator.computations import Embedding
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
 from foreshape.passes.data_parallelism import DataParallel
-from foreshape.passes.for_ranks import ForRanks, Mesh, Part, ShardPiece
+from foreshape.passes.for_ranks import ForRanks, Mesh, ShardedValue, ShardPiece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import SELECTED_ROWS, Spec, tensor
@@ -40,7 +40,7 @@ class SplitTables:
         Raises:
             SchemaError: a table used by other ops than lookups, or a gradient read by more than its update.
         """
-        parts: list[Part] = []
+        parts: list[ShardedValue] = []
         begun = startup.clone() if startup is not None else None
 
         def change(copy: Program) -> bool:
@@ -56,7 +56,7 @@ class SplitTables:
         begins = found.startup if found.startup is not None else begun
         return replace(found, startup=begins, parts=(*parts, *found.parts), shards=(*tables, *found.shards))
 
-    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+    def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the parts' values."""
         held = {p.pieces[0].name: p.name for p in parts if p.dealt}
 
@@ -82,14 +82,14 @@ class SplitTables:
         return list(self.tables)
 
 
-def _split(block: Block, name: str, nranks: int, startup: Program | None, names: Mapping[str, str] | None = None) -> list[Part]:
+def _split(block: Block, name: str, nranks: int, startup: Program | None, names: Mapping[str, str] | None = None) -> list[ShardedValue]:
     """Divide one table, and its update's state for each row. ``names``: the names of the parts, if they exist already."""
     table = block.var(name)
     height, width = table.spec.known_dims
     if not isinstance(height, int) or symbols_of(width):
         raise SchemaError(f"{name} must have dims that are known to be divided over ranks; it is {table.spec.text()}")
     rows = rows_of_rank(height, ranks_of(nranks))
-    divided: dict[str, Part] = {}
+    divided: dict[str, ShardedValue] = {}
 
     def part(of: str) -> str:
         if of not in divided:
@@ -97,7 +97,7 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None, names:
             made = names[of] if names is not None else block.program.unique_name(f"{of}@ROWS")
             flags: dict[str, Any] = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
             block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
-            divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (ShardPiece(of, 0, spec.known_dims),), dealt=True)
+            divided[of] = ShardedValue(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (ShardPiece(of, 0, spec.known_dims),), dealt=True)
         return divided[of].name
 
     gradient, shape = f"{name}@GRAD", table.spec.known_dims
@@ -154,7 +154,7 @@ def _replace(block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs
     block.append_op(type, inputs, outputs, attrs, role=op.role, site=op.site, index=at)
 
 
-def _begin(startup: Program, name: str, part: Part) -> None:
+def _begin(startup: Program, name: str, part: ShardedValue) -> None:
     """Let the startup program make a rank's rows instead of the whole table."""
     block = startup.global_block
     block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True)

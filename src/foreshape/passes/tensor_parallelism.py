@@ -14,7 +14,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator.computations import FlattenedProduct
 from foreshape.ops.collective.shares import CountExamples
 from foreshape.passes.data_parallelism import DataParallel
-from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, ShardPiece
+from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, ShardedValue, ShardPiece
 from foreshape.passes.forward_and_back import LATER, casts_of
 from foreshape.passes.layer_divider import COLUMNS, ROWS, divided
 from foreshape.passes.optimizer_sharding import startup_for
@@ -82,7 +82,7 @@ class SplitLayers:
         shards = (*shards, *(p for p in left if p.begins_whole))
         return replace(found, startup=begins, parts=(*rest, *left), shards=shards, degree=degree)
 
-    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+    def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the parts' values."""
         degree = self._degree(ranks)
         if degree == 1:
@@ -120,7 +120,7 @@ class SplitLayers:
         return {n: s for n, s in said.items() if n in program.global_block.vars}
 
 
-def _of_layers(part: Part, layers: Sequence[Part]) -> Part:
+def _of_layers(part: ShardedValue, layers: Sequence[ShardedValue]) -> ShardedValue:
     """Return a part of a group's part of layers, as a part of the described values."""
     whole = {p.name: p for p in layers}
     pieces = [ShardPiece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]

@@ -36,7 +36,7 @@ class Segment(NamedTuple):
     """The boxes at its ends; -1 for a point."""
 
 
-class Layout(NamedTuple):
+class LayeredLayout(NamedTuple):
     """The places of everything: the middle of each box, and the pieces of the arrows."""
 
     width: float
@@ -45,16 +45,16 @@ class Layout(NamedTuple):
     segments: list[Segment]
 
 
-def layered(sizes: Sequence[tuple[float, float]], arrows: Iterable[tuple[int, int]], top: int | None = None, bottom: int | None = None) -> Layout:
+def layered(sizes: Sequence[tuple[float, float]], arrows: Iterable[tuple[int, int]], top: int | None = None, bottom: int | None = None) -> LayeredLayout:
     """Place boxes of these sizes (width, height). Every arrow (from, to) goes to a box with a larger number.
 
     ``top``: a box above all others, such as the entry of arrows. ``bottom``: one below all.
     """
     count = len(sizes)
     if not count:
-        return Layout(0, 0, [], [])
+        return LayeredLayout(0, 0, [], [])
     edges = sorted({(a, b) for a, b in arrows if a != b})
-    graph = _Graph(sizes, _ranks(count, edges, top, bottom), edges)
+    graph = _BoxGraph(sizes, _ranks(count, edges, top, bottom), edges)
     graph.order()
     return graph.place()
 
@@ -81,7 +81,7 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]], top: int | None, bottom
     return ranks
 
 
-class _Graph:
+class _BoxGraph:
     """Boxes and, behind them, the points of arrows that pass ranks."""
 
     def __init__(self, sizes: Sequence[tuple[float, float]], ranks: list[int], edges: Sequence[tuple[int, int]]) -> None:
@@ -143,7 +143,7 @@ class _Graph:
 
     # --- places
 
-    def place(self) -> Layout:
+    def place(self) -> LayeredLayout:
         x = [0.0] * len(self.sizes)
         for row in self.rows:
             at = 0.0
@@ -180,7 +180,7 @@ class _Graph:
             begin = start if a < self.real else tops[self.rank[a]] + heights[self.rank[a]]
             ends = (a if a < self.real else -1, b if b < self.real else -1)
             segments.append(Segment(x[a] - left, begin, tops[self.rank[a]] + heights[self.rank[a]], x[b] - left, land, end, b < self.real, -1 in ends, *ends))
-        return Layout(right - left, max(at - RANK_GAP, 0.0), [(x[n] - left, y[n]) for n in range(self.real)], segments)
+        return LayeredLayout(right - left, max(at - RANK_GAP, 0.0), [(x[n] - left, y[n]) for n in range(self.real)], segments)
 
     def _apart(self, a: int, b: int) -> float:
         """Return the least distance of the middles of neighbours."""

@@ -25,7 +25,7 @@ CALM = 5
 """So many looks in turn must find the process alone before its threads wait awake again."""
 
 
-class Team(Protocol):
+class ThreadTeam(Protocol):
     """OpenMP threads beside the steps' own, from its creation on."""
 
     def end(self) -> None:
@@ -33,7 +33,7 @@ class Team(Protocol):
         ...
 
 
-class Waiting:
+class WaitPolicy:
     """A watch over the load of the processors, which sets how a process' OpenMP threads wait.
 
     Args:
@@ -41,10 +41,10 @@ class Waiting:
         team: makes the second team of threads.
     """
 
-    def __init__(self, delay: Callable[[], float | None], team: Callable[[], Team]) -> None:
+    def __init__(self, delay: Callable[[], float | None], team: Callable[[], ThreadTeam]) -> None:
         self._delay, self._team = delay, team
         self._lock = threading.Lock()
-        self._idle: Team | None = None
+        self._idle: ThreadTeam | None = None
         self._calm = 0
         self._before: tuple[float, float] | None = None
         self.next = 0.0
@@ -112,7 +112,7 @@ def _is_ours() -> bool:
     return not says_how_to_wait() and _is_libgomp()
 
 
-waiting = Waiting(_delay, IdleTeam)
+waiting = WaitPolicy(_delay, IdleTeam)
 """The watch of this process."""
 
 

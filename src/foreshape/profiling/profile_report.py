@@ -25,7 +25,7 @@ _RATED: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProfiledCall:
     """One kernel call of a step, or a kernel of a call of several.
 
     Attributes:
@@ -66,7 +66,7 @@ class Profile:
         best: multiply-adds per second of a large product of matrices on as many threads.
     """
 
-    calls: list[Call]
+    calls: list[ProfiledCall]
     step: float
     runs: int
     sizes: dict[str, int]
@@ -78,7 +78,7 @@ class Profile:
         """Return the time of all calls together."""
         return sum(c.seconds for c in self.calls)
 
-    def slowest(self) -> list[Call]:
+    def slowest(self) -> list[ProfiledCall]:
         """Return the calls, the longest first."""
         return sorted(self.calls, key=lambda c: -c.seconds)
 
@@ -90,7 +90,7 @@ class Profile:
             found[c.what] = seconds + c.seconds, count + 1
         return sorted(((what, *of) for what, of in found.items()), key=lambda row: -row[1])
 
-    def lost(self, call: Call) -> float:
+    def lost(self, call: ProfiledCall) -> float:
         """Return the seconds of a call beyond its multiply-adds at the best rate; 0 without any."""
         return max(0.0, call.seconds - call.work * call.calls / self.best) if call.work else 0.0
 
@@ -109,7 +109,7 @@ class Profile:
             )
         return lines
 
-    def _cells(self, c: Call) -> tuple[str, ...]:
+    def _cells(self, c: ProfiledCall) -> tuple[str, ...]:
         rate = c.rate
         rated = rate is not None and c.seconds >= _RATED * self.seconds
         gives = f"{escape(c.result)} {c.dims}".strip()

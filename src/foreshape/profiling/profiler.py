@@ -18,7 +18,7 @@ from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, parts_of
 from foreshape.operator.room import this_run
-from foreshape.profiling.profile_report import Call, Profile
+from foreshape.profiling.profile_report import Profile, ProfiledCall
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_empty_name
 from foreshape.program.work import multiplications
@@ -64,7 +64,7 @@ def profile(
     step, once = executor.step(program, fetch), _timed(run)
     count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
     plain = [_timed(run) for _ in range(count)]
-    clock = _Clock()
+    clock = _StepClock()
     clocked = clock.instrument(step.emitted.lowered, step.bind(scope))
     usual = step.exchange(scope, clocked)
     try:
@@ -124,7 +124,7 @@ class _Times:
         self.counts[key] = self.counts.get(key, 0) + 1
 
 
-class _Clock:
+class _StepClock:
     """A clock for the calls of a step and of its blocks."""
 
     def __init__(self) -> None:
@@ -194,9 +194,9 @@ class _Clock:
         for times in self._blocks.values():
             times.runs.append(times.seconds)
 
-    def calls(self, values: dict[str, int]) -> list[Call]:
+    def calls(self, values: dict[str, int]) -> list[ProfiledCall]:
         """Return the calls, in the order of the step."""
-        out: list[Call] = []
+        out: list[ProfiledCall] = []
         for times in self._blocks.values():
             stands = _standing(times.lowered)
             keys = dict.fromkeys(key for run in times.runs for key in run)
@@ -205,21 +205,21 @@ class _Clock:
         return out
 
 
-def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> Call:
+def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> ProfiledCall:
     at, part = key
     i = times.lowered.calls[at]
     seconds, count = median(run.get(key, 0.0) for run in times.runs), times.counts.get(key, 0)
     if parts_of(i) and part is None:
         told = any(k[0] == at and k[1] is not None for k in times.seconds)
         words = f"the call of {len(parts_of(i))} kernels" if told else _types([op for p in parts_of(i) for op in p])
-        return Call(words, "", "", seconds, count, None, "", _line(i.op))
+        return ProfiledCall(words, "", "", seconds, count, None, "", _line(i.op))
     if part == -1:
-        return Call("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
+        return ProfiledCall("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
     op = i.op if part is None else parts_of(i)[part][0]
     result = _result(i, op if part is not None else None)
     words = _types([one for one, _ in stands] or [op])
     name, dims = ("", "") if result is None else (result.name, _dims(result, values))
-    return Call(words, name, dims, seconds, count, _work(stands, values), times.kernels.get(key, ""), _line(op))
+    return ProfiledCall(words, name, dims, seconds, count, _work(stands, values), times.kernels.get(key, ""), _line(op))
 
 
 def _types(ops: Sequence[Op]) -> str:

@@ -8,7 +8,7 @@ from foreshape.program.block import Block
 from foreshape.program.current import current_block, default_startup_program
 
 
-class Mark(NamedTuple):
+class RollbackMark(NamedTuple):
     """The amount described before a call.
 
     Attributes:
@@ -30,12 +30,12 @@ class Mark(NamedTuple):
 
 
 Counts: TypeAlias = tuple[Block, int, int, int, Block, int, int, int, int]
-"""The fields of a `Mark`, as taken at each call of a layer."""
+"""The fields of a `RollbackMark`, as taken at each call of a layer."""
 
 
 def take_back(before: Counts) -> None:
     """Remove everything appended since. Numbers in made-up names go on, and earlier variables keep their changes."""
-    mark = Mark(*before)
+    mark = RollbackMark(*before)
     program = mark.block.program
     _shorten(mark.block, mark.ops, mark.variables)
     if mark.block is not program.blocks[0]:

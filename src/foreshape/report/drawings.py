@@ -11,7 +11,7 @@ from foreshape.report.texts import Texts
 from foreshape.views.graph import Wiring, opened_within, scene_of
 from foreshape.views.layer_costs import Meter
 from foreshape.views.layer_grouping import folded_sections, is_sections
-from foreshape.views.outline import Layer
+from foreshape.views.outline import OutlineLayer
 
 _BOXES: Final = 60
 """So many boxes are in one drawing."""
@@ -23,7 +23,7 @@ class Drawings:
     def __init__(self, program: Program, texts: Texts, meter: Meter) -> None:
         self.texts = texts
         self.meter = meter
-        self.layers: list[Layer] = []
+        self.layers: list[OutlineLayer] = []
         self.numbers: dict[int, int] = {}
         self.above: list[int] = []
         self.drawn_in: list[int] = []
@@ -36,7 +36,7 @@ class Drawings:
         self.forward = top[0].children if sections else top
         self._number(top, -1)
         self.wiring = Wiring(program, top)
-        waiting: list[tuple[Sequence[Layer], Layer | None]] = [(top, None)]
+        waiting: list[tuple[Sequence[OutlineLayer], OutlineLayer | None]] = [(top, None)]
         while waiting:
             layers, group = waiting.pop(0)
             if group is None and sections:  # the network itself is shown at once, its training on demand
@@ -50,7 +50,7 @@ class Drawings:
             self.drawings.append({"of": self.numbers[id(group)] if group is not None else -1, "size": [round(box.width), round(box.height)],
                                   "boxes": [self._box(b) for b in box.inside], "lines": _lines(box)})  # fmt: skip
 
-    def _number(self, layers: Sequence[Layer], above: int) -> None:
+    def _number(self, layers: Sequence[OutlineLayer], above: int) -> None:
         for layer in layers:
             at = self.numbers[id(layer)] = len(self.layers)
             self.layers.append(layer)
@@ -59,7 +59,7 @@ class Drawings:
             self.opens.append(-1)
             self._number(layer.children, at)
 
-    def _mark(self, layers: Sequence[Layer], opened: set[int], waiting: list[tuple[Sequence[Layer], Layer | None]]) -> None:
+    def _mark(self, layers: Sequence[OutlineLayer], opened: set[int], waiting: list[tuple[Sequence[OutlineLayer], OutlineLayer | None]]) -> None:
         """Note the layers of the next drawing, and its groups with a drawing of their own."""
         for layer in layers:
             self.drawn_in[self.numbers[id(layer)]] = len(self.drawings)

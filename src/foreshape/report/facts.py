@@ -19,7 +19,7 @@ from foreshape.text.writer import settings_text
 from foreshape.views.layer_costs import Meter, SymbolNumbers
 from foreshape.views.notebook import counts
 from foreshape.views.outline import result_of
-from foreshape.views.size_steps import Steps
+from foreshape.views.size_steps import RuleQuestions
 from foreshape.views.summary import Summary
 
 _QUESTIONS: Final = 6000
@@ -82,7 +82,7 @@ class _Values:
         self._texts, self._ops, self._batch = texts, ops, batch
         self._sizes = [_at(sizes, batch, b) for b in BATCHES]
         self._numbers: dict[int, int] = {}
-        self._steps = Steps(0 if wrong else _QUESTIONS)  # the rules of a network with errors cannot be asked
+        self._steps = RuleQuestions(0 if wrong else _QUESTIONS)  # the rules of a network with errors cannot be asked
         self._known: dict[object, Any] = {}
         self._words: dict[object, int] = {}
 

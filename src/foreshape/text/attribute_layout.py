@@ -70,7 +70,7 @@ def _is_own_in_a_scope(shape: Shape, cls: type[Operator], own: Layout) -> bool:
     return list(shape) == expected
 
 
-class Layouts:
+class AttributeLayouts:
     """The layouts of a program's ops, by operator type, in the order of their appearance."""
 
     __slots__ = ("_found", "by_type")

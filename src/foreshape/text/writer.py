@@ -20,7 +20,7 @@ from foreshape.program.program import Program
 from foreshape.program.scopes import ATTRIBUTE
 from foreshape.program.variable import Variable
 from foreshape.spec import KINDS, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Spec
-from foreshape.text.attribute_layout import Layout, Layouts, default_of, own_layout, same, type_of
+from foreshape.text.attribute_layout import AttributeLayouts, Layout, default_of, own_layout, same, type_of
 from foreshape.text.literal import attribute_text, escape, float_text, name_text, quoted
 
 FLAGS: Final = ("persistable", "need_check_feed", "is_parameter", "stop_gradient", "trainable")
@@ -51,12 +51,12 @@ def settings_text(op: Op) -> str:
 
 def block_text(block: Block) -> str:
     """Return one block, line by line."""
-    return "\n".join(_block_lines(block, Layouts(o.attributes for o in block.ops)))
+    return "\n".join(_block_lines(block, AttributeLayouts(o.attributes for o in block.ops)))
 
 
 def program_text(program: Program) -> str:
     """Return the whole program, with its open guards as comments at the end."""
-    layouts = Layouts(o.attributes for o in program.all_ops())
+    layouts = AttributeLayouts(o.attributes for o in program.all_ops())
     lines: list[str] = []
     if program.format_version:
         lines.append(f"format_version {program.format_version}")
@@ -78,7 +78,7 @@ def program_text(program: Program) -> str:
 # --- blocks
 
 
-def _block_lines(block: Block, layouts: Layouts) -> Iterator[str]:
+def _block_lines(block: Block, layouts: AttributeLayouts) -> Iterator[str]:
     about: list[str] = []
     if block.parent_idx != (-1 if block.idx == 0 else 0) or block.idx:
         about.append(f"parent {block.parent_idx}")
@@ -230,7 +230,7 @@ def _scalars(value: Any, single: bool = False) -> str:
 # --- ops
 
 
-def _op_line(op: Op, made: Mapping[str, Variable], layouts: Layouts | None) -> str:
+def _op_line(op: Op, made: Mapping[str, Variable], layouts: AttributeLayouts | None) -> str:
     ins = ", ".join(f"{name_text(s)}={name_text(n[0]) if len(n) == 1 else _list(n)}" for s, n in op.inputs.items())
     outs = _results(op, made)
     number, attributes = _attributes(op, layouts)
@@ -274,7 +274,7 @@ def _results(op: Op, made: Mapping[str, Variable]) -> str:
     return ", ".join(f"{name_text(s)}={each(n[0]) if len(n) == 1 else '[' + ', '.join(map(each, n)) + ']'}" for s, n in outputs.items())
 
 
-def _attributes(op: Op, layouts: Layouts | None) -> tuple[int, list[str]]:
+def _attributes(op: Op, layouts: AttributeLayouts | None) -> tuple[int, list[str]]:
     """Return the number of the op's layout, and the attributes with unusual values."""
     attributes = op.attributes
     cls = find(op.type)
@@ -313,7 +313,7 @@ def _typed(op: Op) -> list[str]:
     return out
 
 
-def _layout_lines(layouts: Layouts) -> Iterator[str]:
+def _layout_lines(layouts: AttributeLayouts) -> Iterator[str]:
     for type in layouts.by_type:
         cls = find(type)
         for number, layout in enumerate(layouts.written(type), 1):

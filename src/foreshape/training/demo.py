@@ -22,7 +22,7 @@ _TRAINED_ON = 1437
 """The number of training images of the 1,797; the others are the test."""
 
 
-class Net(NamedTuple):
+class DemoNetwork(NamedTuple):
     """The variables described by `network`."""
 
     main: fs.Program
@@ -50,7 +50,7 @@ def digits() -> tuple[dict[str, Any], dict[str, Any]]:
     return {n: a[:_TRAINED_ON] for n, a in whole.items()}, {n: a[_TRAINED_ON:] for n, a in whole.items()}
 
 
-def network() -> Net:
+def network() -> DemoNetwork:
     """Describe the network: three convolutions, two fully connected layers."""
     main, startup = fs.Program(), fs.Program()
     with fs.program_guard(main, startup):
@@ -65,7 +65,7 @@ def network() -> Net:
         scores = layer.softmax(layer.fc(h, 10))
         loss = layer.mean(layer.cross_entropy(scores, labels))
         accuracy = layer.accuracy(scores, labels)
-    return Net(main, startup, images, scores, loss, accuracy)
+    return DemoNetwork(main, startup, images, scores, loss, accuracy)
 
 
 def _heading(console: Any, words: str) -> None:

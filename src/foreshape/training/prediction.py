@@ -80,7 +80,7 @@ def predict(
     """
     variables = _variables(outputs)
     pruned, run, held, taken = _begin(variables, data, batch_size, executor, scope)
-    parts: list[_Parts] = [_Parts(v) for v in variables]
+    parts: list[_ResultBatches] = [_ResultBatches(v) for v in variables]
     step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
         for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
@@ -168,7 +168,7 @@ def _begin(
     return found, executor if executor is not None else found.executor, scope if scope is not None else default_scope(), data
 
 
-class _Parts:
+class _ResultBatches:
     """The results of one variable, batch by batch."""
 
     def __init__(self, variable: Variable) -> None:

@@ -13,7 +13,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from foreshape.engine import Scope
 from foreshape.optimizer.ownership import Owner
-from foreshape.passes.for_ranks import Part
+from foreshape.passes.for_ranks import ShardedValue
 from foreshape.training.training_programs import TrainingProgram
 
 
@@ -49,7 +49,7 @@ _HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
 
 
 @contextmanager
-def turn(made: TrainingProgram, scope: Scope, parts: Iterable[Part] = ()) -> Generator[None]:
+def turn(made: TrainingProgram, scope: Scope, parts: Iterable[ShardedValue] = ()) -> Generator[None]:
     """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
 
     State put there otherwise, such as loaded values, is continued. A training within a callback of another one restores the scope at its end.

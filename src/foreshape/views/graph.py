@@ -16,7 +16,7 @@ from foreshape.program.inputs import inputs_of
 from foreshape.program.op import Op, Role
 from foreshape.program.program import Program
 from foreshape.views.layer_grouping import SECTIONS, folded_layers, folded_sections, is_sections
-from foreshape.views.outline import Layer, output_of
+from foreshape.views.outline import OutlineLayer, output_of
 from foreshape.views.summary import dims_text
 
 BOXES: Final = 80
@@ -35,7 +35,7 @@ _DRAWN_AS: Final = {
 """The color by the family of an operator."""
 
 
-def family_of(layer: Layer) -> str:
+def family_of(layer: OutlineLayer) -> str:
     """Return the sort of a layer, by its first op."""
     operator = layer.ops[0].operator if layer.ops else None
     return _DRAWN_AS.get(traits.family_of(type(operator)), "other") if operator is not None else "other"
@@ -44,8 +44,8 @@ def family_of(layer: Layer) -> str:
 class Wiring:
     """The layers of each op of a program, and the values between layers."""
 
-    def __init__(self, program: Program, layers: Sequence[Layer]) -> None:
-        self.places: dict[int, list[tuple[Layer, int]]] = {}
+    def __init__(self, program: Program, layers: Sequence[OutlineLayer]) -> None:
+        self.places: dict[int, list[tuple[OutlineLayer, int]]] = {}
         """Op -> its layers, outermost first, each with the number of the member. Layers are the shown ones: the first members."""
         self.arrows: dict[int, set[tuple[int, int]]] = {}
         """Layer (its id; 0: the program) -> arrows between its parts, by their ids; `_ENTRY` and `_EXIT` are its ends."""
@@ -57,7 +57,7 @@ class Wiring:
         self._place(layers, layers, [])
         self._connect(program)
 
-    def _place(self, shown: Sequence[Layer], actual: Sequence[Layer], above: list[tuple[Layer, int]]) -> None:
+    def _place(self, shown: Sequence[OutlineLayer], actual: Sequence[OutlineLayer], above: list[tuple[OutlineLayer, int]]) -> None:
         for seen, layer in zip(shown, actual, strict=False):
             for at, body in enumerate(layer.bodies()):
                 path = [*above, (seen, at)]
@@ -87,14 +87,14 @@ class Wiring:
         if a != b:
             self.arrows.setdefault(within, set()).add((a, b))
 
-    def _enter(self, source: int, path: Sequence[tuple[Layer, int]]) -> None:
+    def _enter(self, source: int, path: Sequence[tuple[OutlineLayer, int]]) -> None:
         if self.sections and path[0][0].name != SECTIONS[0]:
             return
         self._add(0, source, id(path[0][0]))
         for (outer, _), (inner, _) in pairwise(path):
             self._add(id(outer), _ENTRY, id(inner))
 
-    def _arrow(self, a: Sequence[tuple[Layer, int]], b: Sequence[tuple[Layer, int]]) -> None:
+    def _arrow(self, a: Sequence[tuple[OutlineLayer, int]], b: Sequence[tuple[OutlineLayer, int]]) -> None:
         at = 0
         while at < min(len(a), len(b)) and a[at] == b[at]:
             at += 1
@@ -138,18 +138,18 @@ def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: s
     return Picture(svg_of(root, what.rstrip(",")), f"{what} in {plural(len(inner), 'layer')}{', with ' if more else ''}{' and '.join(more)}")
 
 
-def _down_to(layers: Sequence[Layer], depth: int) -> set[int]:
+def _down_to(layers: Sequence[OutlineLayer], depth: int) -> set[int]:
     if depth <= 1:
         return set()
     return {id(layer) for layer in layers if layer.children}.union(*(_down_to(layer.children, depth - 1) for layer in layers))
 
 
-def opened_within(layers: Sequence[Layer], boxes: int) -> set[int]:
+def opened_within(layers: Sequence[OutlineLayer], boxes: int) -> set[int]:
     """Return the groups to open for so many boxes: level by level, the smallest first."""
     opened: set[int] = set()
     shown, level = len(layers), list(layers)
     for _ in range(_DEEPEST - 1):
-        below: list[Layer] = []
+        below: list[OutlineLayer] = []
         for layer in sorted((x for x in level if x.children), key=lambda x: len(x.children)):
             if shown + len(layer.children) > boxes:
                 break
@@ -160,7 +160,7 @@ def opened_within(layers: Sequence[Layer], boxes: int) -> set[int]:
     return opened
 
 
-def scene_of(wiring: Wiring, layers: Sequence[Layer], opened: set[int], group: Layer | None = None) -> Box:
+def scene_of(wiring: Wiring, layers: Sequence[OutlineLayer], opened: set[int], group: OutlineLayer | None = None) -> Box:
     """Return the contents of a group, or of the whole program, as boxes with their places."""
     root = Box([])
     inputs: list[tuple[int, Box]] = []
@@ -172,7 +172,7 @@ def scene_of(wiring: Wiring, layers: Sequence[Layer], opened: set[int], group: L
     return root
 
 
-def _box(wiring: Wiring, layer: Layer, opened: set[int]) -> Box:
+def _box(wiring: Wiring, layer: OutlineLayer, opened: set[int]) -> Box:
     box = Box([layer.name], family_of(layer), layer.times, id(layer), layer.times_words())
     if id(layer) in opened:
         box.lines = [shown(layer.name, 60)]
@@ -190,7 +190,7 @@ def _box(wiring: Wiring, layer: Layer, opened: set[int]) -> Box:
     return box
 
 
-def _dims(layer: Layer) -> Iterable[str]:
+def _dims(layer: OutlineLayer) -> Iterable[str]:
     last: Op | None = None
     for op in layer.bodies()[-1].all_ops():
         last = op
@@ -200,7 +200,9 @@ def _dims(layer: Layer) -> Iterable[str]:
     return [dims_text(found)] if found is not None else []
 
 
-def _fill(box: Box, wiring: Wiring, layers: Sequence[Layer], opened: set[int], key: int, more: list[tuple[int, Box]], margin: float, head: float = 0.0) -> None:
+def _fill(
+    box: Box, wiring: Wiring, layers: Sequence[OutlineLayer], opened: set[int], key: int, more: list[tuple[int, Box]], margin: float, head: float = 0.0
+) -> None:
     """Put layers into a box, in places."""
     for _, one in more:
         one.measure()

@@ -14,7 +14,7 @@ from typing import Final
 from foreshape.dims import Size
 from foreshape.program.op import Op
 from foreshape.program.program import Program
-from foreshape.views.outline import Layer, gradient_layers_of, layers_of, update_layers_of
+from foreshape.views.outline import OutlineLayer, gradient_layers_of, layers_of, update_layers_of
 from foreshape.views.parallel_branches import beside, parted, range_of
 
 WIDEST: Final = 32
@@ -29,23 +29,23 @@ _ASIDE: Final = frozenset({"seed", "fix_seed"})
 """Settings that do not distinguish layers."""
 
 
-def folded_layers(program: Program) -> list[Layer]:
+def folded_layers(program: Program) -> list[OutlineLayer]:
     """Return the layers of a program with repetitions folded: twelve encoder layers are one layer, ``times`` 12."""
     folding = _Folding(program)
     return folding.beside_each_other([folding.level(layers_of(program), _SHORT)])[0]
 
 
-def folded_sections(program: Program) -> list[Layer]:
+def folded_sections(program: Program) -> list[OutlineLayer]:
     """Return three groups of a training program: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
     folding = _Folding(program)
     found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
     folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
     if not folded[1] and not folded[2]:
         return folded[0]
-    return [Layer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
+    return [OutlineLayer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
 
 
-def is_sections(layers: Sequence[Layer]) -> bool:
+def is_sections(layers: Sequence[OutlineLayer]) -> bool:
     """Tell whether these are the sections of a training program (`folded_sections`)."""
     return len(layers) > 1 and layers[0].name == "forward" and all(not layer.ops and layer.name in SECTIONS for layer in layers)
 
@@ -60,13 +60,13 @@ class _Folding:
         self.rough: dict[int, int] = {}
         self.bare: dict[int, int] = {}
         self.wiring: dict[int, frozenset[bool]] = {}
-        self.held: list[Layer] = []
+        self.held: list[OutlineLayer] = []
         self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
         self.has_kept: dict[int, bool] = {}
         self.kept_of: dict[int, tuple[str, ...]] = {}
         self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
-    def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
+    def _touches(self, layer: OutlineLayer) -> tuple[frozenset[str], frozenset[str]]:
         """Return the learned values read by a layer, and its learned results."""
         found = self.touched.get(id(layer))
         if found is None:
@@ -79,7 +79,7 @@ class _Folding:
             self.held.append(layer)  # so no other layer gets its id
         return found
 
-    def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
+    def level(self, layers: Sequence[OutlineLayer], most: int = WIDEST) -> list[OutlineLayer]:
         """Fold a row of layers, and all rows below. A row of more than so many layers is divided into blocks."""
         layers = self._blocks(layers) if len(layers) > most else list(layers)
         for at, layer in enumerate(layers):
@@ -99,7 +99,7 @@ class _Folding:
                 out = parted(out, beside(out, self._names_alone(out, same)), same)
         return out if len(out) <= WIDEST else self._parts(out)
 
-    def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
+    def beside_each_other(self, alike: Sequence[Sequence[OutlineLayer]]) -> list[list[OutlineLayer]]:
         """Return rows of alike layers (one, or of the members of a group), and all below, with alike branches in each as one."""
         parts = [beside(row, self._names_alone(row, True)) for row in alike]
         rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
@@ -111,7 +111,7 @@ class _Folding:
                 row[at].children = row[at].bodies()[0].children
         return rows
 
-    def _names_alone(self, layers: Sequence[Layer], same: bool) -> list[int]:
+    def _names_alone(self, layers: Sequence[OutlineLayer], same: bool) -> list[int]:
         """Return numbers for layers by their contents, whatever their inputs; each layer without parameters, as mere glue, has its own."""
         out: list[int] = []
         for at, layer in enumerate(layers):
@@ -119,7 +119,7 @@ class _Folding:
             out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
         return out
 
-    def _has_kept(self, layer: Layer) -> bool:
+    def _has_kept(self, layer: OutlineLayer) -> bool:
         """Tell whether a layer reads a persistable variable."""
         found = self.has_kept.get(id(layer))
         if found is None:
@@ -129,7 +129,7 @@ class _Folding:
             self.held.append(layer)
         return found
 
-    def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
+    def _blocks(self, layers: Sequence[OutlineLayer], most: int = 1) -> list[OutlineLayer]:
         """Return a row, divided at the places crossed by at most so many values."""
         count = len(layers)
         made: dict[str, int] = {}
@@ -145,8 +145,8 @@ class _Folding:
         for (_, source), end in last.items():
             crossing[source] += 1
             crossing[end] -= 1
-        out: list[Layer] = []
-        piece: list[Layer] = []
+        out: list[OutlineLayer] = []
+        piece: list[OutlineLayer] = []
         alive = 0
         computes = False  # computations of sizes go with their readers
         for at, layer in enumerate(layers):
@@ -161,11 +161,11 @@ class _Folding:
                 elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided again, and so on
                     out += piece
                 else:
-                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece, self._has_kept), (), piece))
+                    out.append(piece[0] if len(piece) == 1 else OutlineLayer(_block_name(piece, self._has_kept), (), piece))
                 piece, computes = [], False
         return list(layers) if len(out) == 1 else out
 
-    def _name_row(self, layers: Sequence[Layer]) -> None:
+    def _name_row(self, layers: Sequence[OutlineLayer]) -> None:
         before: dict[str, int] = {}
         for at, layer in enumerate(layers):
             self._name(layer, self._wiring(layer, at, before))
@@ -173,7 +173,7 @@ class _Folding:
     def _number(self, what: object) -> int:
         return self.numbers.setdefault(what, len(self.numbers))
 
-    def _reach(self, layers: Sequence[Layer]) -> list[int]:
+    def _reach(self, layers: Sequence[OutlineLayer]) -> list[int]:
         """Return for each layer of a row the last reader of its results."""
         made: dict[str, int] = {}
         out = list(range(len(layers)))
@@ -185,7 +185,7 @@ class _Folding:
             made.update(dict.fromkeys(makes, at))
         return out
 
-    def _wiring(self, layer: Layer, at: int, before: dict[str, int]) -> frozenset[bool]:
+    def _wiring(self, layer: OutlineLayer, at: int, before: dict[str, int]) -> frozenset[bool]:
         """Tell whether a layer reads the layer right before it in its row, and whether it reads earlier ones; ``before``: the makers of values.
 
         The first layer with parameters reads the row's input, as its successors read their predecessors.
@@ -197,7 +197,7 @@ class _Folding:
         before.update(dict.fromkeys(made, at))
         return frozenset(out)
 
-    def _name(self, layer: Layer, wiring: frozenset[bool]) -> None:
+    def _name(self, layer: OutlineLayer, wiring: frozenset[bool]) -> None:
         self.held.append(layer)
         exact, rough = self._parts_of(layer, wiring)
         self.exact[id(layer)] = self._number(exact)
@@ -205,12 +205,12 @@ class _Folding:
         self.bare[id(layer)] = self._number(("kept", *self._kept_of(layer)) if self._has_kept(layer) else rough)
         self.wiring[id(layer)] = wiring
 
-    def _known(self, layer: Layer, names: dict[int, int]) -> int:
+    def _known(self, layer: OutlineLayer, names: dict[int, int]) -> int:
         if id(layer) not in names:  # one that only divides a long row
             self._name(layer, frozenset())
         return names[id(layer)]
 
-    def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    def _parts_of(self, layer: OutlineLayer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
         """Return the identity of a layer: with the sizes and settings of its ops, and without."""
         name = _NUMBER.sub("#", layer.name.split("…")[0])
         exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
@@ -221,7 +221,7 @@ class _Folding:
             self.held.append(layer)
         return (*exact, own[0]), (*rough, own[1])
 
-    def _kept_of(self, layer: Layer) -> tuple[str, ...]:
+    def _kept_of(self, layer: OutlineLayer) -> tuple[str, ...]:
         """Return the computations of a layer on persistable variables, op by op, whatever else it does between."""
         found = self.kept_of.get(id(layer))
         if found is None:
@@ -230,7 +230,7 @@ class _Folding:
             self.held.append(layer)
         return found
 
-    def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
+    def _repeats(self, layers: list[OutlineLayer], names: dict[int, int], same: bool) -> list[OutlineLayer]:
         """Fold until nothing repeats any more."""
         while True:
             out = self._fold(layers, names, same)
@@ -241,11 +241,11 @@ class _Folding:
                 if id(layer) not in self.exact:
                     self._name(layer, self.wiring[id(layer)])
 
-    def _fold(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
+    def _fold(self, layers: list[OutlineLayer], names: dict[int, int], same: bool) -> list[OutlineLayer]:
         row = [names[id(layer)] for layer in layers]
         best = _best_periods(row)
         reach = self._reach(layers)
-        out: list[Layer] = []
+        out: list[OutlineLayer] = []
         at = 0
         while at < len(row):
             period, times = best[at]
@@ -262,12 +262,12 @@ class _Folding:
             at += period * times
         return out
 
-    def _parts(self, layers: list[Layer]) -> list[Layer]:
+    def _parts(self, layers: list[OutlineLayer]) -> list[OutlineLayer]:
         """Return a long row in parts, all about as long."""
         while len(layers) > WIDEST:
             size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
             pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
-            layers = [p[0] if len(p) == 1 else Layer(_block_name(p, self._has_kept), (), p) for p in pieces]
+            layers = [p[0] if len(p) == 1 else OutlineLayer(_block_name(p, self._has_kept), (), p) for p in pieces]
             before: dict[str, int] = {}
             for at, layer in enumerate(layers):
                 wiring = self._wiring(layer, at, before)
@@ -291,16 +291,16 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
     return best
 
 
-def _folded(members: Sequence[Sequence[Layer]], same: bool, called: int) -> Layer:
+def _folded(members: Sequence[Sequence[OutlineLayer]], same: bool, called: int) -> OutlineLayer:
     """Return alike rows as one layer, named after the one at this place in each."""
     first, last = members[0][called], members[-1][called]
-    out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
+    out = OutlineLayer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
     if len(members[0]) == 1 and not any(row[0].beside for row in members):
         out.members = [m for row in members for m in (row[0].members or row)]
         out.same = same and all(row[0].same for row in members)
         return out
     out.ops, out.children = [], list(members[0])
-    out.members = [Layer(row[called].name, (), row) for row in members]
+    out.members = [OutlineLayer(row[called].name, (), row) for row in members]
     out.same = same
     return out
 
@@ -320,7 +320,7 @@ def _learned(program: Program) -> frozenset[str]:
     return frozenset(out)
 
 
-def _block_name(piece: Sequence[Layer], has_kept: Callable[[Layer], bool]) -> str:
+def _block_name(piece: Sequence[OutlineLayer], has_kept: Callable[[OutlineLayer], bool]) -> str:
     """Return the name of a block from the numbers of layers named as its first layer with parameters and a number."""
     names = [part for layer in [one for one in piece if has_kept(one)] or piece for part in _ends(layer.name)]
     named = [n for n in names if _NUMBER.search(n)] or names
@@ -335,7 +335,7 @@ def _ends(name: str) -> list[str]:
     return [first, first.rstrip("0123456789") + last] if last.isdecimal() else [first]
 
 
-def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
+def _own_ops(layer: OutlineLayer) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return the identity of a layer's own ops, with sizes and settings and without."""
     made: dict[str, int] = {}
     exact: list[object] = []

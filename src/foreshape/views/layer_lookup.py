@@ -22,7 +22,7 @@ _BESIDE: Final = re.compile(r"^v[0-9]+$|[0-9]+d?$")
 
 
 @dataclass(slots=True)
-class Layer:
+class NamedLayer:
     """Ops whose results carry one name, as ``linear_1`` of a product ``linear_1.tmp_0`` and its bias ``linear_1.tmp_1``; mostly one op."""
 
     name: str
@@ -48,10 +48,10 @@ class Layer:
         return list(found.values())
 
 
-def layers_of(program: Program) -> list[Layer]:
+def layers_of(program: Program) -> list[NamedLayer]:
     """Return the layers of the global block, in execution order."""
-    out: list[Layer] = []
-    by_name: dict[str, Layer] = {}
+    out: list[NamedLayer] = []
+    by_name: dict[str, NamedLayer] = {}
     for op in program.global_block.ops:
         results = _main_results(op) if op.is_run else []
         if not results:
@@ -59,7 +59,7 @@ def layers_of(program: Program) -> list[Layer]:
         name = results[0].name.rsplit(".tmp", 1)[0]
         layer = by_name.get(name)
         if layer is None:
-            layer = by_name[name] = Layer(name)
+            layer = by_name[name] = NamedLayer(name)
             out.append(layer)
         layer.ops.append(op)
         layer.words |= {op.type, *_words(op.type), *_words(name), name}
@@ -90,10 +90,10 @@ def outputs_of(program: Program, words: str) -> list[Variable]:
     return out
 
 
-def with_words(layers: Sequence[Layer]) -> list[tuple[Layer, str]]:
+def with_words(layers: Sequence[NamedLayer]) -> list[tuple[NamedLayer, str]]:
     """Return each layer with words for it: counted from the end among its kind, or else the name of its result."""
     after: dict[str, int] = {}
-    out: list[tuple[Layer, str]] = []
+    out: list[tuple[NamedLayer, str]] = []
     for layer in reversed(layers):
         for one in layer.words:
             after[one] = after.get(one, 0) + 1
@@ -103,7 +103,7 @@ def with_words(layers: Sequence[Layer]) -> list[tuple[Layer, str]]:
     return out[::-1]
 
 
-def listing(layers: Sequence[Layer], some: Sequence[Layer] | None = None) -> str:
+def listing(layers: Sequence[NamedLayer], some: Sequence[NamedLayer] | None = None) -> str:
     """List the last of some layers (by default all), a line for each: its words, and its results."""
     chosen = {id(one) for one in (layers if some is None else some)}
     rows = [(words, layer) for layer, words in with_words(layers) if id(layer) in chosen]
@@ -146,7 +146,7 @@ def _words(name: str) -> set[str]:
     return {"_".join(pieces[first:last]) for first in range(len(pieces)) for last in range(first + 1, len(pieces) + 1)}
 
 
-def _kind(layer: Layer) -> str:
+def _kind(layer: NamedLayer) -> str:
     """Return a person's word: the type of its op, or the name of a layer of several."""
     pieces = _pieces(layer.name) if len(layer.ops) > 1 else []
     return "_".join(pieces or _pieces(layer.ops[-1].type)).removeprefix("elementwise_") or layer.ops[-1].type

@@ -23,7 +23,7 @@ DEEPEST: Final = 12
 """The deepest scopes told apart; names come from files."""
 
 
-class Layer:
+class OutlineLayer:
     """A layer, or a group of them.
 
     Attributes:
@@ -37,11 +37,11 @@ class Layer:
 
     __slots__ = ("beside", "children", "members", "name", "ops", "same")
 
-    def __init__(self, name: str, ops: Sequence[Op] = (), children: Sequence[Layer] = ()) -> None:
+    def __init__(self, name: str, ops: Sequence[Op] = (), children: Sequence[OutlineLayer] = ()) -> None:
         self.name = name
         self.ops = list(ops)
         self.children = list(children)
-        self.members: list[Layer] = []
+        self.members: list[OutlineLayer] = []
         self.same = True
         self.beside = False
 
@@ -56,7 +56,7 @@ class Layer:
 
     def all_ops(self) -> Iterator[Op]:
         """Yield every op in it, including all members'."""
-        waiting: list[Layer] = [self]
+        waiting: list[OutlineLayer] = [self]
         while waiting:
             layer = waiting.pop()
             if layer.members:
@@ -65,7 +65,7 @@ class Layer:
                 yield from layer.ops
                 waiting += reversed(layer.children)
 
-    def bodies(self) -> list[Layer]:
+    def bodies(self) -> list[OutlineLayer]:
         """Return all layers that it stands for: its members, or itself."""
         return self.members or [self]
 
@@ -79,32 +79,32 @@ def forward_ops(ops: Iterable[Op]) -> list[Op]:
     return [op for op in ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) and op.is_run]
 
 
-def layers_of(program: Program) -> list[Layer]:
+def layers_of(program: Program) -> list[OutlineLayer]:
     """Return the layers of a program, as they are named and in their order; nothing is folded."""
     program.refresh_quietly()
     return _layers(program, forward_ops(program.global_block.ops), frozenset({0}), forward_ops)
 
 
-def gradient_layers_of(program: Program) -> list[Layer]:
+def gradient_layers_of(program: Program) -> list[OutlineLayer]:
     """Return the gradient ops of a training program in layers, with the names of their forward layers."""
     ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
 
 
-def update_layers_of(program: Program) -> list[Layer]:
+def update_layers_of(program: Program) -> list[OutlineLayer]:
     """Return the update and learning-rate ops of a training program, in layers."""
     updates = Role.OPTIMIZE | Role.LEARNING_RATE
     ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.is_run]
     return _layers(program, ops, frozenset({0}), list)
 
 
-def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[Layer]:
+def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[OutlineLayer]:
     leaves = _leaves(ops)
-    items = [(path, _with_blocks(program, Layer(path[-1], own), within, chosen)) for path, own in leaves]
+    items = [(path, _with_blocks(program, OutlineLayer(path[-1], own), within, chosen)) for path, own in leaves]
     return _grouped(items, 0)
 
 
-def _with_blocks(program: Program, layer: Layer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> Layer:
+def _with_blocks(program: Program, layer: OutlineLayer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> OutlineLayer:
     """Return a layer as a group of its blocks' layers, if its op has blocks."""
     if len(within) > DEEPEST:
         return layer
@@ -207,7 +207,7 @@ def result_of(op: Op) -> Variable | None:
     return next((v for v in found if not v.persistable), found[0] if found else None)
 
 
-def output_of(layer: Layer) -> Variable | None:
+def output_of(layer: OutlineLayer) -> Variable | None:
     """Return the main result of a layer: its last one, of floats if possible; others are sizes, mostly."""
     out: Variable | None = None
     for op in layer.bodies()[-1].all_ops():
@@ -220,9 +220,9 @@ def output_of(layer: Layer) -> Variable | None:
 # --- groups
 
 
-def _grouped(items: Sequence[tuple[list[str], Layer]], depth: int) -> list[Layer]:
+def _grouped(items: Sequence[tuple[list[str], OutlineLayer]], depth: int) -> list[OutlineLayer]:
     """Put consecutive layers of one group into it."""
-    out: list[Layer] = []
+    out: list[OutlineLayer] = []
     at = 0
     while at < len(items):
         path, layer = items[at]
@@ -236,7 +236,7 @@ def _grouped(items: Sequence[tuple[list[str], Layer]], depth: int) -> list[Layer
                 only.name = f"{path[depth]}.{only.name}"
                 out.append(only)
             else:
-                out.append(Layer(path[depth], (), children))
+                out.append(OutlineLayer(path[depth], (), children))
         else:
             out.append(layer)
         at = end

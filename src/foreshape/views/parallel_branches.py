@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from foreshape.views.outline import Layer
+from foreshape.views.outline import OutlineLayer
 
 _LONGEST_BRANCH: Final = 24
 """The most layers of a branch for a comparison with the next one."""
 
 
-def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int]]:
+def beside(layers: Sequence[OutlineLayer], names: Sequence[int]) -> list[tuple[int, int]]:
     """Divide a row of layers at consecutive branches of equal ``names``: (layers of a branch, branches) in order.
 
     Branches are parallel if none reads another one. Within each, layers read each other in the same way, and all read the
@@ -79,9 +79,9 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
     return out
 
 
-def parted(layers: Sequence[Layer], parts: Sequence[tuple[int, int]], same: bool) -> list[Layer]:
+def parted(layers: Sequence[OutlineLayer], parts: Sequence[tuple[int, int]], same: bool) -> list[OutlineLayer]:
     """Return a row with branches beside each other as one, as `beside` divides it; ``same``: True if they have the same sizes, too."""
-    out: list[Layer] = []
+    out: list[OutlineLayer] = []
     at = 0
     for period, times in parts:
         rows = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
@@ -90,11 +90,11 @@ def parted(layers: Sequence[Layer], parts: Sequence[tuple[int, int]], same: bool
     return out
 
 
-def _one(branches: Sequence[Sequence[Layer]], same: bool) -> Layer:
+def _one(branches: Sequence[Sequence[OutlineLayer]], same: bool) -> OutlineLayer:
     first, last = branches[0][0], branches[-1][0]
     single = len(branches[0]) == 1 and not any(row[0].members for row in branches)
-    out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops if single else (), first.children if single else branches[0])
-    out.members = [row[0] if single else Layer(row[0].name, (), row) for row in branches]
+    out = OutlineLayer(range_of(first.name, (last.members or [last])[-1].name), first.ops if single else (), first.children if single else branches[0])
+    out.members = [row[0] if single else OutlineLayer(row[0].name, (), row) for row in branches]
     out.same = same and all(layer.same for row in branches for layer in row)
     out.beside = True
     return out

@@ -1,4 +1,4 @@
-"""`Steps`: how ops make the sizes of their results, of any number of ops: alike ops are asked once, and named when they are read."""
+"""`RuleQuestions`: how ops make the sizes of their results, of any number of ops: alike ops are asked once, and named when they are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Made(NamedTuple):
     by: str
 
 
-class Steps:
+class RuleQuestions:
     """Questions to the rules of ops, of a limited number of different ones."""
 
     def __init__(self, most: int) -> None:

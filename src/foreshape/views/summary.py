@@ -17,7 +17,7 @@ from foreshape.program.program import Program
 from foreshape.program.variable import Variable
 from foreshape.views.layer_costs import Measure, Meter, SymbolNumbers
 from foreshape.views.layer_grouping import folded_layers
-from foreshape.views.outline import Layer, output_of
+from foreshape.views.outline import OutlineLayer, output_of
 
 ROWS: Final = 32
 """So many layers are one screen, with the lines around them."""
@@ -56,7 +56,7 @@ class Summary:
 
     @border("the program cannot be summed up", SchemaError)
     def __init__(self, program: Program, batch: int | None = None, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
-                 layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
+                 layers: Sequence[OutlineLayer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:
             raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
         self.sizes = meter.sizes if meter is not None else SymbolNumbers(program, batch, sizes)
@@ -74,14 +74,14 @@ class Summary:
         unread = [v for v in self._meter.parameters if v.spec.dims is not None and v.name not in read]
         self._tail = list(self._tail_lines(program, unread))
 
-    def _rows(self, alike: Sequence[Layer], depth: int) -> Iterator[Row]:
+    def _rows(self, alike: Sequence[OutlineLayer], depth: int) -> Iterator[Row]:
         """Yield the line of a layer, for all at its place in repetitions; then the lines of its inner layers."""
         yield self._row(alike, depth, hide=depth + 1 >= self._depth)
         if depth + 1 < self._depth:
             for below in _below(alike):
                 yield from self._rows(below, depth + 1)
 
-    def _row(self, alike: Sequence[Layer], depth: int, hide: bool) -> Row:
+    def _row(self, alike: Sequence[OutlineLayer], depth: int, hide: bool) -> Row:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
         measure = self._meter.all(op for one in alike for op in one.all_ops())
@@ -160,7 +160,7 @@ class Summary:
         """Return every level, each group to be unfolded."""
         return Markup("".join([self._level([[layer] for layer in self._layers], 0), _table([self._cells(r) for r in self.more]) if self.more else ""]))
 
-    def _level(self, layers: Sequence[Sequence[Layer]], depth: int) -> Markup:
+    def _level(self, layers: Sequence[Sequence[OutlineLayer]], depth: int) -> Markup:
         out: list[Markup] = []
         waiting: list[Sequence[object]] = []
         for alike in layers:
@@ -179,7 +179,7 @@ def _table(lines: Sequence[Sequence[object]]) -> Markup:
     return markup_table(_COLUMNS, lines, (2, 3, 4))
 
 
-def _below(alike: Sequence[Layer]) -> list[tuple[Layer, ...]]:
+def _below(alike: Sequence[OutlineLayer]) -> list[tuple[OutlineLayer, ...]]:
     """Return the layers at each place within alike layers."""
     return list(zip(*(body.children for layer in alike for body in layer.bodies()), strict=False))
 
@@ -193,11 +193,11 @@ def _name(row: Row) -> str:
     return shown + (f"  {escape(kinds)}" if kinds else "")
 
 
-def _leaves(layers: Iterable[Layer]) -> int:
+def _leaves(layers: Iterable[OutlineLayer]) -> int:
     return sum(_leaves(layer.children) if layer.children else 1 for layer in layers)
 
 
-def _output(layer: Layer, given: Mapping[str, int]) -> str:
+def _output(layer: OutlineLayer, given: Mapping[str, int]) -> str:
     found = output_of(layer)
     return dims_text(found, given) if found is not None else ""
 
@@ -260,7 +260,7 @@ def _fit(text: str, width: int) -> str:
     return fit(name if gap and name.strip() else text, width)
 
 
-def _deepest_within(layers: Sequence[Layer], rows: int) -> int:
+def _deepest_within(layers: Sequence[OutlineLayer], rows: int) -> int:
     """Return the number of levels shown in so many rows; at least one."""
     depth, shown, level = 1, len(layers), list(layers)
     while depth < _DEEPEST_SHOWN:

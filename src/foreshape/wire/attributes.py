@@ -18,7 +18,7 @@ from foreshape.operator.attributes import AttrType, Raw, exact
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
-from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST, Kept
+from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST, ResultCache
 from foreshape.wire.scan import delimited, fields
 
 _FIELD: dict[int, str] = {
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     cost: int
 
 
-_entries: Kept[Entry] = Kept(8 * 2**20)
+_entries: ResultCache[Entry] = ResultCache(8 * 2**20)
 
 
 class Tail:

@@ -28,16 +28,16 @@ from foreshape.wire.limits import (
     SLOT_COST,
     VARIABLE_COST,
     Budget,
-    Kept,
     Limits,
+    ResultCache,
 )
 from foreshape.wire.records import Records, Slot
 from foreshape.wire.scan import expect, fields, int32, text, varint
 from foreshape.wire.variables import VariableForm, decode_form, form_cost
 from foreshape.wire.versions import honour_versions
 
-_forms: Kept[VariableForm] = Kept(16 * 2**20)
-_tails: Kept[Tail] = Kept(32 * 2**20)
+_forms: ResultCache[VariableForm] = ResultCache(16 * 2**20)
+_tails: ResultCache[Tail] = ResultCache(32 * 2**20)
 _slot_names: dict[bytes, str] = {}
 
 

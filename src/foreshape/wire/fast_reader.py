@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from foreshape.wire.attributes import Tail
-from foreshape.wire.limits import NAME_COST, OP_COST, SLOT_COST, VARIABLE_COST, Budget, Kept
+from foreshape.wire.limits import NAME_COST, OP_COST, SLOT_COST, VARIABLE_COST, Budget, ResultCache
 from foreshape.wire.records import Names, Pattern, Records, Slot
 from foreshape.wire.variables import VariableForm
 
@@ -28,7 +28,7 @@ Slots = tuple[tuple[Slot, ...], tuple[Slot, ...]]
 """The input slots of an op, and its output slots."""
 
 
-class Layout(NamedTuple):
+class OpLayout(NamedTuple):
     """The places of the names in an op of so many bytes.
 
     Attributes:
@@ -53,11 +53,11 @@ class Patterns:
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[Tail, Slots], Pattern] = {}
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, OpLayout] = {}
         """The last layout for each number of bytes."""
 
     @property
-    def layout(self) -> Callable[[int], Layout | None]:
+    def layout(self) -> Callable[[int], OpLayout | None]:
         """Return the lookup of the last layout of a known pattern by its number of bytes."""
         return self._layouts.get
 
@@ -81,11 +81,19 @@ class Patterns:
         if 1 < len(spans) <= _MOST_NAMES:
             edges = [0, *(at for span in spans for at in (span.start, span.stop)), len(op)]
             rest = itemgetter(*(slice(edges[k], edges[k + 1]) for k in range(0, len(edges), 2)))
-            self._layouts[len(op)] = Layout(itemgetter(*spans), rest, rest(op), pattern, cost)
+            self._layouts[len(op)] = OpLayout(itemgetter(*spans), rest, rest(op), pattern, cost)
 
 
 def read_records(
-    data: bytes, letters: str, at: int, end: int, records: Records, budget: Budget, forms: Kept[VariableForm], tails: Kept[Tail], patterns: Patterns
+    data: bytes,
+    letters: str,
+    at: int,
+    end: int,
+    records: Records,
+    budget: Budget,
+    forms: ResultCache[VariableForm],
+    tails: ResultCache[Tail],
+    patterns: Patterns,
 ) -> int:
     """Read records from ``at`` on; returns the offset of the first record to be read with care, or ``end``.
 

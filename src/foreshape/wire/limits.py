@@ -71,7 +71,7 @@ class Budget:
             raise FormatError(f"{where}: what the file describes takes more memory than the limit of {self.limits.memory} bytes (Limits.memory)")
 
 
-class Kept(Generic[_Kept]):
+class ResultCache(Generic[_Kept]):
     """The results of equal bytes read before, up to a total cost in bytes; all are dropped at the limit."""
 
     __slots__ = ("_cost", "_found", "_mark", "_most")

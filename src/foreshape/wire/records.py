@@ -17,7 +17,7 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.program.block import Block
 from foreshape.program.call_site import Site, call_site
-from foreshape.program.declared import Form
+from foreshape.program.declared import VariableForm
 from foreshape.program.guards import Guards
 from foreshape.program.op import EMPTY, Op
 from foreshape.program.structure import makers
@@ -36,7 +36,7 @@ class NeedsObjects(Exception):
     """The signal for a case beyond records. It never leaves this room: the objects are made, and inferred op by op."""
 
 
-class Plan(NamedTuple):
+class InferencePlan(NamedTuple):
     """The plan for inferring the ops of a pattern.
 
     Attributes:
@@ -68,7 +68,7 @@ class Pattern:
         self.attributes, self.inputs, self.outputs = attributes, inputs, outputs
         self.role, self.role_variables, self.is_target = role, role_variables, is_target
         self.site, self.unknown_fields = site, unknown_fields
-        self.plan: Plan | None = None
+        self.plan: InferencePlan | None = None
         """The plan for its ops, after the first request."""
 
     def op(self, block: Block, names: Names) -> Op:
@@ -80,7 +80,7 @@ class Pattern:
         made.unknown_fields = self.unknown_fields
         return made
 
-    def planned(self) -> Plan:
+    def planned(self) -> InferencePlan:
         """Return the plan for its ops. Raises `NeedsObjects` if they are not inferred as records."""
         operator = self.attributes.operator
         if operator is None or operator.sub_blocks or operator.reads_numbers or operator.accumulates:
@@ -105,7 +105,7 @@ class Pattern:
                 at, result = places[slot]
                 writes.append((at, first, last, result.optional))
         first = len(reads) if reads == [*range(len(reads))] else -1
-        self.plan = Plan(operator, operator.cache, tuple(reads), first, tuple(lists), tuple(writes))
+        self.plan = InferencePlan(operator, operator.cache, tuple(reads), first, tuple(lists), tuple(writes))
         return self.plan
 
 
@@ -114,7 +114,7 @@ class _Specs(dict[str, Spec]):
 
     __slots__ = ("_forms",)
 
-    def __init__(self, forms: dict[str, Form]) -> None:
+    def __init__(self, forms: dict[str, VariableForm]) -> None:
         super().__init__()
         self._forms = forms
 
@@ -133,7 +133,7 @@ class Records:
         self._made: dict[str, Variable] = {}
         self._specs: dict[str, Spec] = {}
         """The inferred specs."""
-        self.forms: dict[str, Form] = {}
+        self.forms: dict[str, VariableForm] = {}
         """Name of a variable -> all else of it."""
         self.patterns: list[Pattern] = []
         """For each op its shared pattern,"""

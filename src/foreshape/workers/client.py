@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from foreshape.checked_json import bounded_json
 from foreshape.communication.parcel import put, take, word
-from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
+from foreshape.communication.rendezvous import Address, HeartbeatMonitor, Meeting, SignsOfLife, connect, listen
 from foreshape.engine import Scope
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError, whole
 from foreshape.feeding.state_checks import compare_spec
@@ -26,7 +26,7 @@ from foreshape.training.training_programs import training_program
 from foreshape.wire import save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
 from foreshape.workers.prepare import load_inferred
-from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, Reply, Result, described, replies_from, row
+from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, JobResult, Reply, described, replies_from, row
 from foreshape.workers.strategies import Strategy, with_layers
 from foreshape.workers.talk import GO, JOBS, STOP, WORKER_LIVES, Keys, alive, until, worker_at
 from foreshape.workers.worker import MOST_VALUES, too_much
@@ -35,7 +35,7 @@ Paths = str | Sequence[str]
 """The path of a .npy file; for ragged rows a list: of this file, and a file of sequence lengths for each level."""
 
 
-class Settings(TypedDict, total=False):
+class JobSettings(TypedDict, total=False):
     """The arguments of `job` besides a network and its data."""
 
     optimizer: Optimizer | None
@@ -127,7 +127,7 @@ class Sent:
         self.files: list[str] = []
         """The files written by rank 0, besides checkpoints."""
         self._meeting, self._keys, self._show, self._epochs, self._scope, self._main = meeting, keys, show, epochs, scope, main
-        self._watch = Watch(meeting, WORKER_LIVES)
+        self._watch = HeartbeatMonitor(meeting, WORKER_LIVES)
         self._life = SignsOfLife(meeting, keys.client_lives)
         self._shown = 0
 
@@ -158,12 +158,12 @@ class Sent:
         widths = [max(len(line[c]) for line in lines) for c in range(len(_HEADS))]
         return "\n".join("  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
-    def _look(self) -> Result | None:
+    def _look(self) -> JobResult | None:
         while (data := word(self._meeting, self._keys.epoch(self._shown + 1))) is not None:
             self._shown += 1
             self._show(f"epoch {self._shown}/{self._epochs}  {figures(row('an epoch', bounded_json.parse(data)))}")
         found = take(self._meeting, self._keys.result, MOST_RESULT)
-        return None if found is None else Result.from_bytes(found)
+        return None if found is None else JobResult.from_bytes(found)
 
     def _check(self) -> None:
         alive(self._watch, f"the worker at {self._meeting.where}", self._meeting.patience)
@@ -178,7 +178,7 @@ class Sent:
 def send(
     what: Job | Variable | Program, data: Mapping[str, Paths] | None = None, *, to: str | None = None, at: str | None = None,
     agree: Callable[[list[Reply]], bool] | None = None, wait: bool = True, scope: Scope | None = None, progress: bool = True, console: Any = None,
-    patience: float = 25.0, **settings: Unpack[Settings],
+    patience: float = 25.0, **settings: Unpack[JobSettings],
 ) -> Sent:  # fmt: skip
     """Give a job to the workers of ``torchrun ... -m foreshape worker``, and wait for its end.
 

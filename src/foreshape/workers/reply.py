@@ -82,7 +82,7 @@ def replies_to_bytes(replies: Iterable[Reply]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """The result of a job."""
 
     history: History
@@ -96,11 +96,11 @@ class Result:
         return json.dumps(out).encode()
 
     @staticmethod
-    def from_bytes(data: bytes | bytearray) -> Result:
+    def from_bytes(data: bytes | bytearray) -> JobResult:
         """Return a result after all checks. Raises `FormatError` if it is none."""
 
-        def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> Result:
-            return Result(History(losses, epochs), files, error)
+        def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> JobResult:
+            return JobResult(History(losses, epochs), files, error)
 
         result = document(made, losses=listing(number, 2**40), epochs=listing(row, 2**24), files=listing(text()), error=text(MOST_WORDS, 0))
         return result("the result", bounded_json.parse(bytes(data)))

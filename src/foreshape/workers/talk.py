@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from foreshape.checked_json import bounded_json
 from foreshape.checked_json.readers import count, document, text, truth
 from foreshape.communication.parcel import word
-from foreshape.communication.rendezvous import Meeting, Watch
+from foreshape.communication.rendezvous import HeartbeatMonitor, Meeting
 from foreshape.errors import ExecutionError, FormatError
 
 JOBS: Final = "jobs"
@@ -92,7 +92,7 @@ def worker_at(meeting: Meeting) -> Here:
     return here
 
 
-def alive(watch: Watch, who: str, patience: float) -> None:
+def alive(watch: HeartbeatMonitor, who: str, patience: float) -> None:
     """Raise `ExecutionError` where a watched process has given no sign for so long."""
     if watch.silent > patience:
         raise ExecutionError(f"{who} gives no sign of life for {patience:g} s")

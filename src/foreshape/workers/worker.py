@@ -10,14 +10,14 @@ from typing import Any
 
 from foreshape.communication.join import Ranks, join
 from foreshape.communication.parcel import drop, put, take, word
-from foreshape.communication.rendezvous import Address, Meeting, SignsOfLife, Watch, connect, listen
+from foreshape.communication.rendezvous import Address, HeartbeatMonitor, Meeting, SignsOfLife, connect, listen
 from foreshape.engine import Scope
 from foreshape.errors import ExecutionError, ForeshapeError, FormatError, RankError
 from foreshape.interop import safetensors_file, save_inference_model, save_safetensors
 from foreshape.training import Checkpoint, History, train
 from foreshape.workers.jobs import MOST_BYTES, Job
 from foreshape.workers.prepare import Prepared, network_values, prepare, refusal
-from foreshape.workers.reply import MOST_REPLY, Reply, Result, differences, numbers, replies_to_bytes, reply_from
+from foreshape.workers.reply import MOST_REPLY, JobResult, Reply, differences, numbers, replies_to_bytes, reply_from
 from foreshape.workers.strategies import patient
 from foreshape.workers.talk import GO, JOBS, STOP, WORKER, WORKER_LIVES, Here, Keys, alive, until
 
@@ -26,7 +26,7 @@ MOST_VALUES = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """The settings of a worker."""
 
     folder: str = "."
@@ -45,7 +45,7 @@ class Settings:
     """True to take another job after the first."""
 
 
-def work(settings: Settings, say: Callable[[str], None]) -> None:
+def work(settings: WorkerSettings, say: Callable[[str], None]) -> None:
     """Take a job, or one after the other, with all of torchrun's ranks.
 
     Args:
@@ -70,7 +70,7 @@ class JobRefused(ExecutionError):
 class _Rank:
     """The common work of all ranks."""
 
-    def __init__(self, settings: Settings, ranks: Ranks) -> None:
+    def __init__(self, settings: WorkerSettings, ranks: Ranks) -> None:
         self.settings, self.ranks = settings, ranks
         store: Any = ranks.store
         self.common = Meeting(f"rank {ranks.rank}: the store that the ranks meet at", settings.patience, lambda: store) if ranks.count > 1 else None
@@ -152,7 +152,7 @@ class _Follower(_Rank):
 class _Leader(_Rank):
     """Rank 0, in contact with the client."""
 
-    def __init__(self, settings: Settings, ranks: Ranks, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: WorkerSettings, ranks: Ranks, say: Callable[[str], None]) -> None:
         super().__init__(settings, ranks)
         self.say = say
         self.client: Meeting | None = None
@@ -222,7 +222,7 @@ class _Leader(_Rank):
         if client.add(JOBS, 0) < number:
             return None
         keys = Keys(number)
-        watch = Watch(client, keys.client_lives)
+        watch = HeartbeatMonitor(client, keys.client_lives)
 
         def look() -> tuple[Keys, bytearray | FormatError] | None:
             try:
@@ -262,7 +262,7 @@ class _Leader(_Rank):
         if keys is not None and self.client is not None:
             if job.bring:
                 self._bring(ready.main, ready.scope, keys)
-            put(self.client, keys.result, Result(history, files).to_bytes())
+            put(self.client, keys.result, JobResult(history, files).to_bytes())
         self.say(f"job {self.number} is done" + "".join(f"\n    {path}" for path in files))
 
     # --- before the first step
@@ -302,7 +302,7 @@ class _Leader(_Rank):
         if keys is None or client is None:
             return too_much(replies)
         put(client, keys.replies, replies_to_bytes(replies))
-        watch = Watch(client, keys.client_lives)
+        watch = HeartbeatMonitor(client, keys.client_lives)
         try:
             said = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
         except ExecutionError as error:  # no rank has begun, so all can wait for the next job
@@ -349,7 +349,7 @@ class _Leader(_Rank):
         assert self.client is not None
         words = str(error) if isinstance(error, ExecutionError) else f"{type(error).__name__}: {error}"
         try:
-            put(self.client, keys.result, Result(History(), [], words or type(error).__name__).to_bytes())
+            put(self.client, keys.result, JobResult(History(), [], words or type(error).__name__).to_bytes())
         except ExecutionError as gone:  # it finds out itself
             self.say(str(gone))
 
@@ -358,7 +358,7 @@ class _Leader(_Rank):
         client = self.client
         assert client is not None
         try:
-            watch = Watch(client, keys.client_lives)
+            watch = HeartbeatMonitor(client, keys.client_lives)
             until(lambda: word(client, keys.taken), self.settings.wait, lambda: alive(watch, "the client", 5.0))
         except ExecutionError as error:
             self.say(str(error))

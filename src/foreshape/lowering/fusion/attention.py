@@ -38,7 +38,7 @@ def apply(graph: Graph) -> int:
 
 
 @data_class()
-class _Found:
+class _AttentionMatch:
     """One attention: its operands, its ops, and its gradient's if wanted."""
 
     q: Value
@@ -68,7 +68,7 @@ class _Found:
     d_k: Argument = None
 
 
-def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
+def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _AttentionMatch | None:
     weights = softmax.results[0]
     spec = spec_of(weights)
     if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
@@ -94,7 +94,7 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _Found | None:
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
     parts = _parts(graph, mask, softmax.arguments[0])
-    found = _Found(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
+    found = _AttentionMatch(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
     if not _fits(graph, found) or not _with_gradient(graph, found, softmax):
         return None
     return found
@@ -156,7 +156,7 @@ def _filled(graph: Graph, triangle: KernelCall) -> float | None:
     return None if found is None else found.number
 
 
-def _fits(graph: Graph, found: _Found) -> bool:
+def _fits(graph: Graph, found: _AttentionMatch) -> bool:
     """Return True if the operands have one batch and one width."""
     q, k, v = graph.dims(found.q), graph.dims(found.k), graph.dims(found.v)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) or len(q) not in (3, 4):
@@ -169,7 +169,7 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall) -> bool:
+def _with_gradient(graph: Graph, found: _AttentionMatch, softmax: KernelCall) -> bool:
     """Find the gradient ops. Return False for unusual ones."""
     weights = softmax.results[0]
     mixed = weights if found.drop is None else found.drop.results[0]
@@ -194,7 +194,7 @@ def _with_gradient(graph: Graph, found: _Found, softmax: KernelCall) -> bool:
     return True
 
 
-def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
+def _with_scale_of_q(graph: Graph, found: _AttentionMatch) -> _AttentionMatch | None:
     """Return the same with a factor of q, if any, as a part of the kernels' scale."""
     made = graph.maker(found.q)
     by = _scale(made) if made is not None else None
@@ -209,7 +209,7 @@ def _with_scale_of_q(graph: Graph, found: _Found) -> _Found | None:
     return replace(found, q=made.arguments[0], scale=found.scale * by, gone=[*found.gone, made], backward=backward, d_q=d_q)
 
 
-def _rewrite(graph: Graph, found: _Found) -> bool:
+def _rewrite(graph: Graph, found: _AttentionMatch) -> bool:
     """Replace it by the kernels. Return False if impossible."""
     new: dict[KernelCall, Sequence[KernelCall]] = dict.fromkeys((*found.gone, *found.backward), ())
     new.update(_undropped(graph, found) if found.drop is None else _dropped(graph, found, found.drop))
@@ -220,7 +220,7 @@ def _rewrite(graph: Graph, found: _Found) -> bool:
     return True
 
 
-def _undropped(graph: Graph, found: _Found) -> dict[KernelCall, list[KernelCall]]:
+def _undropped(graph: Graph, found: _AttentionMatch) -> dict[KernelCall, list[KernelCall]]:
     q, k, v, mix = found.q, found.k, found.v, found.mix
     masks = [] if found.mask is None else [found.mask]
     kernel, dims = Attention(found.scale, found.turned, found.later), dims_of(q)
@@ -254,7 +254,7 @@ def _undropped(graph: Graph, found: _Found) -> dict[KernelCall, list[KernelCall]
     return new
 
 
-def _dropped(graph: Graph, found: _Found, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
+def _dropped(graph: Graph, found: _AttentionMatch, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
     """Return the calls with dropout. The mask is drawn in the dropout's place, so it is the same; the rest is one call each way."""
     q, k, v, mix = found.q, found.k, found.v, found.mix
     computed, dims, of_v = computes(drop, Dropout), dims_of(q), dims_of(v)
@@ -282,7 +282,7 @@ def _dropped(graph: Graph, found: _Found, drop: KernelCall) -> dict[KernelCall, 
     return new
 
 
-def _memory(found: _Found) -> AttentionMemory:
+def _memory(found: _AttentionMatch) -> AttentionMemory:
     q, v = dims_of(found.q), dims_of(found.v)
     assert q is not None and v is not None
     return AttentionMemory(q, v, dims_of(found.mask), found.later != 0.0)

@@ -20,7 +20,7 @@ from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, library
-from foreshape.kernels.onednn_stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
+from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
@@ -122,7 +122,7 @@ def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[
         if not isinstance(size, int):
             return []
         if not graph.unused(part):
-            out.append(_Stage(i, values, Part(((axis, begin, begin + size),)), number=number))
+            out.append(_Stage(i, values, ChainSlice(((axis, begin, begin + size),)), number=number))
         begin += size
     return out
 
@@ -148,10 +148,10 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
         return _Stage(i, values, Normalized(softmax.axis))
     slicing = computes(i, Slicing)
     if slicing is not None and not slicing.dropped:
-        return _Stage(i, values, Part(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
+        return _Stage(i, values, ChainSlice(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
     shuffling = computes(i, ChannelShuffling) or fused_as(i, ChannelShuffling)
     if shuffling is not None and rank == 4:
-        return _Stage(i, values, Shuffled(shuffling.groups))
+        return _Stage(i, values, ShuffledChannels(shuffling.groups))
     enlarged, joining = computes(i, NearestUpsample), computes(i, Concat)
     if enlarged is not None and rank == 4:
         return _Stage(i, values, Enlarged(enlarged.by))

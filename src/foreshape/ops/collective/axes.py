@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.communication.process_group import Team, team_of
+from foreshape.communication.process_group import ProcessGroup, team_of
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, operand, result
@@ -28,7 +28,7 @@ class _AlongAxis(Collective):
     use_model_parallel = attribute(AttrType.BOOLEAN, True, doc="all ranks compute alike on the whole, as they always do here")
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
 
-    def _team(self) -> Team | None:
+    def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
     def _at(self, rank: int) -> int:

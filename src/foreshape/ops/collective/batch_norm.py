@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.communication.process_group import Team
+from foreshape.communication.process_group import ProcessGroup
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import computations, gradient, operand
@@ -81,7 +81,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         Variance.lerp_(variance.to(Variance.dtype), 1.0 - momentum)
         return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
 
-    def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: Team) -> tuple[float, Tensor, Tensor]:
+    def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: ProcessGroup) -> tuple[float, Tensor, Tensor]:
         """Return the number of elements of a channel on all ranks, their mean and their biased variance, fp64.
 
         Sums are of differences to the moving mean, the same on all ranks, so a large mean takes no digits from the variance.

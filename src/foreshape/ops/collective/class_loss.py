@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.communication.process_group import Team, team_of
+from foreshape.communication.process_group import ProcessGroup, team_of
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, gradient, operand, result
@@ -35,7 +35,7 @@ class CSoftmaxWithCrossEntropy(Collective):
     rank = attribute(AttrType.INT, 0, low=0, doc="the rank the program was made for; ignored: the running rank's own number counts")
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
-    def _team(self) -> Team | None:
+    def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
     def sends(self, given: Given) -> Messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.communication.process_group import Team, team_of
+from foreshape.communication.process_group import ProcessGroup, team_of
 from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, operand, result
@@ -26,17 +26,17 @@ def ranks_of(nranks: int) -> Size:
     return nranks if nranks else symbol(RANKS)
 
 
-class _Parts(Collective):
+class _ShardExchange(Collective):
     """The base of collectives with results that depend on the number of ranks."""
 
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
-    def _team(self) -> Team | None:
+    def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
 
-class CAllgather(_Parts):
+class CAllgather(_ShardExchange):
     """Out = the X of all ranks one after the other, along the first axis. Its gradient is summed over the ranks, each getting its part."""
 
     type = "c_allgather"
@@ -67,7 +67,7 @@ class CAllgather(_Parts):
     ]
 
 
-class CReducescatter(_Parts):
+class CReducescatter(_ShardExchange):
     """Out = this rank's part of the sum of X over the ranks, along the first axis. Its gradient is gathered from the ranks."""
 
     type = "c_reducescatter"
@@ -131,7 +131,7 @@ class CBroadcast(Collective):
     ]
 
 
-class Alltoall(_Parts):
+class Alltoall(_ShardExchange):
     """Out = part r of X of each rank, in the order of the ranks: X is cut into a part for each rank, and part r goes to rank r.
 
     Its gradient goes back the same way.

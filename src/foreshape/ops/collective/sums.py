@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, ClassVar
 
-from foreshape.communication.process_group import WIDEST, Team, team_of
+from foreshape.communication.process_group import WIDEST, ProcessGroup, team_of
 from foreshape.dims import Size, ceildiv, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
@@ -35,7 +35,7 @@ class Collective(Operator):
     ring_id = attribute(AttrType.INT, 0, low=0, doc="the process group")
     use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
 
-    def _team(self) -> Team | None:
+    def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, type=self.type)
 
     def sends(self, given: Given) -> Messages:
@@ -48,7 +48,7 @@ class Collective(Operator):
         return [(self.way, given.nbytes)] if self.way else []
 
 
-class Reduction(Collective):
+class ReductionOverRanks(Collective):
     """Out = X, element by element, over the ranks."""
 
     abstract = True
@@ -82,7 +82,7 @@ def in_a_row(out: Tensor, change: Callable[[Tensor], None]) -> None:
         out.copy_(copy)
 
 
-class CAllreduceSum(Reduction):
+class CAllreduceSum(ReductionOverRanks):
     """Out = the sum of X over the ranks. For sparse rows: the rows of all ranks, summed by id. A rank sends each id once; or, if this takes fewer bytes, each
     value once, as for the words of a bag.
 
@@ -123,7 +123,7 @@ class CAllreduceSum(Reduction):
         slots.add(type, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
 
 
-class MpAllreduceSum(Reduction):
+class MpAllreduceSum(ReductionOverRanks):
     """Out = the sum of X over the ranks, for ranks that compute alike on it: its gradient is the gradient itself."""
 
     type = "mp_allreduce_sum"
@@ -156,7 +156,7 @@ def _placed(size: Size) -> Size:
     return ceildiv(size, WIDEST) * WIDEST
 
 
-def sum_rows(X: Rows, team: Team) -> Rows:
+def sum_rows(X: Rows, team: ProcessGroup) -> Rows:
     """Return the rows of all ranks, in the order of the ranks, so that every rank sums them in one order.
 
     Rows with shared values, such as those of a bag, are sent with each value once where this takes fewer bytes.
@@ -178,7 +178,7 @@ def sum_rows(X: Rows, team: Team) -> Rows:
     return Rows.joined([Rows(rows, of, X.height) for rows, of in parts]).merged()
 
 
-class _Extreme(Reduction):
+class _Extreme(ReductionOverRanks):
     """The base of reductions without a gradient."""
 
     abstract = True
@@ -210,7 +210,7 @@ class CAllreduceProd(_Extreme):
     type = "c_allreduce_prod"
 
 
-class CIdentity(Reduction):
+class CIdentity(ReductionOverRanks):
     """Out = X; its gradient is the sum of the gradients over the ranks, for an X equal on every rank before sharded parts."""
 
     type = "c_identity"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.communication.process_group import Team, numbers_of, team_of
+from foreshape.communication.process_group import ProcessGroup, numbers_of, team_of
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, gradient, operand, result
@@ -43,7 +43,7 @@ class SplitLookup(Collective):
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
     padding_idx = attribute(AttrType.LONG, -1, doc="a row number with zeros and no gradient; -1: none; other negative ones count from the end")
 
-    def _team(self) -> Team | None:
+    def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
     def sends(self, given: Given) -> Messages:
@@ -89,7 +89,7 @@ class SplitLookup(Collective):
         counts = torch.bincount(torch.div(keys, self.height, rounding_mode="floor"), minlength=ranks)
         return keys % self.height, where, numbers_of(counts)
 
-    def _meet(self, team: Team, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
+    def _meet(self, team: ProcessGroup, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
         """Return the ids for which the ranks ask this one, and the number from each rank."""
         take: list[int] = numbers_of(team.exchange(torch.tensor(give, device="cpu"), [1] * team.ranks, [1] * team.ranks, self.type))
         return team.exchange(ids, give, take, self.type), take

@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require, require_equal
-from foreshape.operator.samples import Value, f32, i64, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.loss.loss import check_classes, check_label, class_index, picking
 from foreshape.spec import FLOATING, INDEX, Spec
@@ -131,7 +131,7 @@ class CrossEntropy2(Operator):
     ]
 
 
-def _d_y(value: Value) -> dict[str, Any]:
+def _d_y(value: SampleTensor) -> dict[str, Any]:
     return {"Y@GRAD": value}
 
 

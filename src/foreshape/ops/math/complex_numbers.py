@@ -9,7 +9,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require, require_equal
-from foreshape.operator.samples import Value, f32, f64, i64, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import COMPLEX, COMPLEX64, COMPLEX128, FP32, FP64, INT32, INT64, DType, Spec
@@ -20,9 +20,9 @@ COMPLEX_OF = {FP32: COMPLEX64, FP64: COMPLEX128}
 REAL_OF = {COMPLEX64: FP32, COMPLEX128: FP64}
 
 
-def c64(*dims: int, data: Any = None) -> Value:
+def c64(*dims: int, data: Any = None) -> SampleTensor:
     """Return a sample of complex numbers: random ones, or ``data``."""
-    return Value(COMPLEX64, dims, -1.0, 1.0, data=data)
+    return SampleTensor(COMPLEX64, dims, -1.0, 1.0, data=data)
 
 
 def real_type(of: Spec) -> DType:

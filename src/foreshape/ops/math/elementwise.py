@@ -70,7 +70,7 @@ class Elementwise(Operator):
         )
 
 
-class Arithmetic(Elementwise):
+class ComplexArithmetic(Elementwise):
     """The base of operators for complex numbers too. Gradients are conjugated: those of real and imaginary part, as a complex number."""
 
     abstract = True
@@ -103,7 +103,7 @@ _OF_COMPLEX = [
 ]
 
 
-class ElementwiseAdd(Arithmetic):
+class ElementwiseAdd(ComplexArithmetic):
     """Out = X + Y."""
 
     type = "elementwise_add"
@@ -137,7 +137,7 @@ class ElementwiseAdd(Arithmetic):
     ]
 
 
-class ElementwiseSub(Arithmetic):
+class ElementwiseSub(ComplexArithmetic):
     """Out = X - Y."""
 
     type = "elementwise_sub"
@@ -160,7 +160,7 @@ class ElementwiseSub(Arithmetic):
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
 
 
-class ElementwiseMul(Arithmetic):
+class ElementwiseMul(ComplexArithmetic):
     """Out = X * Y. X may be sparse rows if Y is one number."""
 
     type = "elementwise_mul"
@@ -198,7 +198,7 @@ class ElementwiseMul(Arithmetic):
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
 
 
-class ElementwiseDiv(Arithmetic):
+class ElementwiseDiv(ComplexArithmetic):
     """Out = X / Y; for integers the quotient without its fraction."""
 
     type = "elementwise_div"

@@ -9,7 +9,7 @@ from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import onednn, pointwise
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
-from foreshape.operator.fields import Part
+from foreshape.operator.fields import PartialGradient
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal
 from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -149,7 +149,7 @@ class Convolution(Windowed):
     def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
         return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
-    def _input_apart(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Part | None:
+    def _input_apart(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> PartialGradient | None:
         """Return the gradient of the images as a transposed convolution, independent of the images."""
         image = image_of(Input, self._axes + 2, is_channels_last(self.data_format), "Input")[2]
         if self._axes != 2 or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
@@ -159,7 +159,7 @@ class Convolution(Windowed):
             if not all(isinstance(n, int) for n in image):
                 return None
             settings["output_size"] = list(image)
-        return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
+        return PartialGradient("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
 
     @gradient(
         "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient,

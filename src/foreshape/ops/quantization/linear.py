@@ -42,7 +42,7 @@ def check_scale(axis: int, x: Spec, scale: Spec, slot: str) -> None:
     require_equal(scale.elements, x.known_dims[axis], f"{slot} must have one number for each channel of X", X=axis, **{slot: None})
 
 
-class Linear(Operator):
+class LinearQuantization(Operator):
     """The base: a scale for all or for each channel, and the rounding."""
 
     abstract = True
@@ -54,7 +54,7 @@ class Linear(Operator):
     only_observer = attribute(AttrType.BOOLEAN, False, doc="leave X as it is")
 
 
-class QuantizeLinear(Linear):
+class QuantizeLinear(LinearQuantization):
     """Y = round(X / s * m) from -m - 1 to m, where m = 2^(bit_length - 1) - 1; with ``round_type`` 1 X is clipped at the scale s before.
 
     In a test s is Scale. In training it is OutScale: the largest number of each channel, or, with one scale for all, OutAccum / OutState. Here OutAccum = 0.9 *
@@ -126,7 +126,7 @@ class QuantizeLinear(Linear):
     ]
 
 
-class DequantizeLinear(Linear):
+class DequantizeLinear(LinearQuantization):
     """Y = X * Scale / (2^(bit_length - 1) - 1), in the element type of Scale. ZeroPoint is ignored, as in PaddlePaddle."""
 
     type = "dequantize_linear"

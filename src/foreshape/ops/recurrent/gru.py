@@ -10,7 +10,7 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.gru_steps import ResetBefore
 from foreshape.kernels.lstm_steps import ACTIVATIONS
 from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_requested
-from foreshape.kernels.recurrence import Schedule
+from foreshape.kernels.recurrence import StepSchedule
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, reject, sample
@@ -84,7 +84,7 @@ class Gru(ResetBeforeGru):
         return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
-        schedule = Schedule.of(offsets[0], self.is_reverse)
+        schedule = StepSchedule.of(offsets[0], self.is_reverse)
         gates = schedule.to_places(Input)
         if Bias is not None:
             gates.add_(Bias.view(-1))
@@ -100,7 +100,7 @@ class Gru(ResetBeforeGru):
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
         Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        schedule = Schedule.of(offsets[0], self.is_reverse)
+        schedule = StepSchedule.of(offsets[0], self.is_reverse)
         form = self._steps(Weight, self.gate_activation, self.activation)
         d_gates, d_h0, d_gate, d_candidate = form.backward(
             BatchGate, BatchResetHiddenPrev, BatchHidden, schedule.sorted(H0, Input, Weight.shape[0]), schedule.to_places(d_hidden), schedule
@@ -168,7 +168,7 @@ class GruUnit(ResetBeforeGru):
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:
         gates = Input.clone(memory_format=torch.contiguous_format) if Bias is None else Input + Bias
         form = self._numbered(Weight)
-        state, left = form.forward(gates, HiddenPrev, Schedule.dense(1, Input.shape[0], None, Input.device))
+        state, left = form.forward(gates, HiddenPrev, StepSchedule.dense(1, Input.shape[0], None, Input.device))
         return gates, left, state
 
     @gradient(
@@ -179,7 +179,7 @@ class GruUnit(ResetBeforeGru):
         self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None, Gate: Tensor, ResetHiddenPrev: Tensor, d_hidden: Tensor
     ) -> tuple[Any, ...]:
         form = self._numbered(Weight)
-        schedule = Schedule.dense(1, Input.shape[0], None, Input.device)
+        schedule = StepSchedule.dense(1, Input.shape[0], None, Input.device)
         d_gates, d_h0, d_gate, d_candidate = form.backward(Gate, ResetHiddenPrev, ResetHiddenPrev, HiddenPrev, d_hidden, schedule)
         return d_gates, d_h0, self._join(d_gate, d_candidate), None if Bias is None else d_gates.sum(0, keepdim=True)
 

@@ -8,7 +8,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
 from foreshape.kernels.packed_memory import Packed, of_requested
-from foreshape.kernels.recurrence import Schedule
+from foreshape.kernels.recurrence import StepSchedule
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, reject, sample
@@ -50,8 +50,8 @@ class LstmSteps(Operator):
                 require_equal(seen, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
         return size
 
-    def _form(self) -> steps.Form:
-        return steps.Form(self.gate_activation, self.candidate_activation, self.cell_activation)
+    def _form(self) -> steps.LstmSettings:
+        return steps.LstmSettings(self.gate_activation, self.candidate_activation, self.cell_activation)
 
     def _weights(self, Weight: Tensor, Bias: Tensor, projection: Tensor | None = None) -> steps.Weights:
         peephole = Bias.view(7, -1)[4:] if self.use_peepholes else None
@@ -59,16 +59,16 @@ class LstmSteps(Operator):
 
     def _run(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, offsets: Offsets
-    ) -> tuple[Schedule, steps.Trace]:
-        schedule = Schedule.of(offsets, self.is_reverse)
+    ) -> tuple[StepSchedule, steps.StepTrace]:
+        schedule = StepSchedule.of(offsets, self.is_reverse)
         columns = Input.shape[1]
         gates = schedule.to_places(Input).add_(Bias.view(-1)[:columns])
         h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, columns // 4)
         return schedule, steps.forward(gates, self._weights(Weight, Bias, projection), h0, c0, schedule, self._form())
 
     def _undo(
-        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
-        d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, requested: tuple[bool, ...],
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.StepTrace,
+        d_state: Tensor, d_cell: Tensor | None, schedule: StepSchedule, requested: tuple[bool, ...],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
         """Return the gradients of Input, H0, C0, Weight, Bias and the projection; the first three if requested."""
         h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, Input.shape[1] // 4)
@@ -132,9 +132,9 @@ class Lstm(PackedLstm):
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
         BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        schedule = Schedule.of(offsets[0], self.is_reverse)
+        schedule = StepSchedule.of(offsets[0], self.is_reverse)
         hidden = schedule.to_places(Hidden)
-        trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, hidden, hidden)
+        trace = steps.StepTrace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, hidden, hidden)
         return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, schedule, requested)[:5]
 
     samples = [
@@ -175,8 +175,8 @@ class Lstmp(PackedLstm):
     proj_clip = attribute(AttrType.FLOAT, 0.0, low=0.0)
     proj_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
 
-    def _form(self) -> steps.Form:
-        return steps.Form(self.gate_activation, self.candidate_activation, self.cell_activation, self.proj_activation, self.cell_clip, self.proj_clip)
+    def _form(self) -> steps.LstmSettings:
+        return steps.LstmSettings(self.gate_activation, self.candidate_activation, self.cell_activation, self.proj_activation, self.cell_clip, self.proj_clip)
 
     def infer_shape(self, Input: Spec, H0: Spec | None, C0: Spec | None, Weight: Spec, ProjWeight: Spec, Bias: Spec) -> Any:
         require_rank(2, ProjWeight, "ProjWeight")
@@ -214,8 +214,8 @@ class Lstmp(PackedLstm):
         BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
         requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        schedule = Schedule.of(offsets[0], self.is_reverse)
-        trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, BatchHidden, schedule.to_places(Projection))
+        schedule = StepSchedule.of(offsets[0], self.is_reverse)
+        trace = steps.StepTrace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, BatchHidden, schedule.to_places(Projection))
         made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, requested)
         return *made[:4], made[5], made[4]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.kernels.recurrence import Cutter, Schedule
+from foreshape.kernels.recurrence import StepGrouping, StepSchedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
-from foreshape.kernels.recurrent_net import Net, hand_on, handed_on
+from foreshape.kernels.recurrent_net import RecurrentNet, hand_on, handed_on
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank
-from foreshape.operator.samples import Value, f32, i32, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, i32, reject, sample
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, INDEX, UINT8, Spec, tensor
@@ -26,7 +26,7 @@ STATE_DOC = "[units, batch, hidden]"
 RESERVE_DOC = "the values for the gradient, in a form of the kernel's own; one byte to others"
 
 
-class Recurrent(Operator):
+class RecurrentNetworkBase(Operator):
     """The base of both: the attributes, and the checks of states and weights."""
 
     abstract = True
@@ -39,14 +39,14 @@ class Recurrent(Operator):
     seed = attribute(AttrType.INT, 0)
     is_test = attribute(AttrType.BOOLEAN, False)
 
-    def _net(self) -> Net:
-        return Net(self.mode, self.num_layers, 2 if self.is_bidirec else 1, self.hidden_size, 0.0 if self.is_test else self.dropout_prob)
+    def _net(self) -> RecurrentNet:
+        return RecurrentNet(self.mode, self.num_layers, 2 if self.is_bidirec else 1, self.hidden_size, 0.0 if self.is_test else self.dropout_prob)
 
     def draws(self) -> bool:
         return self._net().dropout > 0.0 and not self.seed
 
     def _layers(self, Input: Spec, full: bool, cell: bool = True) -> Layers:
-        """Return the layers' form for the memory of `Net`."""
+        """Return the layers' form for the memory of `RecurrentNet`."""
         net, dims, dtype = self._net(), Input.known_dims, Input.dtype or FP32
         form = (net.mode, net.layers, net.directions, net.hidden, net.dropout > 0.0)
         if Input.lod is None:
@@ -86,13 +86,13 @@ def _require_dims(spec: Spec, dims: Sequence[Size], words: str, slot: str) -> No
         require_equal(seen, want, words, **{slot: axis})
 
 
-def _weights(mode: str, hidden: int, features: int, units: int = 1, directions: int = 1) -> list[Value]:
+def _weights(mode: str, hidden: int, features: int, units: int = 1, directions: int = 1) -> list[SampleTensor]:
     gates = GATES[mode] * hidden
     pairs = [(f32(gates, features if u < directions else directions * hidden), f32(gates, hidden)) for u in range(units)]
     return [*(w for pair in pairs for w in pair), *(f32(gates) for _ in range(2 * units))]
 
 
-class Rnn(Recurrent):
+class Rnn(RecurrentNetworkBase):
     """``num_layers`` recurrent layers over Input [time, batch, features]: LSTM, GRU, or h = tanh or relu of (W x + b + V h + c).
 
     A sequence ends after its SequenceLength steps. Its last state is the one of its last step, results after it are zero, and the backward direction begins
@@ -206,7 +206,7 @@ class Rnn(Recurrent):
     ]  # fmt: skip
 
 
-class SequenceRnn(Recurrent):
+class SequenceRnn(RecurrentNetworkBase):
     """`Rnn` over ragged rows: each innermost sequence is one, and no step is computed after its end.
 
     The last state of an empty sequence is its initial one.
@@ -290,7 +290,7 @@ class SequenceRnn(Recurrent):
 class Dense:
     """The schedules of dense sequences, for one run."""
 
-    made: dict[Any, Schedule]
+    made: dict[Any, StepSchedule]
     time: int
     batch: int
     lengths: Tensor | None
@@ -304,11 +304,11 @@ class Dense:
     def full(self) -> tuple[int, int] | None:
         return None if self.lengths is not None else self.within
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
+    def __call__(self, reverse: bool, cutter: StepGrouping | None) -> StepSchedule:
         key = (reverse, cutter)
         found = self.made.get(key)
         if found is None:
-            found = self.made[key] = Schedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
+            found = self.made[key] = StepSchedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
         return found
 
 
@@ -320,5 +320,5 @@ class Ragged:
     within: tuple[int, int] | None = None
     full: tuple[int, int] | None = None
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
-        return Schedule.of(self.offsets, reverse, cutter)
+    def __call__(self, reverse: bool, cutter: StepGrouping | None) -> StepSchedule:
+        return StepSchedule.of(self.offsets, reverse, cutter)

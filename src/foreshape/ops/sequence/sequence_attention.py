@@ -44,19 +44,19 @@ class _Piece(NamedTuple):
     heads: int
 
 
-class _Plan(NamedTuple):
+class _AttentionPieces(NamedTuple):
     """The pieces, without sequences without rows in Q or K; ``rest``: there are some, so their rows stay zeros."""
 
     pieces: list[_Piece]
     rest: bool
 
 
-def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
+def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
     """Return the plan: sequences of equal lengths together, so a dense kernel takes many at once and no row is padded."""
     return q.kept(("attention", None if k is q else k, width, heads), lambda: _make_plan(q, k, width, heads))
 
 
-def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
+def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
     key = q.lengths * (k.longest + 1) + k.lengths
     order = torch.argsort(key, stable=True)
     unique: Any = torch.unique_consecutive  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -73,7 +73,7 @@ def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
         else:
             rest = rest or bool(q_length or k_length)
         at = end
-    return _Plan(pieces, rest)
+    return _AttentionPieces(pieces, rest)
 
 
 def _piece(q: Offsets, k: Offsets, sequences: Tensor, heads: int) -> _Piece:
@@ -110,7 +110,7 @@ def _put(into: Tensor, rows: _RowSpan, piece: _Piece, heads: int, first: int, ma
         there[:, :, first : first + made.shape[1]] = by_row
 
 
-def _new(X: Tensor, columns: int, dtype: Any, plan: _Plan, at: Offsets) -> Tensor:
+def _new(X: Tensor, columns: int, dtype: Any, plan: _AttentionPieces, at: Offsets) -> Tensor:
     """Return memory for the pieces' results for each row of ``X``; zeros if they leave some out."""
     make = torch.zeros if plan.rest or at.rows < X.shape[0] else torch.empty
     return make(X.shape[0], columns, dtype=dtype, device=X.device)

@@ -11,7 +11,7 @@ from foreshape.kernels.segments import column, empty_sequences, ends, segment_su
 from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import fail
-from foreshape.operator.samples import Value, f32, i64, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import one_per_sequence
@@ -167,7 +167,7 @@ def _weights(where: Offsets, pooltype: str, like: Tensor) -> Tensor:
     return column(where.kept((pooltype, like.dtype), make), like.dim())
 
 
-def _d_out(value: Value) -> dict[str, Any]:
+def _d_out(value: SampleTensor) -> dict[str, Any]:
     return {"Out@GRAD": value}
 
 

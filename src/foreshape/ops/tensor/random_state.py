@@ -9,7 +9,7 @@ from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, Operator, operand, result
 from foreshape.operator.require import require_equal
 from foreshape.operator.room import this_run
-from foreshape.operator.samples import Value, f32, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, reject, sample
 from foreshape.spec import UINT8, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -95,8 +95,8 @@ class SwapRandomState(Operator):
             raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
         return before
 
-    samples = [sample(State=Value(UINT8, (STATE_BYTES,), 0, 255, data=_SAMPLE), exact=False)]
+    samples = [sample(State=SampleTensor(UINT8, (STATE_BYTES,), 0, 255, data=_SAMPLE), exact=False)]
     rejects = [
-        reject(State=Value(UINT8, (16,), 0, 255), says=f"State must have {STATE_BYTES} bytes"),
+        reject(State=SampleTensor(UINT8, (16,), 0, 255), says=f"State must have {STATE_BYTES} bytes"),
         reject(State=f32(STATE_BYTES), says="uint8", error=TypeMismatchError),
     ]

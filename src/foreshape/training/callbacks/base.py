@@ -10,7 +10,7 @@ from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.program import Program
-from foreshape.training.checkpoint.state import Kept, Position
+from foreshape.training.checkpoint.state import CallbackState, Position
 from foreshape.training.history import History, check_row
 
 
@@ -159,9 +159,9 @@ class Callback(ConstructorRepr):
         """Return the files, or folders, written in this run, to be named when a run is interrupted."""
         return ()
 
-    def to_kept(self) -> Kept:
+    def to_kept(self) -> CallbackState:
         """Return the state of this callback for a checkpoint."""
-        out = Kept(type(self).__name__)
+        out = CallbackState(type(self).__name__)
         for name in self.kept:
             value = getattr(self, name)
             if isinstance(value, dict):
@@ -173,7 +173,7 @@ class Callback(ConstructorRepr):
                 raise ExecutionError.must(f"{out.kind}.{name} is kept, and", "a number, a text, None, or a dict of tensors", kind)
         return out
 
-    def take_kept(self, found: Kept) -> None:
+    def take_kept(self, found: CallbackState) -> None:
         """Put back the state ``found`` in a checkpoint.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.engine import Scope
 from foreshape.errors import FormatError
-from foreshape.passes.for_ranks import Part, ShardPiece
+from foreshape.passes.for_ranks import ShardedValue, ShardPiece
 from foreshape.spec import DType
 from foreshape.training.checkpoint import container
 from foreshape.training.checkpoint.part_layout import PartEntry, ValuePlace, parts_of, places_of
@@ -33,14 +33,14 @@ def file_of(path: str, rank: int, ranks: int) -> str:
     return f"{path}.part-{rank}-of-{ranks}"
 
 
-def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: int) -> str:
+def write_own(path: str, parts: Sequence[ShardedValue], scope: Scope, rank: int, ranks: int) -> str:
     """Write a rank's parts; returns the checksum of the file. Raises `FormatError` if it cannot be written."""
     to = file_of(path, rank, ranks)
     container.write(to, {_PREFIX + p.name: scope.tensor(p.name).reshape(-1) for p in parts}, {"rank": rank, "ranks": ranks})
     return container.checksum(to)
 
 
-def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]:
+def described(parts: Sequence[ShardedValue], checksums: Sequence[str]) -> dict[str, Any]:
     """Return the division of values, for JSON: the argument of `Divided.read`."""
     ranks = len(checksums)
     layout = {
@@ -149,7 +149,7 @@ class ShardedCheckpoint:
         """Return a value's element type and dims."""
         return self._places[name].dtype, self._places[name].dims
 
-    def own(self, part: Part, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
+    def own(self, part: ShardedValue, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
         """Return a rank's part of values divided otherwise, over another number of ranks. No value is put together for it.
 
         Args:
@@ -200,7 +200,7 @@ class ShardedCheckpoint:
                     out[begin - at * own : end - at * own] = rows[begin - first : end - first]
         return out
 
-    def _dealt(self, part: Part, name: str, at: int, count: int) -> Tensor:
+    def _dealt(self, part: ShardedValue, name: str, at: int, count: int) -> Tensor:
         """Return every ``count``-th row of a value from row ``at`` on, with zeros behind them."""
         out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
         for first, rows in self.blocks(name):
@@ -248,7 +248,7 @@ NOTHING = ShardedCheckpoint([], {}, {})
 """The division of no value."""
 
 
-def own_part(part: Part, rank: int, elements: Callable[[ShardPiece, int, int], Tensor]) -> Tensor:
+def own_part(part: ShardedValue, rank: int, elements: Callable[[ShardPiece, int, int], Tensor]) -> Tensor:
     """Return a rank's part, from a function that returns the elements of its pieces; zeros in the gaps."""
     size = _number(part.size)
     out = torch.zeros(size, dtype=torch_dtype(part.dtype))
@@ -261,7 +261,7 @@ def own_part(part: Part, rank: int, elements: Callable[[ShardPiece, int, int], T
     return out
 
 
-def dealt_part(part: Part, rows: Tensor) -> Tensor:
+def dealt_part(part: ShardedValue, rows: Tensor) -> Tensor:
     """Return a rank's rows with zeros behind them up to the other ranks' largest number of rows."""
     out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
     out[: len(rows)] = rows
@@ -274,7 +274,7 @@ def axis_part(axis: int, ways: int, whole: Tensor, at: int) -> Tensor:
     return whole.narrow(axis, at * own, own).clone(memory_format=torch.contiguous_format)
 
 
-def joined(part: Part, held: Sequence[Tensor]) -> dict[str, Tensor]:
+def joined(part: ShardedValue, held: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return the whole values of a part, from the tensors of all ranks."""
     holders = part.holders(len(held))
     first = part.pieces[0]

@@ -24,7 +24,7 @@ _PYTHON: Final = 3
 
 
 @dataclass(slots=True)
-class RandomState:
+class GeneratorStates:
     """The states of the generators, as arrays: the executor's, torch's default one, numpy's and Python's global ones."""
 
     executor: Any
@@ -37,7 +37,7 @@ class RandomState:
 
     @staticmethod
     def names() -> list[str]:
-        return [f.name for f in fields(RandomState)]
+        return [f.name for f in fields(GeneratorStates)]
 
     @staticmethod
     def layout() -> dict[str, tuple[str, int | None]]:
@@ -51,7 +51,7 @@ class RandomState:
         }
 
 
-def random_state(executor: Executor) -> RandomState:
+def random_state(executor: Executor) -> GeneratorStates:
     """Return the present states of the generators."""
     import numpy
     import torch
@@ -61,7 +61,7 @@ def random_state(executor: Executor) -> RandomState:
         raise ExecutionError(f"a checkpoint holds numpy's own global generator, MT19937; this program has set {given.get('bit_generator')}")
     _, key, at, has_normal, normal = given
     version, words, kept = random.getstate()
-    return RandomState(
+    return GeneratorStates(
         executor.random_state(),
         torch.get_rng_state().numpy().copy(),
         numpy.asarray(key).astype(numpy.int64),
@@ -70,7 +70,7 @@ def random_state(executor: Executor) -> RandomState:
     )
 
 
-def set_global_state(state: RandomState) -> None:
+def set_global_state(state: GeneratorStates) -> None:
     """Put torch's, numpy's and Python's generators where they were; the executor's is set by itself."""
     import numpy
     import torch
@@ -82,18 +82,18 @@ def set_global_state(state: RandomState) -> None:
     random.setstate((int(version), tuple(int(w) for w in words), kept if has_kept else None))
 
 
-def to_tensors(prefix: str, state: RandomState) -> dict[str, Tensor]:
+def to_tensors(prefix: str, state: GeneratorStates) -> dict[str, Tensor]:
     """Return the state as tensors with names of their own."""
     return {prefix + f.name: to_tensor(getattr(state, f.name)) for f in fields(state)}
 
 
-def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
-    """Return the inverse of `to_tensors`, of tensors checked against `RandomState.layout`: generators do not check their input as closely.
+def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> GeneratorStates:
+    """Return the inverse of `to_tensors`, of tensors checked against `GeneratorStates.layout`: generators do not check their input as closely.
 
     Raises:
         FormatError: invalid numbers for any of these generators.
     """
-    out = RandomState(*(tensors[prefix + name].numpy().copy() for name in RandomState.names()))
+    out = GeneratorStates(*(tensors[prefix + name].numpy().copy() for name in GeneratorStates.names()))
     try:
         check_state(to_tensor(out.torch))
     except ValueError as error:

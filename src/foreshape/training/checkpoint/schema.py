@@ -32,9 +32,9 @@ from foreshape.checked_json.readers import (
 from foreshape.errors import FormatError
 from foreshape.program import Program, Variable
 from foreshape.training.checkpoint.divided import ShardedCheckpoint
-from foreshape.training.checkpoint.random_state import EPOCH, NOW, RandomState, from_tensors
+from foreshape.training.checkpoint.random_state import EPOCH, NOW, GeneratorStates, from_tensors
 from foreshape.training.checkpoint.resume_check import MOST_NUMBERS, Facts
-from foreshape.training.checkpoint.state import Kept, Position, State, Sums
+from foreshape.training.checkpoint.state import CallbackState, Position, State, Sums
 from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.values.rows import Rows
@@ -62,7 +62,7 @@ _DOCUMENT = document(
     values=mapping(any_text, MOST, any_text), state=mapping(any_text, MOST, any_text), ops=listing(any_text, MOST),
     numbers=mapping(listing(number, MOST_NUMBERS), MOST, any_text), data=mapping(scalar, MOST, any_text), notes=mapping(scalar, MOST, any_text),
     position=series(Position, count(), count()), epochs=listing(mapping(number, MOST, any_text), MOST), seconds=real(), first=optional(any_text),
-    parts=anything, callbacks=listing(series(Kept, any_text, mapping(scalar, MOST, any_text)), MOST),
+    parts=anything, callbacks=listing(series(CallbackState, any_text, mapping(scalar, MOST, any_text)), MOST),
 )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
     """Return the values, each as described by the file, and by the program if it says the same."""
     variables = {v.name: v for v in persistables(program)}
     said = {**facts.values, **facts.state}
-    others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
+    others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in GeneratorStates.names())}
     out: dict[str, Any] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)
@@ -193,7 +193,7 @@ def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None
             refuse(name, said, f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
 
 
-def _callbacks(tensors: Mapping[str, Tensor], out: list[Kept], facts: Facts, program: Program) -> list[Kept]:
+def _callbacks(tensors: Mapping[str, Tensor], out: list[CallbackState], facts: Facts, program: Program) -> list[CallbackState]:
     """Return the state of callbacks; their tensors are values of the program."""
     variables = {v.name: v for v in persistables(program)}
     for key in sorted(k for k in tensors if k.startswith(CALLBACK)):
@@ -231,7 +231,7 @@ def _of_type(name: str, tensors: Mapping[str, Tensor], of: Any, size: int | None
     return found
 
 
-def _random(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
-    for name, (of, size) in RandomState.layout().items():
+def _random(prefix: str, tensors: Mapping[str, Tensor]) -> GeneratorStates:
+    for name, (of, size) in GeneratorStates.layout().items():
         _of_type(prefix + name, tensors, getattr(torch, of), size)
     return from_tensors(prefix, tensors)

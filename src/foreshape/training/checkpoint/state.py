@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreshape.training.checkpoint.random_state import RandomState
+from foreshape.training.checkpoint.random_state import GeneratorStates
 from foreshape.training.history import History
 
 Sums = dict[str, Any]
@@ -17,7 +17,7 @@ Number = str | int | float | bool | None
 
 
 @dataclass(slots=True)
-class Kept:
+class CallbackState:
     """The state of a callback in a checkpoint."""
 
     kind: str
@@ -40,8 +40,8 @@ class State:
 
     position: Position
     history: History
-    random: RandomState
-    epoch_random: RandomState
+    random: GeneratorStates
+    epoch_random: GeneratorStates
     """The states of the random generators at the beginning of the epoch: data drawn from them are drawn again from there."""
     sums: Sums = field(default_factory=dict[str, Any])
     """The sums of the current epoch's figures."""
@@ -51,5 +51,5 @@ class State:
     """A digest of the current epoch's first batch, where data have none of their own."""
     others: Any = None
     """The states of the generators of all ranks' executors, uint8 ``[ranks, bytes]``, if there are several."""
-    callbacks: list[Kept] = field(default_factory=list[Kept])
+    callbacks: list[CallbackState] = field(default_factory=list[CallbackState])
     """The state of each callback that keeps some, in their order."""

@@ -16,7 +16,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, RankError, SchemaError
 from foreshape.passes.accumulate_distributed import Ungathered, gathered_over_ranks
 from foreshape.passes.data_parallelism import COUNTS
-from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
+from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, ShardedValue
 from foreshape.process.machine_memory import default_limit
 from foreshape.program import Program, Role, Variable
 from foreshape.spec import LOD_TENSOR
@@ -48,7 +48,7 @@ class ParallelStrategy(Protocol):
         """Return the seconds that a rank waits for the others."""
         ...
 
-    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+    def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the values held by the ranks."""
         ...
 
@@ -72,7 +72,7 @@ class DistributedSession:
         self.described = of
         self.program, self.loss, self.local_loss = of, loss.name, loss.name
         self.startup = startup
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[ShardedValue, ...] = ()
         self.followers: tuple[tuple[str, str], ...] = ()
         self.share, self.shares = ranks.rank, ranks.count
         """This rank's part of a batch, and the number of parts; some ranks may have the same."""
@@ -364,7 +364,7 @@ class DistributedSession:
                 raise
 
 
-def fit_together(parts: Sequence[Part], ranks: int) -> bool:
+def fit_together(parts: Sequence[ShardedValue], ranks: int) -> bool:
     """Tell whether this machine has the memory for the divided values to be whole on all ranks."""
     limit = default_limit()
     each = ((p, max(q.ways for q in p.pieces)) for p in parts)

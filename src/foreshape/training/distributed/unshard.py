@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from foreshape.dims import evaluate
-from foreshape.passes.for_ranks import Part
+from foreshape.passes.for_ranks import ShardedValue
 from foreshape.training.checkpoint.divided import BLOCK, joined
 from foreshape.values.torch_proxy import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def put_together(part: Part, own: Tensor, all_of: Callable[[Tensor], list[Tensor]], ranks: int, most: int = BLOCK) -> dict[str, Tensor]:
+def put_together(part: ShardedValue, own: Tensor, all_of: Callable[[Tensor], list[Tensor]], ranks: int, most: int = BLOCK) -> dict[str, Tensor]:
     """Return the whole values of a part, on every rank.
 
     Args:
@@ -36,7 +36,7 @@ def put_together(part: Part, own: Tensor, all_of: Callable[[Tensor], list[Tensor
     return out
 
 
-def _put(part: Part, out: dict[str, Tensor], rows: Tensor, place: int, at: int, ranks: int) -> None:
+def _put(part: ShardedValue, out: dict[str, Tensor], rows: Tensor, place: int, at: int, ranks: int) -> None:
     """Copy the elements of the rank at a place, from a row (or an element) on, to their offsets."""
     first, count = part.pieces[0], part.count(ranks)
     if part.dealt:
