@@ -359,11 +359,7 @@ _specs: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
 
 
 def check_dims(dims: Sequence[Size], of: DType | None) -> None:
-    """Refuse dims outside of a tensor's limits.
-
-    Raises:
-        ShapeError: a negative dim, more than `MAX_RANK` dims, or a byte count past a 64-bit integer.
-    """
+    """Refuse dims outside of a tensor's limits. Raise `ShapeError`: a negative dim, more than `MAX_RANK` dims, or a byte count past a 64-bit integer."""
     if len(dims) > MAX_RANK:
         raise ShapeError(f"a tensor has at most {MAX_RANK} dims; seen {len(dims)}")
     total = 1

@@ -98,11 +98,7 @@ def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
 
 
 def measured_facts(plan: RanksPlan, step: Measured) -> dict[str, Any]:
-    """Return a measured step beside the planned one, for JSON.
-
-    Raises:
-        FormatError: it is of another number of ranks.
-    """
+    """Return a measured step beside the planned one, for JSON. Raise `FormatError`: it is of another number of ranks."""
     ranks = plan.sizes["ranks"]
     if len(step.ranks) != ranks:
         raise FormatError(f"a step of {len(step.ranks):,} ranks was measured, and {ranks:,} are planned: give --ranks {len(step.ranks)}")

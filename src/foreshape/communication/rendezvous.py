@@ -167,11 +167,7 @@ class HeartbeatMonitor:
 
 
 def listen(address: Address, patience: float) -> Meeting:
-    """Open a store at an address of this machine, and there only.
-
-    Raises:
-        ExecutionError: the port is in use, or the address is none of this machine's.
-    """
+    """Open a store at an address of this machine, and there only. Raise `ExecutionError`: the port is in use, or the address is none of this machine's."""
     bound = bound_to(address)
     here = Address(*bound.getsockname()[:2])
     store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -183,11 +179,7 @@ def listen(address: Address, patience: float) -> Meeting:
 
 
 def connect(address: Address, patience: float) -> Meeting:
-    """Connect to the store of another process within ``patience`` seconds.
-
-    Raises:
-        ExecutionError: nobody listens there, or it is no store.
-    """
+    """Connect to the store of another process within ``patience`` seconds. Raise `ExecutionError`: nobody listens there, or it is no store."""
     _knock(address, patience)
     store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 

@@ -141,11 +141,7 @@ _symbols: WeakValueDictionary[str, Dim] = WeakValueDictionary()
 
 
 def symbol(name: str) -> Dim:
-    """Return the size called ``name``; the same object each time.
-
-    Raises:
-        ShapeError: the name is empty or longer than 512 characters.
-    """
+    """Return the size called ``name``; the same object each time. Raise `ShapeError`: the name is empty or longer than 512 characters."""
     found = _symbols.get(name)
     if found is not None:
         return found

@@ -97,11 +97,7 @@ def _candidates(names: Sequence[str], starred: bool) -> list[str]:
 
 
 def frozen_names(program: Program, patterns: Sequence[str]) -> list[str]:
-    """Return the parameters frozen by patterns.
-
-    Raises:
-        SchemaError: a pattern without a parameter, or no parameter left to train.
-    """
+    """Return the parameters frozen by patterns. Raise `SchemaError`: a pattern without a parameter, or no parameter left to train."""
     if not patterns:
         return []
     check_all_match(program, patterns, "freeze=")

@@ -127,11 +127,7 @@ class Guards:
         return out
 
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
-        """Record a condition unless known sizes already prove it.
-
-        Raises:
-            ShapeError: known sizes already contradict it.
-        """
+        """Record a condition unless known sizes already prove it. Raise `ShapeError`: known sizes already contradict it."""
         left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
         answer = condition.of(left, right)
         if answer is False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from foreshape.errors import FormatError, border
 from foreshape.operator.registry import find
@@ -68,11 +68,15 @@ class _ProgramParser(OpReader):
                 cursor.take()
                 self._variable(cursor, word)
                 return
-            statement = _STATEMENTS.get(word)
-            if statement is None:
-                cursor.fail(f"a variable ({', '.join(DEFAULT_FLAGS)}), an op, or one of {', '.join(_STATEMENTS)}")
+            statement, field = _STATEMENTS.get(word), _FIELDS.get(word)
+            if statement is None and field is None:
+                cursor.fail(f"a variable ({', '.join(DEFAULT_FLAGS)}), an op, or one of {', '.join((*_STATEMENTS, *_FIELDS))}")
             cursor.take()
-            statement(self, cursor)
+            if statement is not None:
+                statement(self, cursor)
+            elif field is not None:
+                setattr(self.out, field[0], field[1](cursor))
+                cursor.site()
         elif kind in NAMES:
             self.op(cursor)
         else:
@@ -100,22 +104,6 @@ class _ProgramParser(OpReader):
         cursor.site()
         self.take_memory(600, cursor)
         self.out.blocks.append(block)
-
-    def _format_version(self, cursor: Cursor) -> None:
-        self.out.format_version = cursor.integer()
-        cursor.site()
-
-    def _random_seed(self, cursor: Cursor) -> None:
-        self.out.random_seed = cursor.integer()
-        cursor.site()
-
-    def _op_versions(self, cursor: Cursor) -> None:
-        self.out.op_versions = cursor.hex()
-        cursor.site()
-
-    def _unknown(self, cursor: Cursor) -> None:
-        self.out.unknown_fields = cursor.hex()
-        cursor.site()
 
     def _order_line(self, cursor: Cursor) -> None:
         self.orders.append((self.block_now(cursor), cursor))
@@ -201,8 +189,11 @@ _STATEMENTS: Final[dict[str, Callable[[_ProgramParser, Cursor], None]]] = {
     "block": _ProgramParser._block,  # pyright: ignore[reportPrivateUsage]
     "order": _ProgramParser._order_line,  # pyright: ignore[reportPrivateUsage]
     "layout": _ProgramParser._layout_again,  # pyright: ignore[reportPrivateUsage]
-    "format_version": _ProgramParser._format_version,  # pyright: ignore[reportPrivateUsage]
-    "random_seed": _ProgramParser._random_seed,  # pyright: ignore[reportPrivateUsage]
-    "op_versions": _ProgramParser._op_versions,  # pyright: ignore[reportPrivateUsage]
-    "unknown": _ProgramParser._unknown,  # pyright: ignore[reportPrivateUsage]
 }
+_FIELDS: Final[dict[str, tuple[str, Callable[[Cursor], Any]]]] = {
+    "format_version": ("format_version", Cursor.integer),
+    "random_seed": ("random_seed", Cursor.integer),
+    "op_versions": ("op_versions", Cursor.hex),
+    "unknown": ("unknown_fields", Cursor.hex),
+}
+"""Word -> the attribute of the program, and its reader."""

@@ -153,11 +153,7 @@ class History:
 
 
 def check_row(row: dict[str, Any]) -> None:
-    """Let a row written by callbacks hold Python's numbers alone.
-
-    Raises:
-        ExecutionError: a figure of another type, by its name.
-    """
+    """Let a row written by callbacks hold Python's numbers alone. Raise `ExecutionError`: a figure of another type, by its name."""
     for name, value in row.items():
         try:
             row[name] = float(value)

@@ -107,11 +107,7 @@ NAMES = {
 
 
 def find(path: str) -> Any:
-    """Return the object at a path in torch.
-
-    Raises:
-        AttributeError: this torch has it not.
-    """
+    """Return the object at a path in torch. Raise `AttributeError`: this torch has it not."""
     with needs("running a program (on PyTorch)"):
         found: Any = load("torch")
     if path.startswith("distributed."):
@@ -146,11 +142,7 @@ def writing(kernel: Any) -> Callable[..., Any]:
 
 class _Private:
     def __getattr__(self, attribute: str) -> Any:
-        """Find a private name, or the way without it, and keep it.
-
-        Raises:
-            ExecutionError: this torch has it not, and there is no way without it.
-        """
+        """Find a private name, or the way without it, and keep it. Raise `ExecutionError`: this torch has it not, and there is no way without it."""
         self.__dict__[attribute] = found = self._find(NAMES[attribute])  # the next access is an ordinary attribute
         return found
 

@@ -14,11 +14,7 @@ from foreshape.errors import FormatError
 
 
 def read_file(path: Any, limit: int) -> bytes:
-    """Return the bytes of a regular file.
-
-    Raises:
-        FormatError: it cannot be read, is not a regular file, or is larger than ``limit``.
-    """
+    """Return the bytes of a regular file. Raise `FormatError`: it cannot be read, is not a regular file, or is larger than ``limit``."""
     try:
         shown: str = os.fsdecode(path)
         handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

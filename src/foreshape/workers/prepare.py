@@ -106,11 +106,7 @@ def refusal(rank: int, error: BaseException) -> Reply:
 
 
 def within(folder: str, given: str) -> str:
-    """Return a path within a folder, with its links followed.
-
-    Raises:
-        FormatError: it leads out of it.
-    """
+    """Return a path within a folder, with its links followed. Raise `FormatError`: it leads out of it."""
     try:
         root = os.path.realpath(folder)
         out = os.path.realpath(os.path.join(root, given))

@@ -20,11 +20,7 @@ NAMES: Final = (*WHOLE_MODELS, TABLES, LAYERS)
 
 
 def strategy_document(strategy: Strategy) -> dict[str, Any]:
-    """Return a strategy for JSON. The patience of ranks is the workers' own business.
-
-    Raises:
-        SchemaError: a strategy unknown to workers.
-    """
+    """Return a strategy for JSON. The patience of ranks is the workers' own business. Raise `SchemaError`: a strategy unknown to workers."""
     if isinstance(strategy, SplitLayers):
         rest = strategy_document(strategy.rest)
         return {"name": LAYERS, "rest": rest, "degree": strategy.degree, "layers": dict(strategy.layers), "choose": strategy.choose}

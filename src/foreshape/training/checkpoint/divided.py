@@ -233,11 +233,7 @@ class ShardedCheckpoint:
 
     @staticmethod
     def read(path: str, given: Any) -> ShardedCheckpoint:
-        """Read the parts of a checkpoint.
-
-        Raises:
-            FormatError: their description is invalid, or a file is missing, damaged or another one.
-        """
+        """Read the parts of a checkpoint. Raise `FormatError`: their description is invalid, or a file is missing, damaged or another one."""
         checksums, layout = parts_of("parts", given)
         places = places_of(layout, len(checksums))
         files = [_file(file_of(path, rank, len(checksums)), digits, layout) for rank, digits in enumerate(checksums)]

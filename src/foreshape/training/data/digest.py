@@ -17,11 +17,7 @@ _DIGITS: Final = 16
 
 @border("the data cannot be looked at", FeedError)
 def digest(value: Any) -> str:
-    """Return the digest of an array, a ragged or sparse tensor, or of nested lists and dicts of them.
-
-    Raises:
-        FeedError: it is nothing of the kind.
-    """
+    """Return the digest of an array, a ragged or sparse tensor, or of nested lists and dicts of them. Raise `FeedError`: it is nothing of the kind."""
     out = hashlib.sha256()
     _add(out, value)
     return out.hexdigest()[:_DIGITS]

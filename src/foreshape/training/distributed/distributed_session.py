@@ -103,11 +103,7 @@ class DistributedSession:
         return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
 
     def check_figures(self, figures: Iterable[tuple[str, Variable]]) -> None:
-        """Refuse figures of divided values: they would be of the part.
-
-        Raises:
-            SchemaError: one of them, by its name.
-        """
+        """Refuse figures of divided values: they would be of the part. Raise `SchemaError`: one of them, by its name."""
         for name, variable in figures:
             own = self.program.global_block.find(variable.name)
             dims = variable.spec.dims or ()
