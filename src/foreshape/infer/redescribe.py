@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import DescriptionError
-from foreshape.infer.constant_numbers import with_numbers
-from foreshape.infer.op_inference import key_of
+from foreshape.infer.op_inference import key_of, with_numbers
 from foreshape.infer.rules import Slot, answer, replace_symbols
 from foreshape.operator.require import RuleError
 from foreshape.program.op import Op
