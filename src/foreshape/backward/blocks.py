@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Generator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from foreshape.backward.gradient_op import GradientOp, append_gradient_op, zeros_step
@@ -130,14 +131,6 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: s
     return [*out, GradientOp(op, get(f"{op.type}_grad").describe(attrs), inputs, {slot + GRAD: nodes})]
 
 
-def _while_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
-    return _carried_step(visit, path, grads, undo, "X", "StepScopes", True)
-
-
-def _conditional_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
-    return _carried_step(visit, path, grads, undo, "Input", "Scope", False)
-
-
 def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[GradientOp]:
     op, forward = visit.op, sub_block(visit.op)
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
@@ -175,7 +168,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> l
 
 
 _FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[GradientOp]]] = {
-    "while": _while_steps,
-    "conditional": _conditional_steps,
+    "while": partial(_carried_step, slot="X", scopes="StepScopes", again=True),
+    "conditional": partial(_carried_step, slot="Input", scopes="Scope", again=False),
     "recurrent": _recurrent_steps,
 }

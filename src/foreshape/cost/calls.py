@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -200,8 +200,3 @@ def _views(i: KernelCall) -> set[int]:
         if declared.view_of is not None:
             found.update(v.index for v in values_of([out]))
     return found
-
-
-def coordinates_text(at: Sequence[float]) -> str:
-    """Return ``512 x 64 x 64``."""
-    return " x ".join(f"{c:,.0f}" for c in at)

@@ -81,19 +81,11 @@ class Network:
         return self.moving(way, count, ranks) + self.waiting(way, count, ranks)
 
     def moving(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds of moving bytes.
-
-        Args:
-            way, count, ranks: as of `seconds`.
-        """
+        """Return its seconds of moving bytes."""
         return self._sent(way, count, ranks) / (self.direct if self.direct and way in _DIRECT else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds without moving bytes.
-
-        Args:
-            way, count, ranks: as of `seconds`.
-        """
+        """Return its seconds without moving bytes."""
         if ranks < 2:
             return 0.0
         if self._is_whole(way, count, ranks) or (self.whole and way in _DIRECT):
@@ -101,11 +93,7 @@ class Network:
         return self.meeting + self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 
     def occupying(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds of the rank's own processor, while or after it is on its way.
-
-        Args:
-            way, count, ranks: as of `seconds`.
-        """
+        """Return its seconds of the rank's own processor, while or after it is on its way."""
         return self._sent(way, count, ranks) * self.processor + (self.handling if ranks > 1 else 0.0)
 
     def _sent(self, way: str, count: float, ranks: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
 from foreshape.kernels.onednn_packed import MOST, DescribedPrimitive, order_of, row_major_strides
-from foreshape.kernels.onednn_stages import FEW, Stage
+from foreshape.kernels.onednn_stages import Stage, computed
 from foreshape.values.torch_proxy import Tensor, torch
 
 ALIGNMENT = 64
@@ -125,9 +125,7 @@ class _Place(NamedTuple):
 def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
     """Return contiguous images with the channels innermost."""
     source, result = library.strided(dims, row_major_strides(dims)), library.strided(dims, order_of(dims))
-    with library.using(1 if prod(dims) < FEW else None):
-        made = library.reordered(source, result, library.attributes()[-1])
-    return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(dims), order_of(dims))
+    return computed(library, {SOURCE: source, RESULT: result}, dims, partial(library.reordered, source, result))
 
 
 class _Line:

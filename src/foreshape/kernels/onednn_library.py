@@ -85,7 +85,11 @@ class Handle:
 
 
 class Library:
-    """The functions of the shared library, as methods in Python's terms. Element type fp32 everywhere."""
+    """The functions of the shared library, as methods in Python's terms. Element type fp32 everywhere.
+
+    The methods that return the description of a computation raise `Unimplemented` if oneDNN has none for these sizes, or, except for products and
+    convolutions, only the slowest one.
+    """
 
     def __init__(self, path: str) -> None:
         self._functions = functions = ctypes.CDLL(path)
@@ -116,6 +120,11 @@ class Library:
         made = c_void_p()
         _check(create(byref(made), *arguments), name, _REFUSALS if destroyed == "primitive_desc" else (_UNIMPLEMENTED,))
         return Handle(made.value, destroy)
+
+    def _described(self, kind: str, *arguments: Any) -> Handle:
+        """Return the description of a computation; handles are given by their pointers."""
+        given = (_pointer(a) if a is None or isinstance(a, Handle) else a for a in arguments)
+        return self._make(f"{kind}_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc")
 
     @contextmanager
     def using(self, threads: int | None) -> Generator[None]:
@@ -173,97 +182,53 @@ class Library:
         self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
         before: Sequence[int], behind: Sequence[int], attributes: Handle, transposed: bool = False,
     ) -> Handle:  # fmt: skip
-        """Return the description of a convolution, with so many rows and columns of padding.
-
-        Raises:
-            Unimplemented: there is none for these sizes.
-        """
+        """Return the description of a convolution, with so many rows and columns of padding."""
         kind, algorithm = ("deconvolution", _TRANSPOSED_DIRECT) if transposed else ("convolution", _DIRECT)
         among = _dims([d - 1 for d in dilations])
-        return self._make(
-            f"{kind}_forward_primitive_desc", _pointer(self._engine), c_int(_FORWARD), c_int(algorithm), _pointer(source), _pointer(weights),
-            _pointer(bias), _pointer(result), _dims(strides), among, _dims(before), _dims(behind), _pointer(attributes), destroyed="primitive_desc",
-        )  # fmt: skip
+        places = (_dims(strides), among, _dims(before), _dims(behind))
+        return self._described(f"{kind}_forward", c_int(_FORWARD), c_int(algorithm), source, weights, bias, result, *places, attributes)
 
     def product(self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
-        """Return the description of a product of matrices.
-
-        Raises:
-            Unimplemented: there is none for these sizes.
-        """
-        return self._make(
-            "matmul_primitive_desc", _pointer(self._engine), _pointer(source), _pointer(weights), _pointer(bias), _pointer(result),
-            _pointer(attributes), destroyed="primitive_desc",
-        )  # fmt: skip
+        """Return the description of a product of matrices."""
+        return self._described("matmul", source, weights, bias, result, attributes)
 
     def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
-        """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
-        given = (c_int(BINARY[kind]), _pointer(x), _pointer(y), _pointer(result), _pointer(attributes))
-        return self._quick(self._make("binary_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+        """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast."""
+        return self._quick(self._described("binary", c_int(BINARY[kind]), x, y, result, attributes))
 
     def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
-        """Return the description of a function of each element.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
+        """Return the description of a function of each element."""
         name, first, second = function
-        given = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), _pointer(source), _pointer(source), c_float(first), c_float(second), _pointer(attributes))
-        return self._quick(self._make("eltwise_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+        given = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
+        return self._quick(self._described("eltwise_forward", *given, attributes))
 
     def pooling(
         self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
         attributes: Handle,
     ) -> Handle:  # fmt: skip
-        """Return the description of maxima or means of windows, with so many rows and columns of padding.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
-        given = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind), _pointer(attributes))
-        of = (c_int(_FORWARD), c_int(POOLING[kind]), _pointer(source), _pointer(result))
-        return self._quick(self._make("pooling_forward_primitive_desc", _pointer(self._engine), *of, *given, destroyed="primitive_desc"))
+        """Return the description of maxima or means of windows, with so many rows and columns of padding."""
+        given = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind))
+        of = (c_int(_FORWARD), c_int(POOLING[kind]), source, result)
+        return self._quick(self._described("pooling_forward", *of, *given, attributes))
 
     def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
-        """Return the description of a softmax along an axis.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
-        given = (c_int(_FORWARD), c_int(_SOFTMAX), _pointer(source), _pointer(source), c_int(axis), _pointer(attributes))
-        return self._quick(self._make("softmax_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+        """Return the description of a softmax along an axis."""
+        return self._quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), attributes))
 
     def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
-        """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
+        """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column."""
         flags = c_uint(_WITH_SCALE * scales | _WITH_SHIFT * shifts)
-        given = (c_int(_FORWARD), _pointer(rows), _pointer(rows), c_void_p(None), c_float(epsilon), flags, _pointer(attributes))
-        return self._quick(self._make("layer_normalization_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+        given = (c_int(_FORWARD), rows, rows, c_void_p(None), c_float(epsilon), flags)
+        return self._quick(self._described("layer_normalization_forward", *given, attributes))
 
     def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
-        """Return the description of images in another size, each pixel the nearest to its center.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
-        given = (c_int(_FORWARD), c_int(_NEAREST), None, _pointer(source), _pointer(result), _pointer(attributes))
-        return self._quick(self._make("resampling_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+        """Return the description of images in another size, each pixel the nearest to its center."""
+        return self._quick(self._described("resampling_forward", c_int(_FORWARD), c_int(_NEAREST), None, source, result, attributes))
 
     def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
-        """Return the description of tensors put behind one another along an axis.
-
-        Raises:
-            Unimplemented: there is none for these sizes, or only the slowest one.
-        """
-        given = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)), _pointer(attributes))
-        return self._quick(self._make("concat_primitive_desc", _pointer(self._engine), _pointer(result), *given, destroyed="primitive_desc"))
+        """Return the description of tensors put behind one another along an axis."""
+        given = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)))
+        return self._quick(self._described("concat", result, *given, attributes))
 
     def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of a copy in another order."""

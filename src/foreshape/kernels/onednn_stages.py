@@ -6,7 +6,8 @@ before the library hears of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -35,8 +36,19 @@ def _lying(library: Library, dims: Dims) -> Handle:
     return library.strided(dims, order_of(dims))
 
 
-def _threads(elements: int) -> int | None:
-    return 1 if elements < FEW else None
+def computed(
+    library: Library, orders: dict[int, Handle], dims: Dims, make: Callable[[Handle], Handle], after: Sequence[Handle] = (),
+    part: tuple[int, int] | None = None, read: Dims = (),
+) -> DescribedPrimitive:  # fmt: skip
+    """Return a computation without constants, for a result of these dims.
+
+    Args:
+        make: makes its description from its attributes, ``after``, by default none.
+        read: the dims of a larger operand.
+    """
+    with library.using(1 if prod(read or dims) < FEW else None):
+        made = make((after or library.attributes())[-1])
+    return DescribedPrimitive(made, tuple(n for n in orders if n != RESULT), orders, {}, tuple(dims), order_of(dims), part)
 
 
 class Pooled(NamedTuple):
@@ -73,9 +85,8 @@ class Pooled(NamedTuple):
             out.append(count)
             behind[at] = max(behind[at], 0)
         source, result = _lying(library, x), _lying(library, out)
-        with library.using(_threads(prod(x))):
-            made = library.pooling(self.kind, source, result, strides, window, before, behind, library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out))
+        make = partial(library.pooling, self.kind, source, result, strides, window, before, behind)
+        return computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
 
 
 class Paired(NamedTuple):
@@ -95,10 +106,9 @@ class Paired(NamedTuple):
         one, other = _lying(library, x), _lying(library, y)
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
-        with library.using(_threads(prod(x))):
-            made = library.binary(self.kind, one, other, one, library.attributes(one if self.adds else None, self.functions)[-1])
-        orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
-        return DescribedPrimitive(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
+        orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {}), RESULT: one}
+        after = library.attributes(one if self.adds else None, self.functions)
+        return computed(library, orders, x, partial(library.binary, self.kind, one, other, one), after)
 
 
 class Each(NamedTuple):
@@ -109,9 +119,7 @@ class Each(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
-        with library.using(_threads(prod(x))):
-            made = library.elementwise(self.function, lying, library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying))
 
 
 class Normalized(NamedTuple):
@@ -122,9 +130,7 @@ class Normalized(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
-        with library.using(_threads(prod(x))):
-            made = library.softmax(lying, self.axis % len(x), library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.softmax, lying, self.axis % len(x)))
 
 
 class Enlarged(NamedTuple):
@@ -138,9 +144,8 @@ class Enlarged(NamedTuple):
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
         source, result = _lying(library, x), _lying(library, out)
-        with library.using(_threads(prod(out))):  # something added meanwhile would be added wrongly by 3.2
-            made = library.nearest(source, result, library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
+        # something added meanwhile would be added wrongly by 3.2
+        return computed(library, {SOURCE: source, RESULT: result}, out, partial(library.nearest, source, result))
 
 
 class Joined(NamedTuple):
@@ -154,10 +159,8 @@ class Joined(NamedTuple):
             raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
         out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
         sources, result = [_lying(library, x) for x in dims], _lying(library, out)
-        with library.using(_threads(prod(out))):
-            made = library.joined(sources, result, axis, library.attributes()[-1])
-        names = tuple(SEVERAL + at for at in range(len(dims)))
-        return DescribedPrimitive(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
+        orders = {**{SEVERAL + at: source for at, source in enumerate(sources)}, RESULT: result}
+        return computed(library, orders, out, partial(library.joined, sources, result, axis))
 
 
 class ChainSlice(NamedTuple):
@@ -177,10 +180,8 @@ class ChainSlice(NamedTuple):
         if not all(out):
             raise Unimplemented("nothing is left")
         source, result = library.strided(out, steps), _lying(library, out)
-        with library.using(_threads(prod(out))):
-            made = library.reordered(source, result, library.attributes()[-1])
         end = begin + 4 * (1 + sum((n - 1) * s for n, s in zip(out, steps, strict=True)))
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out), (begin, end))
+        return computed(library, {SOURCE: source, RESULT: result}, out, partial(library.reordered, source, result), part=(begin, end))
 
 
 class ShuffledChannels(NamedTuple):
@@ -197,9 +198,7 @@ class ShuffledChannels(NamedTuple):
         apart = (n, self.groups, each, h, w)
         source = library.strided(apart, (pixel, each, 1, w * c, c))
         result = library.strided(apart, (pixel, 1, self.groups, w * c, c))
-        with library.using(_threads(prod(x))):
-            made = library.reordered(source, result, library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(x), order_of(x))
+        return computed(library, {SOURCE: source, RESULT: result}, x, partial(library.reordered, source, result))
 
 
 class Same(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
@@ -219,15 +220,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
     low.calls.append(made)
 
 
-def _lower_while_grad(low: Lowering, op: Op) -> None:
-    _lower_undone(low, op, "X", "StepScopes")
-
-
-def _lower_conditional_grad(low: Lowering, op: Op) -> None:
-    _lower_undone(low, op, "Input", "Scope")
-
-
-def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
+def _lower_undone(slot: str, scopes: str, low: Lowering, op: Op) -> None:
     block = sub_block(op)
     forward = op.block.program.blocks[block.forward_idx]
     ends = given_gradients(op, "Out")
@@ -344,7 +337,7 @@ def _is_the_scopes(low: Lowering, name: str) -> bool:
 
 _FORMS: dict[str, Callable[[Any, Op], None]] = {
     "while": _lower_while,
-    "while_grad": _lower_while_grad,
+    "while_grad": partial(_lower_undone, "X", "StepScopes"),
     "conditional": _lower_conditional,
-    "conditional_grad": _lower_conditional_grad,
+    "conditional_grad": partial(_lower_undone, "Input", "Scope"),
 }

@@ -11,14 +11,16 @@ Unless: something else reads a value between, or the gradient of the mask is wan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal
 from foreshape.kernels import attention, dropped_attention
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
+from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
@@ -227,31 +229,19 @@ def _undropped(graph: Graph, found: _AttentionMatch) -> dict[KernelCall, list[Ke
     assert dims is not None
     rank = len(dims)
     out = mix.results[0]
-    given: list[Argument] = [q, k, v, *masks]
     heads = dims[:-2] if rank == 4 else (dims[0], 1)
     sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *heads, dims[-2])) if found.backward else None
-    results: list[Argument] = [out] if sums is None else [out, sums]
 
     def needs() -> Size:
         of = _memory(found)
         return of.forward + (of.sums if sums is None else 0)
 
-    new: dict[KernelCall, list[KernelCall]] = {mix: [fused(mix, attention.forward_call(kernel, rank, bool(masks), sums is not None, needs), given, results)]}
-    if not found.backward:
-        return new
-    first = found.backward[0]
-    results = [found.d_q, found.d_k, first.results[1]]
-    dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
-
-    def backward_needs() -> Size:
-        total = _memory(found).backward
-        for value in dropped:
-            total = total + bytes_of(dims_of(value) or ())
-        return total
-
-    given = [q, k, v, out, sums, first.arguments[2], *masks]
-    new[first] = [fused(first, attention.gradient_call(kernel, rank, bool(masks), backward_needs), given, results)]
-    return new
+    forward = attention.forward_call(kernel, rank, bool(masks), sums is not None, needs)
+    back = partial(attention.gradient_call, kernel, rank, bool(masks))
+    return {
+        mix: [fused(mix, forward, [q, k, v, *masks], [out] if sums is None else [out, sums])],
+        **_gradient(found, back, [out, sums], lambda: _memory(found).backward),
+    }
 
 
 def _dropped(graph: Graph, found: _AttentionMatch, drop: KernelCall) -> dict[KernelCall, list[KernelCall]]:
@@ -264,22 +254,23 @@ def _dropped(graph: Graph, found: _AttentionMatch, drop: KernelCall) -> dict[Ker
     kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
     masks = [] if found.mask is None else [found.mask]
     draw = fused(drop, dropped_attention.drawing_call(kernel, computed.draw, (*dims[:-1], of_v[-2])), [q, k], [kept])
-    given: list[Argument] = [q, k, v, kept, *masks]
     needs = dropped_bytes(dims, of_v, found.later != 0.0)
-    mixed = fused(mix, dropped_attention.forward_call(kernel, len(dims), bool(masks), lambda: needs[0]), given, [mix.results[0]])
-    new: dict[KernelCall, list[KernelCall]] = {drop: [draw], mix: [mixed]}
+    forward = dropped_attention.forward_call(kernel, len(dims), bool(masks), lambda: needs[0])
+    back = partial(dropped_attention.gradient_call, kernel, len(dims), bool(masks))
+    return {drop: [draw], mix: [fused(mix, forward, [q, k, v, kept, *masks], [mix.results[0]])], **_gradient(found, back, [kept], lambda: needs[1])}
+
+
+def _gradient(
+    found: _Found, call: Callable[[Callable[[], Size]], FusedKernel], between: list[Argument], needs: Callable[[], Size]
+) -> dict[KernelCall, list[KernelCall]]:
+    """Return the call of the gradients, if they are wanted, of q, k, v, the values ``between``, the gradient of the result, and a mask."""
     if not found.backward:
-        return new
-    first = found.backward[0]
+        return {}
+    first, operands = found.backward[0], [found.q, found.k, found.v]
     results = [found.d_q, found.d_k, first.results[1]]
-    dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
-
-    def backward_needs() -> Size:
-        return sum((bytes_of(dims_of(x) or ()) for x in dropped), start=needs[1])
-
-    given = [q, k, v, kept, first.arguments[2], *masks]
-    new[first] = [fused(first, dropped_attention.gradient_call(kernel, len(dims), bool(masks), backward_needs), given, results)]
-    return new
+    dropped = [x for x, d_x in zip(operands, results, strict=True) if d_x is None]  # they are made all the same
+    given = [*operands, *between, first.arguments[2], *([] if found.mask is None else [found.mask])]
+    return {first: [fused(first, call(lambda: sum((bytes_of(dims_of(x) or ()) for x in dropped), start=needs())), given, results)]}
 
 
 def _memory(found: _AttentionMatch) -> AttentionMemory:
