@@ -103,7 +103,8 @@ def rename_reads(block: Block, name: str, new: str) -> None:
 def _is_another(visit: Visit, name: str, after: bool, path: Path, entries: Collection[str]) -> bool:
     """Tell whether a name's value in the backward pass differs from the one read by its op (``after``: made)."""
     if name in entries:
-        return after or _written_until(visit.op.block, visit.op, name)
+        block = visit.op.block
+        return after or any(name in other.all_writes() for other in block.ops[: _index(block, visit.op)])
     return path.last_write.get(name, -1) > visit.index
 
 
@@ -115,10 +116,6 @@ def _copy(block: Block, op: Op, name: str, after: bool) -> str:
 
 def _index(block: Block, op: Op) -> int:
     return next(at for at, other in enumerate(block.ops) if other is op)
-
-
-def _written_until(block: Block, op: Op, name: str) -> bool:
-    return any(name in other.all_writes() for other in block.ops[: _index(block, op)])
 
 
 def _append(block: Block, steps: Sequence[GradientOp], given: Collection[str], trained: Collection[str]) -> None:

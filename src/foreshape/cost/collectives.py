@@ -54,7 +54,11 @@ def messages_of(program: Program, stored: Stored | None = None) -> list[Message]
     Raises:
         SchemaError: a collective with an unknown message.
     """
-    block, stored = program.global_block, stored or {}
+    return _of_block(program.global_block, stored or {})
+
+
+def _of_block(block: Block, stored: Stored) -> list[Message]:
+    """Return the messages of a block, and of the blocks that its ops may run, complete when these are."""
     out: list[Message] = []
     for at, op in enumerate(block.ops):
         if op.operator is None:
@@ -63,20 +67,7 @@ def messages_of(program: Program, stored: Stored | None = None) -> list[Message]
             needed = _needed(block, at, op) if is_started(block, op) else at
             out += [Message(op, way, size, at, needed, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op, stored)]
         elif op.operator.region.startswith("conditional"):
-            out += [replace(m, starts=at, needed=at) for m in _of_block(program, op, stored)]
-    return out
-
-
-def _of_block(program: Program, of: Op, stored: Stored) -> list[Message]:
-    """Return the messages of the blocks that an op may run, complete when it is."""
-    out: list[Message] = []
-    for index in of.sub_block_indices():
-        block = program.blocks[index]
-        for op in block.ops:
-            if op.operator is not None and op.operator.collective:
-                out += [Message(op, way, size, 0, 0, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op, stored)]
-            elif op.operator is not None and op.operator.region.startswith("conditional"):
-                out += _of_block(program, op, stored)
+            out += [replace(m, starts=at, needed=at) for index in op.sub_block_indices() for m in _of_block(block.program.blocks[index], stored)]
     return out
 
 

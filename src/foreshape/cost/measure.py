@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
-from math import prod
+from math import inf, prod
 from statistics import median
 from typing import Any
 
@@ -12,7 +13,7 @@ from foreshape.cost.calibration import Calibration, Kernels, Points, this_machin
 from foreshape.cost.calls import NumericSizes, call_of, calls_of
 from foreshape.cost.predict import seconds_of
 from foreshape.cost.probes import Probe, mixed, probes
-from foreshape.cost.runner import clock_for, offsets, timed_calls
+from foreshape.cost.runner import offsets, shortest, timed_calls
 from foreshape.kernels.pages import full
 from foreshape.lowering import KernelCall, fuse, lower
 from foreshape.memory.liveness import liveness
@@ -107,18 +108,10 @@ def tensor_of(variable: Any, probe: Probe) -> Any:
 def _memory(large: int) -> Points:
     """Return the times of adding to a tensor, again and again: bytes read and written against seconds."""
     out: Points = []
-    clock = clock_for(torch.get_num_threads())
     size = 1 << 12
     while size <= 4 * large:
-        x, y = torch.zeros(size // 8), torch.ones(size // 8)
-        best = float("inf")
-        count = max(1, (1 << 22) // size)
-        for _ in range(5):
-            at = clock()
-            for _ in range(count):
-                x.copy_(y)
-            best = min(best, (clock() - at) / count)
-        out.append([float(size), best])
+        copy = partial(torch.zeros(size // 8).copy_, torch.ones(size // 8))
+        out.append([float(size), shortest(copy, max(1, (1 << 22) // size), 5, inf)])
         size *= 2
     return out
 
@@ -151,11 +144,4 @@ def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
 def _shortest(step: Step, program: Program, feed: dict[str, Any], fetch: str) -> float:
     """Return the seconds of a step, of many."""
     step(program, feed, fetch)
-    clock = clock_for(torch.get_num_threads())
-    best = float("inf")
-    for _ in range(10):
-        at = clock()
-        for _ in range(_STEPS):
-            step(program, feed, fetch)
-        best = min(best, (clock() - at) / _STEPS)
-    return best
+    return shortest(partial(step, program, feed, fetch), _STEPS, 10, inf)

@@ -20,7 +20,7 @@ from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula, peak_lines
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import data_parallel
-from foreshape.passes.accumulate_distributed import Ungathered, gathered_over_ranks
+from foreshape.passes.accumulate_distributed import DistributedPass, Ungathered, gathered_over_ranks
 from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
 from foreshape.passes.tensor_parallelism import SplitLayers
@@ -37,12 +37,6 @@ _TRAINS = Role.BACKWARD | Role.OPTIMIZE
 _MOST = 1 << 20
 _WIDTH = 160
 """More ranks than this are not looked for."""
-
-
-class RanksPass(Protocol):
-    """A pass from a training program to one for ranks."""
-
-    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
 class Trained(Protocol):
@@ -95,7 +89,7 @@ class RanksPlan:
     """
 
     def __init__(
-        self, program: Program, loss: str, strategy: RanksPass, sizes: Mapping[str, int], network: Network, device: Device | None,
+        self, program: Program, loss: str, strategy: DistributedPass, sizes: Mapping[str, int], network: Network, device: Device | None,
         fetch: Iterable[Variable | str] = (), ungathered: Ungathered | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.network, self.device = strategy, network, device
@@ -302,14 +296,14 @@ def plan(program: Program | Trained, fetch: Iterable[Variable | str] | Variable 
 @overload
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int, within: int | str | None = None,
-    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[RanksPass] = (), loss: Variable | str | None = None,
+    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[DistributedPass] = (), loss: Variable | str | None = None,
     accumulate: int = 1, lengths: None = None, **sizes: int,
 ) -> RanksPlan: ...  # fmt: skip
 
 
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int | None = None, within: int | str | None = None,
-    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[RanksPass] = (), loss: Variable | str | None = None,
+    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[DistributedPass] = (), loss: Variable | str | None = None,
     accumulate: int = 1, lengths: Mapping[str, Sequence[int]] | None = None, **sizes: int,
 ) -> Plan | RanksPlan:  # fmt: skip
     """Return the needs of a program for these fetches (a saved network's own by default): memory, as numbers and as a formula. For many ranks also the

@@ -56,7 +56,7 @@ def timed_calls(
         if wanted(i):
             swept = torch.zeros(_SWEPT, device="cpu") if far(i) else None
             fresh = swept is not None or any(repr(v) in kept for v in values_of(i.arguments))
-            yield i, _alone(call.function, lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call.function)
+            yield i, shortest(call.function, before=lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call.function)
         _keep(values, i, made)
         before.append((i, call))
         if isinstance(i, OpCall) and i.op.operator is not None and i.op.operator.retains():
@@ -97,30 +97,19 @@ def _call(i: KernelCall, values: Mapping[str, Any]) -> _Call:
     return _Call(FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), names), names)
 
 
-def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:
-    """Return the shortest time of a call after another, untimed one."""
-    clock = clock_for(torch.get_num_threads())
-    best, until = float("inf"), clock() + ENOUGH
-    for repeat in range(REPEATS):
-        before()
-        at = clock()
-        call()
-        best = min(best, clock() - at)
-        if clock() > until and repeat + 1 >= FEWEST:
-            break
-    return best
+def shortest(call: Callable[[], Any], count: int = 1, repeats: int = REPEATS, enough: float = ENOUGH, before: Callable[[], None] | None = None) -> float:
+    """Return the shortest time of a call, since the machine's other work only adds to it.
 
-
-def _in_a_row(call: Callable[[], Any]) -> float:
-    """Return the shortest time of a call: the machine's other work only adds to it."""
+    Args:
+        count: the calls in a row of each measurement.
+        repeats: the measurements; fewer after ``enough`` seconds.
+        before: called before each measurement.
+    """
     clock = clock_for(torch.get_num_threads())
-    began = clock()
-    call()
-    once = clock() - began
-    count = max(1, min(1000, int(LEAST / max(once, 1e-7))))
-    best = once if count == 1 else float("inf")
-    until = clock() + ENOUGH
-    for repeat in range(REPEATS):
+    best, until = float("inf"), clock() + enough
+    for repeat in range(repeats):
+        if before is not None:
+            before()
         at = clock()
         for _ in range(count):
             call()
@@ -128,6 +117,16 @@ def _in_a_row(call: Callable[[], Any]) -> float:
         if clock() > until and repeat + 1 >= FEWEST:
             break
     return best
+
+
+def _in_a_row(call: Callable[[], Any]) -> float:
+    """Return the shortest time of a call in a row of calls."""
+    clock = clock_for(torch.get_num_threads())
+    began = clock()
+    call()
+    once = clock() - began
+    count = max(1, min(1000, int(LEAST / max(once, 1e-7))))
+    return min(shortest(call, count), once if count == 1 else float("inf"))
 
 
 def clock_for(threads: int) -> Callable[[], float]:

@@ -177,6 +177,17 @@ class Lowering:
             value.lod = self.new(value.name, levels=levels)
             self.calls.append(FusedCall(op, [found[0]], [value.lod], kernel=FusedKernel("{op} outer", f"{{0}}.outer({levels})")))
 
+    def results(self, op: Op, made: KernelCall, names: Sequence[str | None], given: Sequence[Value | None]) -> list[Value | None]:
+        """Return new values for the results of an op with a block, with offsets of its operands; None for None."""
+        out: list[Value | None] = []
+        for name in names:
+            value = None if name is None else self.new(name, self.block.find(name))
+            if name is not None and value is not None:
+                self.find_offsets(value, [v for v in given if v is not None], op)
+                self.write(made, name, value)
+            out.append(value)
+        return out
+
     # --- ops
 
     def _lower(self, op: Op) -> None:

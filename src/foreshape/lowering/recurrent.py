@@ -133,13 +133,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     given: list[Value | None] = [low.read(n) for n in sequences]
     low.require(op, [*begin, *given])
     made = OpCall(op, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
-    results: list[Value | None] = []
-    for name in outputs:
-        value = low.new(name, low.block.find(name))
-        low.find_offsets(value, [v for v in given if v is not None], op)
-        low.write(made, name, value)
-        results.append(value)
-    made.results = [results, scopes_value(low, op, "step_scopes")]
+    made.results = [low.results(op, made, outputs, given), scopes_value(low, op, "step_scopes")]
     low.calls.append(made)
 
 
@@ -216,13 +210,8 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     arriving: list[Value | None] = [low.read(g) for _, g in out_grads]
     arguments: list[Argument] = [arriving, given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
     made = OpCall(op, arguments, [], kernel=kernel, region=region)
-    out: list[Value | None] = []
-    for name in [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]:
-        value = low.new(name, low.block.find(name))
-        low.find_offsets(value, [v for v in [*given, *begin] if v is not None], op)
-        low.write(made, name, value)
-        out.append(value)
-    made.results = [out, None]
+    names = [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]
+    made.results = [low.results(op, made, names, [*given, *begin]), None]
     low.calls.append(made)
 
 

@@ -271,16 +271,7 @@ def _run_backward(
         return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
     made = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], kernel=kernel, region=region)
-    names = [*state_names, *sums]
-    results: list[Value | None] = []
-    for name in names:
-        if name not in grads:
-            results.append(None)
-            continue
-        value = low.new(grads[name], low.block.find(grads[name]))
-        low.find_offsets(value, [v for v in [*state, *like] if v is not None], op)
-        low.write(made, grads[name], value)
-        results.append(value)
+    results = low.results(op, made, [grads.get(n) for n in (*state_names, *sums)], [*state, *like])
     made.results = [results, None]
     low.calls.append(made)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foreshape.errors import SchemaError
 from foreshape.operator.registry import get
+from foreshape.passes.forward_and_back import shown
 from foreshape.program import Block, Op, Program
 
 
@@ -21,8 +22,7 @@ def synchronise_batch_norm(program: Program, counts: str) -> None:
             new = _over_ranks(op)
             if new:
                 if block is not program.global_block:
-                    site = "" if op.call_site is None else f" ({op.call_site.short()})"
-                    raise SchemaError(f"{op.type}{site} cannot be synchronised in a loop or branch, which ranks may run unequally often")
+                    raise SchemaError(f"{shown(op)} cannot be synchronised in a loop or branch, which ranks may run unequally often")
                 _replace(block, at, op, new, counts)
 
 

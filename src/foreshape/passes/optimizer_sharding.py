@@ -17,7 +17,7 @@ from foreshape.ops.collective.parts import ranks_of
 from foreshape.passes.buckets import BucketGradient, Sender, gradients_of, in_buckets, places
 from foreshape.passes.data_parallelism import DataParallel, summed_loss
 from foreshape.passes.for_ranks import ForRanks, ShardedValue, ShardPiece
-from foreshape.passes.forward_and_back import LATER
+from foreshape.passes.forward_and_back import LATER, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import LOD_TENSOR, DType, tensor
@@ -96,9 +96,7 @@ def refuse_conditional_updates(program: Program, strategy: str) -> None:
     for op in program.global_block.ops:
         for index in op.sub_block_indices() if op.role & Role.OPTIMIZE else ():
             if any(inner.operator is not None and is_update(type(inner.operator)) for inner in program.blocks[index].ops):
-                site = op.call_site
-                where = f" ({site.short()})" if site is not None else ""
-                raise SchemaError(f"{strategy} divides updates that are made in each step; those of {op.type}{where} are not: divide the program without "
+                raise SchemaError(f"{strategy} divides updates that are made in each step; those of {shown(op)} are not: divide the program without "
                                   "accumulate= and precision='fp16', as fs.train does, which writes these into what a rank runs")  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
 from foreshape.operator.computations import Filled
+from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass
 from foreshape.passes.update_section import move_under, update_section
 from foreshape.program import Block, Op, Program, Role, Variable, program_guard
@@ -22,7 +23,6 @@ from foreshape.spec import BF16, BOOL, FP16, FP32, INT32, LOD_TENSOR, DType, Spe
 
 TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
 """The values of `precision=`, with the element type of products; None to leave it."""
-LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
 
 

@@ -8,14 +8,13 @@ from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.computations import Selection
+from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass, named
 from foreshape.passes.training_only import drop_training_only
-from foreshape.program import Block, Op, Program, Role, Variable
+from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.dropping import drop_blocks, drop_variables, for_step
 
 __all__ = ["FOR_TEST", "for_step", "for_test", "prune"]
-
-_TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 
 
 def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Iterable[Variable | str]) -> Program:
@@ -61,7 +60,7 @@ def FOR_TEST(program: Program) -> bool:
     for block in program.blocks:
         kept: list[Op] = []
         for op in block.ops:
-            if op.role & _TRAINING:
+            if op.role & LATER:
                 read.update(op.input_names())
                 written.update(op.output_names())
             else:

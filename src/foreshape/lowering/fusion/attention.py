@@ -261,7 +261,7 @@ def _dropped(graph: Graph, found: _AttentionMatch, drop: KernelCall) -> dict[Ker
 
 
 def _gradient(
-    found: _Found, call: Callable[[Callable[[], Size]], FusedKernel], between: list[Argument], needs: Callable[[], Size]
+    found: _AttentionMatch, call: Callable[[Callable[[], Size]], FusedKernel], between: list[Argument], needs: Callable[[], Size]
 ) -> dict[KernelCall, list[KernelCall]]:
     """Return the call of the gradients, if they are wanted, of q, k, v, the values ``between``, the gradient of the result, and a mask."""
     if not found.backward:
