@@ -164,7 +164,7 @@ class Joined(NamedTuple):
 
 
 class ChainSlice(NamedTuple):
-    """The entries of some axes from a first one to before a last one, each with its axis; see `foreshape.operator.computations.Part`."""
+    """The entries of some axes from a first one to before a last one, each with its axis; see `foreshape.operator.computations.Slicing`."""
 
     cuts: tuple[tuple[int, int, int], ...]
 

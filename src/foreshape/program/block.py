@@ -12,7 +12,7 @@ from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.program.call_site import Site, call_site, here, placed_error
 from foreshape.program.current import is_default
-from foreshape.program.declared import VariableForm
+from foreshape.program.declared import DeclaredForm
 from foreshape.program.elsewhere import elsewhere
 from foreshape.program.guards import Guards
 from foreshape.program.messages import describe_failure
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class LazyRecords(Protocol):
     """The variables and ops of a loaded block, turned into objects at the first look; see `foreshape.wire.records`."""
 
-    forms: dict[str, VariableForm]
+    forms: dict[str, DeclaredForm]
 
     def fill(self) -> None:
         """Make the objects, unless done before."""

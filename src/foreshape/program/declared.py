@@ -47,7 +47,7 @@ class Declared:
         return Spec(self.kind, self.dtype, dims, lod)
 
 
-class VariableForm(Protocol):
+class DeclaredForm(Protocol):
     """A file's description of a variable, without its name."""
 
     declared: Declared

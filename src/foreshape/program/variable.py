@@ -11,7 +11,7 @@ from foreshape.pictures.markup import cut, escape
 from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.program.current import current_block
-from foreshape.program.declared import VariableForm
+from foreshape.program.declared import DeclaredForm
 from foreshape.program.elsewhere import elsewhere
 from foreshape.program.messages import CallSite
 from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, UNK, Kind, Lod, Spec, dtype, kind
@@ -107,7 +107,7 @@ class Variable(ArrayMethods):
         return object.__new__(cls)._begin(name, block, spec, site)
 
     @classmethod
-    def _read(cls, name: str, block: Block, form: VariableForm) -> Variable:
+    def _read(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
         """Make a variable of a file; thousands are made at once, so each field is set once. Its op is linked later."""
         made = object.__new__(cls)
         made.name = name

@@ -17,7 +17,7 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.program.block import Block
 from foreshape.program.call_site import Site, call_site
-from foreshape.program.declared import VariableForm
+from foreshape.program.declared import DeclaredForm
 from foreshape.program.guards import Guards
 from foreshape.program.op import EMPTY, Op
 from foreshape.program.structure import makers
@@ -114,7 +114,7 @@ class _Specs(dict[str, Spec]):
 
     __slots__ = ("_forms",)
 
-    def __init__(self, forms: dict[str, VariableForm]) -> None:
+    def __init__(self, forms: dict[str, DeclaredForm]) -> None:
         super().__init__()
         self._forms = forms
 
@@ -133,7 +133,7 @@ class Records:
         self._made: dict[str, Variable] = {}
         self._specs: dict[str, Spec] = {}
         """The inferred specs."""
-        self.forms: dict[str, VariableForm] = {}
+        self.forms: dict[str, DeclaredForm] = {}
         """Name of a variable -> all else of it."""
         self.patterns: list[Pattern] = []
         """For each op its shared pattern,"""
