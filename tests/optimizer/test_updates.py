@@ -16,8 +16,8 @@ from foreshape.ops import get
 from foreshape.ops.update import adam as adam_module
 from foreshape.ops.update import adaptive as adaptive_module
 from foreshape.ops.update import each_element as each_element_module
-from foreshape.ops.update import exact_rows as exact_rows_module
 from foreshape.ops.update import layer_wise as layer_wise_module
+from foreshape.ops.update import sparse as exact_rows_module
 from foreshape.ops.update import updates as updates_module
 from foreshape.values.rows import Rows
 

@@ -9,7 +9,7 @@ from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 FEW = 16
 """Up to so many rows and columns of a window the maximum of slices is faster than torch's own kernel, by three to fifteen times."""
-INDEX = 8
+INDEX_BYTES = 8
 """Bytes of torch's numbers for where a maximum is."""
 
 

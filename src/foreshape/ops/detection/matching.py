@@ -7,8 +7,7 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import fail, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.samples import f32, f64, i32, reject, sample
-from foreshape.ops.rules.padded_sequences import check_numbers
-from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
+from foreshape.ops.rules.ragged_rules import check_numbers, new_lod, ragged, rows
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

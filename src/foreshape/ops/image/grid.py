@@ -14,7 +14,7 @@ from foreshape.operator.require import require, require_at_most, require_equal, 
 from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import image_of
 from foreshape.spec import FLOATING, INDEX, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch

@@ -27,7 +27,7 @@ from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, f64, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.padded_sequences import divide
+from foreshape.ops.rules.ragged_rules import divide
 from foreshape.ops.rules.window import image_of
 from foreshape.spec import FLOATING, INDEX, INT64, Spec
 from foreshape.values.offsets import Offsets

@@ -1,13 +1,16 @@
-"""Measures of how good predictions are."""
+"""Measures of how good predictions are: accuracy, the area under the ROC curve, precision and recall."""
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from foreshape.dims import Size
-from foreshape.operator import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.operator.require import require_equal, require_rank
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
-from foreshape.spec import FLOATING, INDEX, Spec
+from foreshape.spec import FLOATING, FP32, FP64, INDEX, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
 
@@ -58,4 +61,176 @@ class Accuracy(Operator):
         reject(Out=f32(4, 3), Indices=i64(4, 2), Label=i64(4, 1), says="Out must have the dims of Indices"),
         reject(Out=f32(4, 3), Indices=i64(4, 3), Label=i64(4, 2), says="1 column"),
         reject(Out=f32(4), Indices=i64(4), Label=i64(4, 1), says="must have 2 dims"),
+    ]
+
+
+class Auc(Operator):
+    """AUC = the area under the curve of true positives over false ones, by ``num_thresholds`` steps of the score.
+
+    StatPos and StatNeg count, for each step, the positive and the negative examples. Without ``slide_steps`` they count all examples so far. With it they have
+    the counts of the last ``slide_steps`` minibatches, one after the other. Then come the sums of these, and last the number of minibatches so far. An
+    example's score is the last column of Predict. If all examples are of one kind the area is 0.
+    """
+
+    type = "auc"
+    gradient = NOT_DIFFERENTIABLE
+    Predict = operand((FP32, FP64), doc="[examples, 1 or 2]: scores from 0 to 1")
+    Label = operand((INT64,), doc="[examples, 1]: 0, or 1")
+    StatPos = operand((INT64,), doc="num_thresholds + 1 numbers; with slide_steps (slide_steps + 1) times as many, and one")
+    StatNeg = operand((INT64,), doc="as StatPos")
+    InsTagWeight = operand(optional=True, doc="must be absent: not supported")
+    AUC = result(doc="fp64, one number without dims")
+    StatPosOut = result(updates="StatPos", doc="StatPos")
+    StatNegOut = result(updates="StatNeg", doc="StatNeg")
+    curve = attribute(AttrType.STRING, "ROC", choices=("ROC",))
+    num_thresholds = attribute(AttrType.INT, 4095, low=1, high=2**24)
+    slide_steps = attribute(AttrType.INT, 1, low=0)
+
+    def infer_shape(self, Predict: Spec, Label: Spec, StatPos: Spec, StatNeg: Spec, InsTagWeight: Spec | None) -> Any:
+        require(InsTagWeight is None, "InsTagWeight is not supported", InsTagWeight=None)
+        require_rank(2, Predict, "Predict")
+        require_at_most(1, Predict.known_dims[1], "Predict must have 1 or 2 columns", Predict=1)
+        require_at_most(Predict.known_dims[1], 2, "Predict must have 1 or 2 columns", Predict=1)
+        require_equal(Label.elements, Predict.known_dims[0], "there must be a label for each row of Predict", Label=None, Predict=0)
+        steps = self.num_thresholds + 1
+        wanted = steps * (self.slide_steps + 1) + 1 if self.slide_steps else steps
+        for slot, spec in (("StatPos", StatPos), ("StatNeg", StatNeg)):
+            require_equal(spec.elements, wanted, f"{slot} must have {wanted} numbers", **{slot: None})
+        return Predict.dense((), FP64), StatPos.like(), StatNeg.like()
+
+    def workspace(self, Predict: Spec, Label: Spec, StatPos: Spec, StatNeg: Spec, InsTagWeight: Spec | None) -> Size:
+        return 48 * Label.elements + 96 * (self.num_thresholds + 1)
+
+    def kernel(self, Predict: Tensor, Label: Tensor, StatPos: Tensor, StatNeg: Tensor, InsTagWeight: Tensor | None) -> Any:
+        score, label = Predict[:, -1], Label.reshape(-1) != 0
+        if len(score) and not (float(score.min()) >= 0 and float(score.max()) <= 1):
+            raise ExecutionError(f"Predict must be from 0 to 1; seen {float(score.min())} to {float(score.max())}")
+        at = (score * self.num_thresholds).long()
+        positive, negative = self._counted(StatPos.view(-1), at[label]), self._counted(StatNeg.view(-1), at[~label])
+        over, under = positive.flip(0).cumsum(0).double(), negative.flip(0).cumsum(0).double()
+        wide = torch.cat([under[:1], under[1:] - under[:-1]])
+        before = torch.cat([over.new_zeros(1), over[:-1]])
+        whole = over[-1] * under[-1]
+        area = ((over + before) * wide).sum() / 2
+        return torch.where(whole > 0, area / whole.clamp(min=1), torch.zeros_like(area)), StatPos, StatNeg
+
+    def _counted(self, counts: Tensor, at: Tensor) -> Tensor:
+        """Add a minibatch to the counts, and return the counts of the area."""
+        steps = self.num_thresholds + 1
+        now = torch.bincount(at, minlength=steps)
+        if not self.slide_steps:
+            return counts.add_(now)
+        turn = int(counts[-1]) % self.slide_steps
+        here, total = counts[turn * steps : (turn + 1) * steps], counts[self.slide_steps * steps : -1]
+        total += now - here
+        here.copy_(now)
+        counts[-1] += 1
+        return total
+
+    samples = [
+        sample(Predict=f32(5, 2, low=0.0, high=1.0), Label=i64(5, 1, high=1), StatPos=i64(1, 8, high=3), StatNeg=i64(1, 8, high=3), num_thresholds=7,
+               slide_steps=0),
+        sample(Predict=f32(5, 1, low=0.0, high=1.0), Label=i64(5, 1, high=1), StatPos=i64(1, 8, high=3), StatNeg=i64(1, 8, high=3), num_thresholds=7,
+               slide_steps=0),
+        sample(Predict=f32(5, 2, low=0.0, high=1.0), Label=i64(5, 1, high=1), StatPos=i64(25, data=[*range(8), *[2] * 8, *range(2, 10), 5]),
+               StatNeg=i64(25, data=[*range(8), *[2] * 8, *range(2, 10), 5]), num_thresholds=7, slide_steps=2),
+        sample(Predict=f32(3, 2, low=0.0, high=1.0), Label=i64(3, 1, data=[[1], [1], [1]]), StatPos=i64(17, high=0), StatNeg=i64(17, high=0),
+               num_thresholds=7),
+    ]  # fmt: skip
+    rejects = [
+        reject(Predict=f32(5, 3), Label=i64(5, 1), StatPos=i64(1, 8), StatNeg=i64(1, 8), num_thresholds=7, slide_steps=0, says="1 or 2 columns"),
+        reject(Predict=f32(5, 2), Label=i64(4, 1), StatPos=i64(1, 8), StatNeg=i64(1, 8), num_thresholds=7, slide_steps=0, says="a label for each row"),
+        reject(Predict=f32(5, 2), Label=i64(5, 1), StatPos=i64(1, 8), StatNeg=i64(1, 8), num_thresholds=7, says="StatPos must have 17 numbers"),
+        reject(Predict=f32(5, 2), Label=i64(5, 1), StatPos=i64(1, 8), StatNeg=i64(1, 8), curve="PR", says="one of", error=SchemaError),
+    ]
+
+
+_FLOATS = (FP32, FP64)
+
+
+class PrecisionRecall(Operator):
+    """BatchMetrics and AccumMetrics = precision, recall and F1 score of the minibatch, and of it with StatesInfo.
+
+    Each has the means over the classes of precision and of recall, and the F1 score of these two means. Then come the same three of the counts of all classes
+    together.
+
+    AccumStatesInfo has for each class its true positives, false positives, true negatives and false negatives so far. Precision and recall of an absent class
+    are 1. A row of Weights weighs its row of Indices, the predicted classes, and of Labels.
+    """
+
+    type = "precision_recall"
+    gradient = NOT_DIFFERENTIABLE
+    MaxProbs = operand(_FLOATS, doc="[rows, 1], read for the element type only")
+    Indices = operand((INT32,), doc="[rows, 1]")
+    Labels = operand((INT32,), doc="[rows, 1]")
+    Weights = operand(_FLOATS, optional=True, same_type_as="MaxProbs", doc="[rows, 1]")
+    StatesInfo = operand(_FLOATS, optional=True, same_type_as="MaxProbs", doc="[class_number, 4]")
+    BatchMetrics = result(doc="fp64 [6]")
+    AccumMetrics = result(doc="fp64 [6]")
+    AccumStatesInfo = result(doc="[class_number, 4]")
+    class_number = attribute(AttrType.INT, low=1, high=1 << 24)
+
+    def infer_shape(self, MaxProbs: Spec, Indices: Spec, Labels: Spec, Weights: Spec | None, StatesInfo: Spec | None) -> Any:
+        for slot, spec in (("MaxProbs", MaxProbs), ("Indices", Indices), ("Labels", Labels), ("Weights", Weights)):
+            if spec is not None:
+                require_rank(2, spec, slot)
+                require_equal(spec.known_dims[0], MaxProbs.known_dims[0], f"{slot} must have as many rows as MaxProbs", **{"MaxProbs": 0, slot: 0})
+                require_equal(spec.known_dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
+        if StatesInfo is not None:
+            require_rank(2, StatesInfo, "StatesInfo")
+            require_equal(StatesInfo.known_dims[0], self.class_number, f"StatesInfo must have {self.class_number} rows, one for each class", StatesInfo=0)
+            require_equal(StatesInfo.known_dims[1], 4, "StatesInfo must have 4 columns", StatesInfo=1)
+        metrics = MaxProbs.dense((6,), FP64)
+        return metrics, metrics, MaxProbs.dense((self.class_number, 4))
+
+    def workspace(self, MaxProbs: Spec, *others: Spec | None) -> Size:
+        return 64 * MaxProbs.elements + 256 * self.class_number
+
+    def kernel(self, MaxProbs: Tensor, Indices: Tensor, Labels: Tensor, Weights: Tensor | None, StatesInfo: Tensor | None) -> Any:
+        count = self.class_number
+        found, label = Indices.reshape(-1).long(), Labels.reshape(-1).long()
+        for slot, numbers in (("Indices", found), ("Labels", label)):
+            if bool(((numbers < 0) | (numbers >= count)).any()):
+                raise ExecutionError(f"precision_recall: {slot} must be from 0 to {count - 1}; seen {int(numbers.min())} to {int(numbers.max())}")
+        weight = MaxProbs.new_ones(len(found)) if Weights is None else Weights.reshape(-1)
+        right = torch.where(found == label, weight, 0.0)
+        wrong = weight - right
+        states = MaxProbs.new_zeros(count, 4)
+        states[:, 0].index_add_(0, label, right)
+        states[:, 1].index_add_(0, found, wrong)
+        states[:, 3].index_add_(0, label, wrong)
+        states[:, 2] = weight.sum() - states[:, 0] - states[:, 1] - states[:, 3]
+        batch = self._metrics(states)
+        if StatesInfo is not None:
+            states += StatesInfo
+        return batch, self._metrics(states), states
+
+    def _metrics(self, states: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        for counts, each in ((states, True), (states.sum(0, keepdim=True), False)):
+            true, false, missed = counts[:, 0], counts[:, 1], counts[:, 3]
+            both = [torch.where((true > 0) | (other > 0), true / (true + other), 1.0) for other in (false, missed)]
+            precision, recall = (x.mean() if each else x[0] for x in both)
+            total = precision + recall
+            found += [precision, recall, torch.where(total > 0.0, 2.0 * precision * recall / total, 0.0)]
+        return torch.stack(found).double()
+
+    _rows: ClassVar[dict[str, Any]] = {
+        "MaxProbs": f32(7, 1, low=0.0, high=1.0),
+        "Indices": i32(7, 1, data=[[0], [2], [1], [2], [2], [0], [1]]),
+        "Labels": i32(7, 1, data=[[0], [2], [2], [1], [2], [1], [0]]),
+    }
+    samples = [
+        sample(**_rows, class_number=3),
+        sample(**_rows, class_number=5, Weights=f32(7, 1, low=0.5, high=2.0), StatesInfo=f32(5, 4, low=0.0, high=9.0)),
+        sample(**_rows, class_number=4, StatesInfo=f32(4, 4, low=0.0, high=9.0)),
+    ]
+    rejects = [
+        reject(MaxProbs=f32(4, 1), Indices=i32(3, 1), Labels=i32(4, 1), class_number=3, says="Indices must have as many rows as MaxProbs"),
+        reject(MaxProbs=f32(4, 1), Indices=i32(4, 2), Labels=i32(4, 1), class_number=3, says="Indices must have 1 column"),
+        reject(MaxProbs=f32(4, 1), Indices=i32(4, 1), Labels=i32(4), class_number=3, says="Labels must have 2 dims"),
+        reject(MaxProbs=f32(4, 1), Indices=i32(4, 1), Labels=i32(4, 1), StatesInfo=f32(2, 4), class_number=3, says="3 rows, one for each class"),
+        reject(MaxProbs=f32(4, 1), Indices=i32(4, 1), Labels=i32(4, 1), StatesInfo=f32(3, 5), class_number=3, says="4 columns"),
+        reject(MaxProbs=f32(4, 1), Indices=i32(4, 1), Labels=i32(4, 1), class_number=0, says="at least 1", error=SchemaError),
+        reject(MaxProbs=f32(4, 1), Indices=i64(4, 1), Labels=i32(4, 1), class_number=3, says="int32", error=TypeMismatchError),
     ]

@@ -11,7 +11,7 @@ from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gra
 from foreshape.operator.require import fail, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
-from foreshape.ops.rules.size_operands import known_number
+from foreshape.ops.rules.known_values import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 

@@ -11,7 +11,7 @@ from foreshape.operator.require import require, require_at_most, require_equal
 from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64, in_a_row, real_type
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import axes_of
+from foreshape.ops.rules.known_values import axes_of
 from foreshape.spec import COMPLEX, Spec
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import Tensor, torch

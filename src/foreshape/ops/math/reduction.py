@@ -1,4 +1,4 @@
-"""Reductions: sums, means, extremes, products and logic along axes."""
+"""Reductions along axes: sums, means, extremes, products, logic; and tests for any NaN or infinity, as old programs have them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foreshape.operator.require import require, require_at_most
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.size_operands import axes_of
+from foreshape.ops.rules.known_values import axes_of
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INT32, INT64, NUMERIC, DType, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -320,3 +320,42 @@ class ReduceAny(Logic):
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._along(torch.any, X)
+
+
+class AnySpecial(Operator):
+    """The base: one truth value for all numbers."""
+
+    abstract = True
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+    Out = result(doc="bool [1]")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense((1,), BOOL)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * X.elements
+
+
+class AnyInfinite(AnySpecial):
+    """Out = true if any number of X is infinite. (`isinf_v2` is elementwise.)"""
+
+    type = "isinf"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isinf(X).any().reshape(1)
+
+    samples = [sample(X=f32(3, data=[1.0, float("inf"), 2.0])), sample(X=f32(2, 3)), sample(X=i64(3))]
+    rejects = [reject(X=b1(3), says="X must be", error=TypeMismatchError)]
+
+
+class AnyNan(AnySpecial):
+    """Out = true if any number of X is NaN. (`isnan_v2` is elementwise.)"""
+
+    type = "isnan"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isnan(X).any().reshape(1)
+
+    samples = [sample(X=f32(3, data=[1.0, float("nan"), 2.0])), sample(X=f32(2, 3)), sample(X=i64(3))]
+    rejects = [reject(X=b1(3), says="X must be", error=TypeMismatchError)]

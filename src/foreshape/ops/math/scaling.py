@@ -14,8 +14,7 @@ from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
-from foreshape.ops.rules.known_values import carry, mapped
-from foreshape.ops.rules.size_operands import known_number
+from foreshape.ops.rules.known_values import carry, known_number, mapped
 from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch

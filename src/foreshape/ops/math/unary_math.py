@@ -12,8 +12,7 @@ from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
-from foreshape.ops.rules.known_values import carry, mapped
-from foreshape.ops.rules.size_operands import known_number
+from foreshape.ops.rules.known_values import carry, known_number, mapped
 from foreshape.spec import COMPLEX, FLOATING, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

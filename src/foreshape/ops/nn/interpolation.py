@@ -16,7 +16,7 @@ from foreshape.operator import AttrType, Operator, attribute, computations, grad
 from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
 from foreshape.spec import FLOATING, INDEX, INTEGER, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch

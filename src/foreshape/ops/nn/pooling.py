@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from foreshape.data_class import data_class
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
+from foreshape.kernels.pooling import FEW, INDEX_BYTES, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
@@ -170,7 +170,7 @@ class Pool2d(Pooling):
         needs = copies(strided, X=X) + around + (windows if last else 0)
         if self.pooling_type == "avg":
             return windows if self.global_pooling else needs
-        by_torch = needs + sizes.windows * INDEX
+        by_torch = needs + sizes.windows * INDEX_BYTES
         if self.global_pooling or self.adaptive or sum(self.ksize) > FEW or last:
             return by_torch
         by_slices = sizes.filled + (sizes.rows if self.ksize[0] > 1 else windows)
@@ -194,10 +194,10 @@ class Pool2d(Pooling):
         if self.global_pooling or self.adaptive:
             if self.pooling_type == "avg":
                 return sizes.windows * size if self.global_pooling else copies(strided, Out_GRAD=d_out)
-            return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + INDEX)
+            return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + INDEX_BYTES)
         if self.pooling_type == "avg":
             return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + sizes.windows * size)
-        found, image = sizes.windows * (size + INDEX), X.nbytes
+        found, image = sizes.windows * (size + INDEX_BYTES), X.nbytes
         return no_less(image, found) if sizes.native else no_less(2 * sizes.filled, sizes.filled - image + found)
 
     @gradient("X", "KernelSizes", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
@@ -280,10 +280,10 @@ class MaxPool2dWithIndex(Pooling):
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         sizes = self._sizes(X)
-        return copies(strided, X=X) + (sizes.windows * INDEX if sizes.native else sizes.filled + 4 * sizes.windows * INDEX)
+        return copies(strided, X=X) + (sizes.windows * INDEX_BYTES if sizes.native else sizes.filled + 4 * sizes.windows * INDEX_BYTES)
 
     def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return Mask.elements * INDEX + copies(strided, Mask=Mask, Out_GRAD=d_out)
+        return Mask.elements * INDEX_BYTES + copies(strided, Mask=Mask, Out_GRAD=d_out)
 
     def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
         made, mask = MaxPool2dWithIndex.infer_shape(self, X)

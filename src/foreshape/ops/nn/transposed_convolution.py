@@ -13,7 +13,7 @@ from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.convolution import Windowed
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import (
     IMAGE_FORMATS,
     channels_back,

@@ -1,15 +1,16 @@
-"""Quantization to whole numbers on a grid: quantize_linear and dequantize_linear, and the older forms of the latter."""
+"""Quantization to whole numbers on a grid: quantize_linear, dequantize_linear, its older forms, and embedding tables kept in bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.composition import Composition
-from foreshape.operator.require import fail, require, require_equal
+from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.quantization.grid import (
     absolute_maximum,
@@ -25,8 +26,8 @@ from foreshape.ops.quantization.grid import (
     largest_level,
     levels,
 )
-from foreshape.spec import FLOATING, INT8, INT32, Spec
-from foreshape.values.torch_proxy import Tensor
+from foreshape.spec import FLOATING, FP32, INT8, INT16, INT32, Spec
+from foreshape.values.torch_proxy import Tensor, torch
 
 RATE = 0.9
 """The factor of the moving average's old value in a training step."""
@@ -243,4 +244,69 @@ class FakeChannelWiseDequantizeMaxAbs(Operator):
         reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=3, quant_bits=[8, 8], says="the axis 3 of the channels"),
         reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=2, says="a number for each of Scales"),
         reject(X=f32(4, 3, 5), Scales=[f32(5)], quant_axis=2, says="quant_axis must be 0 or 1"),
+    ]
+
+
+_DICTIONARY = 128
+_BYTES = replace(i32(4, 3, low=-128, high=127), dtype=INT8)
+
+
+class DequantizeAbsMax(Operator):
+    """Out = Scale * X / max_range, in fp32."""
+
+    type = "dequantize_abs_max"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand((INT8, INT16), doc="any shape")
+    Scale = operand((FP32,), doc="one number")
+    Out = result(doc="fp32, as X")
+    max_range = attribute(AttrType.FLOAT, doc="not 0")
+
+    def infer_shape(self, X: Spec, Scale: Spec) -> Spec:
+        check_one(Scale, "Scale")
+        require(self.max_range != 0.0, "max_range must not be 0")
+        return X.like().with_dtype(FP32)
+
+    def expand(self, of: Composition, X: Any, Scale: Any) -> Any:
+        return dequantized(of, X, Scale, -1, self.max_range)
+
+    samples = [
+        sample(X=_BYTES, Scale=f32(1, data=[1.5]), max_range=127.0),
+        sample(X=replace(i32(2, 3, 5, low=-30000, high=30000), dtype=INT16), Scale=f32(1, data=[0.75]), max_range=32767.0),
+    ]
+    rejects = [
+        reject(X=_BYTES, Scale=f32(2), max_range=127.0, says="Scale must hold one number"),
+        reject(X=_BYTES, Scale=f32(1), max_range=0.0, says="max_range must not be 0"),
+        reject(X=i32(4, 3), Scale=f32(1), max_range=127.0, says="int8, int16", error=TypeMismatchError),
+    ]
+
+
+class DequantizeLog(Operator):
+    """Out = Dict[X], and -Dict[X + 128] for negative X: a sign, and the number of one of 128 magnitudes."""
+
+    type = "dequantize_log"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand((INT8,), doc="any shape")
+    Dict = operand((FP32,), doc=f"[{_DICTIONARY}]")
+    Out = result(layout="row", doc="fp32, as X")
+
+    def infer_shape(self, X: Spec, Dict: Spec) -> Spec:
+        require_rank(1, Dict, "Dict")
+        require_equal(Dict.known_dims[0], _DICTIONARY, f"Dict must have {_DICTIONARY} numbers", Dict=0)
+        return X.like().with_dtype(FP32)
+
+    def workspace(self, X: Spec, Dict: Spec) -> Size:
+        return 24 * X.elements
+
+    def kernel(self, X: Tensor, Dict: Tensor) -> Tensor:
+        found = Dict[X.long().remainder_(_DICTIONARY)]
+        return torch.where(X < 0, -found, found).contiguous()
+
+    samples = [
+        sample(X=_BYTES, Dict=f32(_DICTIONARY)),
+        sample(X=replace(i32(5, data=[-128, -1, 0, 1, 127]), dtype=INT8), Dict=f32(_DICTIONARY)),
+    ]
+    rejects = [
+        reject(X=_BYTES, Dict=f32(127), says="Dict must have 128 numbers"),
+        reject(X=_BYTES, Dict=f32(128, 1), says="Dict must have 1 dim"),
+        reject(X=i32(4, 3), Dict=f32(128), says="int8", error=TypeMismatchError),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.errors import ExecutionError
 from foreshape.operator.require import require_equal, require_rank
-from foreshape.ops.rules.padded_sequences import divide
+from foreshape.ops.rules.ragged_rules import divide
 from foreshape.spec import Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor

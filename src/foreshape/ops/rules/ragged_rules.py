@@ -1,13 +1,19 @@
-"""The shape rules of ragged operands and results: results with the offsets of an operand, or with new ones."""
+"""The shape rules of ragged operands and results: with the offsets of an operand, with new ones, or in padded form.
+
+The padded form is ``[sequences, width, ...]`` with a tensor of lengths. Operators with both forms compute on packed rows; functions here tell the
+rows in the padded tensor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from foreshape.dims import Size, symbol
-from foreshape.errors import TypeMismatchError
-from foreshape.operator.require import PLACEHOLDER, RuleError, require_equal
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator.require import PLACEHOLDER, RuleError, require, require_equal
 from foreshape.spec import LOD_TENSOR, DType, Lod, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Tensor, torch
 
 
 def ragged(spec: Spec, slot: str, levels: int | None = None) -> Lod:
@@ -61,3 +67,82 @@ def one_per_sequence(spec: Spec, slot: str, row: Sequence[Size]) -> Spec:
 def same_sequences(x: Spec, y: Spec, x_slot: str, y_slot: str) -> None:
     """Require equal numbers of innermost sequences in X and Y."""
     require_equal(sequences(x, x_slot), sequences(y, y_slot), f"{x_slot} and {y_slot} must have as many sequences", **{x_slot: 0, y_slot: 0})
+
+
+def check_lengths(lengths: Spec, slot: str, padded: Spec, padded_slot: str, axis: int = 0) -> None:
+    """Require ``[sequences]`` or ``[sequences, 1]`` lengths, one for each sequence along ``axis`` of the padded tensor."""
+    dims = lengths.known_dims
+    require(len(dims) in (1, 2), f"{slot} must be [sequences] or [sequences, 1], not of {len(dims)} dims", **{slot: None})
+    sides: dict[str, int | None] = {slot: 0, padded_slot: axis}
+    require_equal(dims[0], padded.known_dims[axis], f"{slot} must have one length for each sequence of {padded_slot}", **sides)
+    if len(dims) == 2:
+        require_equal(dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
+
+
+def offsets_of(lengths: Tensor, width: int, slot: str) -> Offsets:
+    """Return the offsets of sequences with these lengths.
+
+    Raises:
+        ExecutionError: a length is not in [0, width].
+    """
+    lengths = lengths.reshape(-1).long()
+    if lengths.numel():
+        low, high = (int(x) for x in lengths.aminmax())
+        if low < 0 or high > width:
+            raise ExecutionError(f"the lengths in {slot} must be in [0, {width}], the padded width; seen {low} to {high}")
+    return Offsets.of_lengths(lengths)
+
+
+def places(offsets: Offsets, width: int) -> Tensor:
+    """Return the place of each packed row in ``[sequences * width]``: int64 ``[rows]``."""
+    return offsets.kept(("places", width), lambda: offsets.segments * width + offsets.positions)
+
+
+def unpadded(x: Tensor, offsets: Offsets) -> Tensor:
+    """Return the packed rows ``[rows, *row]`` of ``[sequences, width, *row]``."""
+    return x.flatten(0, 1).index_select(0, places(offsets, x.shape[1]))
+
+
+def padded(rows: Tensor, offsets: Offsets, width: int, fill: float = 0) -> Tensor:
+    """Return packed rows as ``[sequences, width, *row]``, ``fill`` after the end of each sequence."""
+    out = torch.full((offsets.count * width, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
+    out.index_copy_(0, places(offsets, width), rows)
+    return out.view(offsets.count, width, *rows.shape[1:])
+
+
+def check_numbers(numbers: Tensor, below: int, what: str) -> None:
+    """Refuse numbers outside of [0, below); the error calls them ``what``.
+
+    Raises:
+        ExecutionError: with the numbers seen.
+    """
+    if numbers.numel():
+        low, high = (int(x) for x in numbers.aminmax())
+        if low < 0 or high >= below:
+            raise ExecutionError(f"{what} must be in [0, {below}); seen {low} to {high}")
+
+
+def divide(numbers: Tensor, rows: int) -> bool:
+    """Tell whether the numbers of rows of parts sum to ``rows``, with none below 0.
+
+    None may be above ``rows`` either: a sum past 64 bits wraps, and may come to anything.
+    """
+    if not numbers.numel():
+        return not rows
+    low, high = (int(n) for n in numbers.aminmax())
+    return low >= 0 and high <= rows and int(numbers.sum()) == rows
+
+
+def same_offsets(a: Offsets, b: Offsets, words: str) -> None:
+    """Refuse two ragged operands with different offsets (shared offsets are proved by the description).
+
+    Raises:
+        ExecutionError: the innermost offsets differ.
+    """
+    if a is not b and a.host != b.host:
+        raise ExecutionError(f"{words}; their sequences have the lengths {_some(a)} and {_some(b)}")
+
+
+def _some(offsets: Offsets) -> str:
+    lengths = offsets.host_lengths
+    return f"[{', '.join(map(str, lengths[:8]))}{', ...' if len(lengths) > 8 else ''}]"

@@ -14,8 +14,7 @@ from foreshape.operator.require import require_at_most, require_divides, require
 from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.padded_sequences import same_offsets
-from foreshape.ops.rules.ragged_rules import ragged, rows, same_sequences
+from foreshape.ops.rules.ragged_rules import ragged, rows, same_offsets, same_sequences
 from foreshape.spec import FLOATING, FP32, FP64, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

@@ -12,9 +12,8 @@ from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.padded_sequences import offsets_of, places, unpadded
-from foreshape.ops.rules.ragged_rules import longest, new_lod, one_per_sequence, ragged, rows
-from foreshape.ops.rules.size_operands import known_number, number_at_run
+from foreshape.ops.rules.known_values import known_number, number_at_run
+from foreshape.ops.rules.ragged_rules import longest, new_lod, offsets_of, one_per_sequence, places, ragged, rows, unpadded
 from foreshape.spec import ANY, FP32, FP64, INDEX, INT64, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

@@ -1,1 +1,1 @@
-"""Decisions over whole sequences: chains (`crf`, `viterbi`, `ctc`), beams (`beam_search`, `gather_tree`), and their scores (`edit_distance`, `chunk_eval`)."""
+"""Decisions over whole sequences: chains (`crf`), alignments (`alignments`), beams (`beam_search`), and their scores (`sequence_metrics`)."""

@@ -1,18 +1,18 @@
-"""Beam search: one step to the best candidates of each source, and the way back through all steps to sentences."""
+"""Beam search: one step to the best candidates, and the way back through all steps to sentences, also of dense beams."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import fail, require_equal, require_one_per_row, require_rank, unknown_size
 from foreshape.operator.room import require_room
-from foreshape.operator.samples import f32, f64, i64, reject, sample
+from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.ops.rules.array_rules import ARRAY, own_size
 from foreshape.ops.rules.ragged_rules import new_lod, rows
-from foreshape.spec import FP32, FP64, INT32, INT64, Lod, Spec
+from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, Lod, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import Tensor, torch
@@ -232,3 +232,50 @@ class BeamSearchDecode(Operator):
         sizes = torch.full((words.shape[0],), self.beam_size, dtype=torch.int64, device=words.device)
         made = Offsets.of_lengths(sizes, kept.sum(-1).reshape(-1))
         return words[kept], values[kept], made, made
+
+
+class GatherTree(Operator):
+    """Out[:, b, k] = the words on the way back from place k of the last step, by the Parents of each following step."""
+
+    type = "gather_tree"
+    Ids = operand(INDEX, doc="[steps, batch, beam]: the kept words")
+    Parents = operand(INDEX, same_type_as="Ids", doc="as Ids: the place of each one's parent in the step before")
+    Out = result(doc="as Ids")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Ids: Spec, Parents: Spec) -> Spec:
+        require_rank(3, Ids, "Ids")
+        require_rank(3, Parents, "Parents")
+        for axis in range(3):
+            require_equal(Ids.known_dims[axis], Parents.known_dims[axis], "Ids and Parents must have the same dims", Ids=axis, Parents=axis)
+        return Ids.like()
+
+    def workspace(self, Ids: Spec, Parents: Spec) -> Size:
+        return 24 * product(Ids.known_dims[1:])
+
+    def kernel(self, Ids: Tensor, Parents: Tensor) -> Tensor:
+        steps, _, beam = Ids.shape
+        later = Parents[1:]  # the first step has nowhere to point
+        if later.numel() and not 0 <= int(later.min()) <= int(later.max()) < beam:
+            raise ExecutionError(f"gather_tree: Parents must be in [0, {beam}), the places of a beam; seen {int(later.min())} to {int(later.max())}")
+        out = torch.empty_like(Ids)
+        place = torch.arange(beam, device=Ids.device).expand(Ids.shape[1:])
+        for step in range(steps - 1, -1, -1):
+            torch.gather(Ids[step], 1, place, out=out[step])
+            if step:
+                place = Parents[step].gather(1, place).long()
+        return out
+
+    samples = [
+        sample(Ids=i64(3, 2, 2, data=[2, 2, 6, 1, 3, 9, 6, 1, 0, 1, 9, 0]), Parents=i64(3, 2, 2, data=[0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1])),
+        sample(Ids=i32(4, 3, 5), Parents=i32(4, 3, 5, high=4)),
+        sample(Ids=i64(1, 2, 3), Parents=i64(1, 2, 3, low=-5)),
+        sample(Ids=i64(0, 2, 3), Parents=i64(0, 2, 3)),
+        sample(Ids=i64(4, 0, 3), Parents=i64(4, 0, 3)),
+    ]
+    rejects = [
+        reject(Ids=i64(3, 2, 2), Parents=i64(3, 2, 4), says="the same dims"),
+        reject(Ids=i64(3, 2), Parents=i64(3, 2), says="Ids must have 3 dims"),
+        reject(Ids=i64(3, 2, 2), Parents=i32(3, 2, 2), says="element type of Ids", error=TypeMismatchError),
+        reject(Ids=f32(3, 2, 2), Parents=i64(3, 2, 2), says="int64", error=TypeMismatchError),
+    ]

@@ -10,7 +10,7 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import require, require_equal, require_rank, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
-from foreshape.ops.rules.padded_sequences import check_numbers
+from foreshape.ops.rules.ragged_rules import check_numbers
 from foreshape.spec import FLOATING, INDEX, INT32, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

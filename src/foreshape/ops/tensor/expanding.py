@@ -13,7 +13,7 @@ from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import sum_to
-from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, known_sizes, sizes_at_run
 from foreshape.spec import ANY, ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

@@ -11,7 +11,7 @@ from foreshape.operator.require import axis_of, fail, require, require_at_most, 
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.size_operands import known_axis, known_number, number_at_run
+from foreshape.ops.rules.known_values import known_axis, known_number, number_at_run
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype

@@ -11,7 +11,7 @@ from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_divides, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
+from foreshape.ops.rules.known_values import known_axis, known_sizes, number_at_run, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

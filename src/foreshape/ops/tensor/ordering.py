@@ -12,7 +12,7 @@ from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
 from foreshape.ops.math.reduction import reduced
-from foreshape.ops.rules.size_operands import axis_of_any, known_number, number_at_run
+from foreshape.ops.rules.known_values import axis_of_any, known_number, number_at_run
 from foreshape.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype

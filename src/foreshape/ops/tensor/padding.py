@@ -10,7 +10,7 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import require, require_at_most, require_rank, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.spec import INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import F, Tensor, aten, torch
 

@@ -13,7 +13,7 @@ from foreshape.operator.samples import b1, f32, f64, i32, i64, reject, sample
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.broadcast import broadcast_lod
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import axes_of, axis_of_any
+from foreshape.ops.rules.known_values import axes_of, axis_of_any
 from foreshape.spec import FLOATING, FP32, FP64, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

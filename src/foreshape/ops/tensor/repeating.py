@@ -12,7 +12,7 @@ from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.tensor.expanding import not_tiled, tiled
 from foreshape.spec import ANY, INDEX, LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch

@@ -15,7 +15,7 @@ from foreshape.operator.require import axis_of, fail, require, require_at_most, 
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, axis_of_any, known_sizes, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, Spec
 from foreshape.values.torch_proxy import Tensor
 

@@ -13,7 +13,7 @@ from foreshape.operator.require import require_equal
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.tensor.reshaping import Transpose2, as_matrix, flattened, in_shape, inverse, reshaped, squeezed, transposed, unsqueezed, with_ones
 from foreshape.spec import INDEX, Spec
 from foreshape.values.torch_proxy import Tensor

@@ -9,7 +9,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.ops.rules.size_operands import axis_of_any
+from foreshape.ops.rules.known_values import axis_of_any
 from foreshape.spec import FLOATING, INT32, INT64, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type

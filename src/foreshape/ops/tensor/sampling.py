@@ -1,15 +1,18 @@
-"""Draws from computed distributions: sampling_id, multinomial."""
+"""Draws from computed distributions, numbers with distributions from another tensor, and rows in a random order."""
 
 from __future__ import annotations
 
-from foreshape.dims import Size
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
-from foreshape.operator.require import require, require_at_most, require_rank
-from foreshape.operator.samples import f32, f64, i64, reject, sample
+from dataclasses import replace
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.require import require, require_at_most, require_equal, require_rank
+from foreshape.operator.samples import Reject, Sample, f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.tensor.random import generator_for
-from foreshape.spec import FP32, FP64, INT64, Spec
+from foreshape.spec import FLOATING, FP32, FP64, INDEX, INT64, Spec, tensor
+from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import Tensor, torch
 
 
@@ -97,4 +100,139 @@ class Multinomial(Operator):
         reject(X=f32(5, 3), num_samples=0, says="at least 1", error=SchemaError),
         reject(X=f32(5, 0), replacement=True, says="at least one column"),
         reject(X=i64(5, 3), says="fp32", error=TypeMismatchError),
+    ]
+
+
+class DrawnEach(Operator):
+    """The base of operators with one drawn number for each of X."""
+
+    abstract = True
+    random = True
+    gradient = ZERO_GRADIENT
+    X = operand((FP32, FP64), doc="any shape")
+    Out = result(layout="row", doc="as X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+
+class Poisson(DrawnEach):
+    """Out = for each of X a number of Poisson's distribution with this mean. A negative mean is an error of the run."""
+
+    type = "poisson"
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes
+
+    def kernel(self, X: Tensor) -> Tensor:
+        if bool((X < 0).any()):
+            raise ExecutionError(f"poisson: X must be at least 0; seen {float(X.min())}")
+        return torch.poisson(X.contiguous(), generator=generator_for(0))
+
+    samples = [sample(X=f32(2, 3, low=0.0, high=9.0), exact=False), sample(X=f32(0, 3), exact=False)]
+    rejects = [reject(X=i64(2), says="fp32, fp64", error=TypeMismatchError)]
+
+
+class Exponential(DrawnEach):
+    """Out = numbers of the exponential distribution with the rate ``lambda``, as many as X has; its values are ignored."""
+
+    type = "exponential"
+    rate = replace(attribute(AttrType.FLOAT, 1.0), name="lambda")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        rate = getattr(self, "lambda")
+        require(rate > 0.0, f"lambda must be more than 0, not {rate}", X=None)
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.empty_like(X, memory_format=torch.contiguous_format).exponential_(getattr(self, "lambda"), generator=generator_for(0))
+
+    samples = [sample(X=f32(2, 3), exact=False), Sample({"X": f32(2, 3), "lambda": 3.0}, exact=False)]
+    rejects = [Reject({"X": f32(2), "lambda": 0.0}, "lambda must be more than 0", ShapeError)]
+
+
+class Dirichlet(Operator):
+    """Out = for each row of Alpha along the last axis numbers of Dirichlet's distribution, with a sum of 1."""
+
+    type = "dirichlet"
+    random = True
+    gradient = ZERO_GRADIENT
+    Alpha = operand(FLOATING, doc="[..., k], more than 0")
+    Out = result(layout="row", doc="as Alpha")
+
+    def infer_shape(self, Alpha: Spec) -> Spec:
+        require(Alpha.rank >= 1, "Alpha must have at least 1 dim, not 0", Alpha=None)
+        return Alpha.like()
+
+    def workspace(self, Alpha: Spec) -> Size:
+        return 6 * Alpha.nbytes + 16 * Alpha.elements
+
+    def kernel(self, Alpha: Tensor) -> Tensor:
+        if not bool((Alpha > 0).all()):
+            raise ExecutionError(f"dirichlet: Alpha must be more than 0; seen {float(Alpha.min())}")
+        drawn = private.standard_gamma(Alpha.contiguous(), generator_for(0))
+        return drawn.div_(drawn.sum(-1, keepdim=True))
+
+    samples = [sample(Alpha=f32(2, 3, low=0.2, high=9.0), exact=False), sample(Alpha=f32(4, low=0.2), exact=False)]
+    rejects = [reject(Alpha=f32(), says="at least 1 dim")]
+
+
+_MODULUS, _FACTOR = 2**31 - 1, 16807
+
+
+def seed_after(seed: int) -> int:
+    """Return the next seed: a step of the generator of Park and Miller (1988), without a seed 0."""
+    return (seed % 2**64 % _MODULUS or 1) * _FACTOR % _MODULUS
+
+
+class ShuffleBatch(Operator):
+    """Out = the rows of X (all but the last dim count them) in an order drawn from Seed: row i is row ShuffleIdx[i] of Out.
+
+    A Seed of 0 draws from the executor's generator.
+    """
+
+    type = "shuffle_batch"
+    random = True
+    X = operand((*FLOATING, *INDEX), doc="[..., columns]")
+    Seed = operand((INT64,), doc="one number")
+    Out = result(layout="row", doc="as X")
+    ShuffleIdx = result(doc="int64 [rows]")
+    SeedOut = result(doc="int64 [1]: the seed of the next step, by Park and Miller")
+    startup_seed = attribute(AttrType.INT, 0, doc="ignored: Seed must be set here")
+
+    def infer_shape(self, X: Spec, Seed: Spec) -> tuple[Spec, Spec, Spec]:
+        require(X.rank >= 1, "X must have at least 1 dim, not 0", X=None)
+        require_equal(Seed.elements, 1, "Seed must hold one number", Seed=None)
+        return X.like(), tensor(INT64, product(X.known_dims[:-1])), tensor(INT64, 1)
+
+    def workspace(self, X: Spec, Seed: Spec) -> Size:
+        return X.nbytes + 8 * product(X.known_dims[:-1])
+
+    def kernel(self, X: Tensor, Seed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        seed = int(Seed)
+        rows, generator = X.shape[:-1].numel(), generator_for(seed)
+        order = torch.randperm(rows, generator=generator, device="cpu" if generator is None else generator.device).to(X.device)
+        out = torch.empty_like(X, memory_format=torch.contiguous_format)
+        out.view(rows, X.shape[-1])[order] = X.reshape(rows, X.shape[-1])
+        return out, order, torch.tensor([seed_after(seed)], device=X.device)
+
+    def _gradient_workspace(self, ShuffleIdx: Spec, d_out: Spec) -> Size:
+        return d_out.nbytes
+
+    @gradient("ShuffleIdx", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
+    def backward(self, ShuffleIdx: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.reshape(ShuffleIdx.shape[0], d_out.shape[-1])[ShuffleIdx].view(d_out.shape)
+
+    samples = [
+        sample(X=f32(6, 3), Seed=i64(1, data=[5]), exact=False),
+        sample(X=f32(2, 4, 3), Seed=i64(1, data=[-7]), startup_seed=3, exact=False),
+        sample(X=i64(5, 2), Seed=i64(1, data=[0]), exact=False),
+        sample(X=f32(5, 2).ragged([2, 3]), Seed=i64(1, data=[2**40]), exact=False),
+        sample(X=f32(4), Seed=i64(1, data=[1]), exact=False),
+        sample(X=f32(0, 3), Seed=i64(1, data=[1]), exact=False),
+    ]
+    rejects = [
+        reject(X=f32(), Seed=i64(1), says="at least 1 dim"),
+        reject(X=f32(2, 3), Seed=i64(2), says="Seed must hold one number"),
+        reject(X=f32(2, 3), Seed=f32(1), says="Seed must be one of int64", error=TypeMismatchError),
     ]

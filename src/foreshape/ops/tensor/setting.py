@@ -12,8 +12,7 @@ from foreshape.operator.attributes import Raw
 from foreshape.operator.require import fail, require, require_at_most, require_broadcast_to, require_equal
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.rules.broadcast import sum_to
-from foreshape.ops.rules.known_values import carry
-from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, carry, known_sizes, sizes_at_run
 from foreshape.ops.tensor.creation import number_of
 from foreshape.ops.tensor.slicing import is_one, length, sign_of
 from foreshape.spec import ANY, INDEX, DType, Spec

@@ -16,7 +16,7 @@ from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.array_rules import element_of
-from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, known_sizes, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import Tensor

@@ -10,7 +10,7 @@ from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, operand, result
 from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.ops.update.exact_rows import block_bytes, in_blocks
+from foreshape.ops.update.sparse import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
 from foreshape.spec import BOOL, FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows

@@ -9,7 +9,7 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, attribute, operand, result
 from foreshape.operator.require import fail
 from foreshape.operator.samples import f32, f64, reject, sample
-from foreshape.ops.update.exact_rows import block_bytes, in_blocks
+from foreshape.ops.update.sparse import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, subtract
 from foreshape.spec import FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows

@@ -12,7 +12,7 @@ from foreshape.operator.require import fail, require
 from foreshape.operator.samples import b1, f32, f64, reject, sample
 from foreshape.ops.update.adam import corrected
 from foreshape.ops.update.each_element import BELOW_ONE
-from foreshape.ops.update.exact_rows import block_bytes, in_blocks
+from foreshape.ops.update.sparse import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, check_same_shape, number, subtract
 from foreshape.spec import BOOL, FLOATING, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows

@@ -1,4 +1,4 @@
-"""The scale of a loss in half precision: gradients are unscaled and checked, and the scale goes up or down."""
+"""What optimizers keep beside the parameters: the loss's scale in half precision, sums for an average of models, a decaying rate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
-from foreshape.operator.require import require
+from foreshape.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.ops.math.pairs import same_dims
 from foreshape.ops.update.layer_wise import largest
 from foreshape.ops.update.updates import check_one_number
-from foreshape.spec import BOOL, FLOATING, INT32, Spec, tensor
+from foreshape.spec import BOOL, FLOATING, FP32, FP64, INT32, INT64, Spec, tensor
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -136,3 +137,123 @@ class UpdateLossScaling(Operator):
         reject(X=[f32(3)], FoundInfinite=b1(1), PrevLossScaling=f32(1), InGoodSteps=i64(1), InBadSteps=i32(1), incr_every_n_steps=3,
                decr_every_n_nan_or_inf=2, incr_ratio=2.0, decr_ratio=0.5, says="InGoodSteps must be", error=TypeMismatchError),
     ]  # fmt: skip
+
+
+_MOST_IN_A_SUM = 16384
+"""After so many steps a sum is added to the next one, to stay exact."""
+
+
+class AverageAccumulates(Operator):
+    """Sums of a parameter for averages: param is added to in_sum_1. It moves on to in_sum_2 after each 16384 steps, and all to in_sum_3 at the end of a window.
+
+    A window ends once in_num_accumulates has reached ``min_average_window``, and the lesser of ``max_average_window`` and ``average_window`` times
+    in_num_updates. The average is the sum of all three over in_num_accumulates + in_old_num_accumulates steps.
+    """
+
+    type = "average_accumulates"
+    gradient = NOT_DIFFERENTIABLE
+    param = operand((FP32, FP64), doc="any shape")
+    in_sum_1 = operand((FP32, FP64), same_type_as="param", doc="as param")
+    in_sum_2 = operand((FP32, FP64), same_type_as="param", doc="as param")
+    in_sum_3 = operand((FP32, FP64), same_type_as="param", doc="as param")
+    in_num_accumulates = operand((INT64,), doc="[1]")
+    in_old_num_accumulates = operand((INT64,), doc="[1]")
+    in_num_updates = operand((INT64,), doc="[1]")
+    out_sum_1 = result(updates="in_sum_1", doc="in_sum_1")
+    out_sum_2 = result(updates="in_sum_2", doc="in_sum_2")
+    out_sum_3 = result(updates="in_sum_3", doc="in_sum_3")
+    out_num_accumulates = result(updates="in_num_accumulates", doc="in_num_accumulates")
+    out_old_num_accumulates = result(updates="in_old_num_accumulates", doc="in_old_num_accumulates")
+    out_num_updates = result(updates="in_num_updates", doc="in_num_updates")
+    average_window = attribute(AttrType.FLOAT, 0.0)
+    max_average_window = attribute(AttrType.LONG)
+    min_average_window = attribute(AttrType.LONG, 10000)
+
+    def infer_shape(self, *specs: Any) -> Any:
+        param: Spec = specs[0]
+        slots = [o.name for o in self.schema.operands]
+        for slot, spec in zip(slots[1:4], specs[1:4], strict=True):
+            same_dims(param, spec, ("param", slot))
+        for slot, spec in zip(slots[4:], specs[4:], strict=True):
+            require_equal(spec.elements, 1, f"{slot} must be one number", **{slot: None})
+        return tuple(s.like() for s in specs[1:])
+
+    def kernel(self, param: Tensor, in_sum_1: Tensor, in_sum_2: Tensor, in_sum_3: Tensor, in_num_accumulates: Tensor, in_old_num_accumulates: Tensor,
+               in_num_updates: Tensor) -> Any:  # fmt: skip
+        in_num_updates += 1
+        in_num_accumulates += 1
+        updates, summed = int(in_num_updates), int(in_num_accumulates)
+        in_sum_1 += param
+        if updates % _MOST_IN_A_SUM == 0:
+            in_sum_2 += in_sum_1
+            in_sum_1.zero_()
+        if summed >= self.min_average_window and summed >= min(self.max_average_window, int(updates * self.average_window)):
+            torch.add(in_sum_1, in_sum_2, out=in_sum_3)
+            in_sum_1.zero_()
+            in_sum_2.zero_()
+            in_old_num_accumulates.copy_(in_num_accumulates)
+            in_num_accumulates.zero_()
+        return in_sum_1, in_sum_2, in_sum_3, in_num_accumulates, in_old_num_accumulates, in_num_updates
+
+    samples = [
+        sample(param=f32(2, 3), in_sum_1=f32(2, 3), in_sum_2=f32(2, 3), in_sum_3=f32(2, 3), in_num_accumulates=i64(1, data=[n]),
+               in_old_num_accumulates=i64(1, data=[3]), in_num_updates=i64(1, data=[updates]), average_window=0.5, max_average_window=20,
+               min_average_window=8)
+        for n, updates in ((4, 7), (9, 11), (9, 90), (19, 90), (4, 16383))
+    ]  # fmt: skip
+    rejects = [
+        reject(param=f32(2, 3), in_sum_1=f32(2, 4), in_sum_2=f32(2, 3), in_sum_3=f32(2, 3), in_num_accumulates=i64(1), in_old_num_accumulates=i64(1),
+               in_num_updates=i64(1), max_average_window=20, says="in_sum_1 must have the dims of param"),
+        reject(param=f32(2, 3), in_sum_1=f32(2, 3), in_sum_2=f32(2, 3), in_sum_3=f32(2, 3), in_num_accumulates=i64(2), in_old_num_accumulates=i64(1),
+               in_num_updates=i64(1), max_average_window=20, says="must be one number"),
+    ]  # fmt: skip
+
+
+class Pow2DecayWithLinearWarmup(Operator):
+    """Step grows by one, and LearningRate becomes the rate of this step.
+
+    Up to ``warmup_steps`` it is base_lr * step / warmup_steps. From there to ``total_steps`` it is (base_lr - end_lr) * f^2 + end_lr, with f = 1 - (step -
+    warmup_steps) / (total_steps - warmup_steps); and end_lr after them.
+    """
+
+    type = "pow2_decay_with_linear_warmup"
+    gradient = NOT_DIFFERENTIABLE
+    LearningRate = operand((FP32, FP64), doc="[1]")
+    Step = operand((INT64,), doc="[1]")
+    LearningRateOut = result(updates="LearningRate", doc="LearningRate")
+    StepOut = result(updates="Step", doc="Step")
+    warmup_steps = attribute(AttrType.LONG, low=0)
+    total_steps = attribute(AttrType.LONG, low=0)
+    base_lr = attribute(AttrType.FLOAT)
+    end_lr = attribute(AttrType.FLOAT)
+
+    def infer_shape(self, LearningRate: Spec, Step: Spec) -> tuple[Spec, Spec]:
+        require_equal(LearningRate.elements, 1, "LearningRate must be one number", LearningRate=None)
+        require_equal(Step.elements, 1, "Step must be one number", Step=None)
+        most = f"warmup_steps must be at most total_steps, {self.total_steps}, not {self.warmup_steps}"
+        require(self.warmup_steps <= self.total_steps, most, LearningRate=None)
+        return LearningRate.like(), Step.like()
+
+    def kernel(self, LearningRate: Tensor, Step: Tensor) -> tuple[Tensor, Tensor]:
+        Step += 1
+        step = int(Step)
+        rate = self.end_lr
+        if step <= self.warmup_steps and self.warmup_steps > 0:
+            rate = self.base_lr * step / self.warmup_steps
+        elif step < self.total_steps:
+            left = 1.0 - (step - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+            rate = (self.base_lr - self.end_lr) * left * left + self.end_lr
+        LearningRate.fill_(rate)
+        return LearningRate, Step
+
+    samples = [
+        sample(LearningRate=f32(1, data=[0.1]), Step=i64(1, data=[step]), warmup_steps=warmup, total_steps=20, base_lr=0.5, end_lr=0.01)
+        for step, warmup in ((0, 5), (3, 5), (4, 5), (5, 5), (11, 5), (18, 5), (19, 5), (30, 5), (0, 0), (6, 0))
+    ]
+    rejects = [
+        reject(LearningRate=f32(2), Step=i64(1), warmup_steps=5, total_steps=9, base_lr=0.5, end_lr=0.1, says="LearningRate must be one number"),
+        reject(LearningRate=f32(1), Step=i64(2), warmup_steps=5, total_steps=9, base_lr=0.5, end_lr=0.1, says="Step must be one number"),
+        reject(LearningRate=f32(1), Step=i64(1), warmup_steps=5, total_steps=4, base_lr=0.5, end_lr=0.1, says="warmup_steps must be at most total_steps"),
+        reject(LearningRate=f32(1), Step=i64(1), warmup_steps=-1, total_steps=4, base_lr=0.5, end_lr=0.1, says="at least 0", error=SchemaError),
+        reject(LearningRate=f32(1), Step=i32(1), warmup_steps=1, total_steps=4, base_lr=0.5, end_lr=0.1, says="int64", error=TypeMismatchError),
+    ]
