@@ -116,6 +116,6 @@ def test_a_variable_of_other_dims(network: str) -> None:
         if right.dims is None:
             continue
         for dims in DIMS:
-            variable._spec = Spec(right.kind, right.dtype, dims)  # pyright: ignore[reportPrivateUsage]
+            variable.inferred_spec = Spec(right.kind, right.dtype, dims)
             constructed(program, loss)
-        variable._spec = right  # pyright: ignore[reportPrivateUsage]
+        variable.inferred_spec = right

@@ -173,7 +173,7 @@ def test_what_was_saved_for_inference_without_the_shape_of_before_can_be_trained
     program = Program.from_bytes(fs.default_main_program().to_bytes())
     for op in program.global_block.ops:
         if "XShape" in op.outputs:
-            del op._outputs["XShape"]  # as a saved program for inference lacks it
+            del op.output_slots["XShape"]  # as a saved program for inference lacks it
     pairs = append_backward(program.var(out.name))
     assert [g.dims for _, g in pairs] == [[6, 4], [4]]
 

@@ -282,7 +282,7 @@ def test_a_product_that_is_said_to_have_no_dims_gets_no_bias():
     with fs.program_guard(program, fs.Program()):
         out = layer.fc(layer.data("x", shape=["batch", 5]), 4)
     made = program.global_block.ops[0].outputs["Out"][0]
-    program.var(made)._spec = tensor(fs.FP32)  # pyright: ignore[reportPrivateUsage]
+    program.var(made).inferred_spec = tensor(fs.FP32)
     assert len(fuse(lower(program.global_block, [out.name])).calls) == 2
 
 

@@ -71,10 +71,10 @@ def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
     asked = {"use_mkldnn": True} if cls.type in ASKED_OF_ONEDNN else {}
     case = harness.build(cls, {**sample.arguments, **asked}, as_layers=True)
-    case.op._outputs.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
+    case.op.output_slots.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
     for slot in (s for s in WORKED_IN.get(cls.type, ()) if not any(n in case.block.vars for n in case.outputs.get(s, ()))):
         count = len(case.inputs["W"]) - 1 if slot == "ReluOut" else 1
-        case.op._outputs[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
+        case.op.output_slots[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
     known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in (*BY_ONEDNN, *ASKED_OF_ONEDNN) else {}
     return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, known, told=told)

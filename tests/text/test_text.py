@@ -38,7 +38,7 @@ def plain_bytes(program: Program) -> bytes:
         op.site = None
     for variable in copy.all_variables():
         assert variable.spec is not None
-        variable._declared = None
+        variable.declared = None
         variable.site = None
     return copy.to_bytes()
 
@@ -163,7 +163,7 @@ def programs(draw: st.DrawFn) -> Program:
         op.is_target = draw(st.booleans())
         result = f"result {at}"
         if draw(st.booleans()):
-            op._outputs["Result"] = [result]
+            op.output_slots["Result"] = [result]
             block.create_variable(result, draw(specs(result)), stop_gradient=draw(st.booleans())).site = None
         block.ops.append(op)
     link_makers(program)

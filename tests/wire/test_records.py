@@ -104,7 +104,7 @@ def test_threads_that_look_at_once_see_the_same_objects() -> None:
 def test_an_error_is_worded_as_ever() -> None:
     with fs.program() as program:
         layer.concat([layer.data("a", [4, 3]), layer.data("b", [4, 5])], axis=1)
-    program.global_block.vars["b"]._spec = fs.Program.from_bytes(deep()).var("x").spec  # pyright: ignore[reportPrivateUsage]
+    program.global_block.vars["b"].inferred_spec = fs.Program.from_bytes(deep()).var("x").spec
     broken = fs.Program.from_bytes(program.to_bytes())
     with pytest.raises(fs.ShapeError, match=r"(?s)concat: .*b.*test_records.py"):
         broken.infer()

@@ -46,7 +46,7 @@ def _is_reached(visit: Visit, grads: set[str]) -> bool:
     """Tell whether one of an op's results has a gradient. None has one if all readers are blocks that ignore them."""
     op = visit.op
     if not visit.written and not op.attributes.sub_blocks:
-        return not all(map(grads.isdisjoint, op._outputs.values()))  # pyright: ignore[reportPrivateUsage]
+        return not all(map(grads.isdisjoint, op.output_slots.values()))
     return any(visit.wrote(n) in grads for n in (op.all_writes() if op.attributes.sub_blocks else op.output_names()))
 
 

@@ -124,8 +124,8 @@ class _ForwardWalk:
         if op.attributes.sub_blocks:
             reads, writes = list(reads_of(op)), sorted(op.all_writes())
         else:
-            reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
-            writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+            reads = [n for names in op.input_slots.values() for n in names]
+            writes = [n for names in op.output_slots.values() for n in names]
             operator = op.attributes.operator
             if operator is not None and operator.accumulates:  # its target must not keep the gradient of the former value
                 reads += writes
@@ -164,7 +164,7 @@ def _walk_back(path: Path, candidates: Sequence[Visit], live: set[str]) -> None:
     for visit in reversed(candidates):
         op, written, read = visit.op, visit.written, visit.alias
         regional = bool(op.attributes.sub_blocks)
-        names = op.all_writes() if regional else [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+        names = op.all_writes() if regional else [n for names in op.output_slots.values() for n in names]
         if not any([(node := written.get(n, n)) in live and node in reached for n in names]):  # noqa: C419  # a generator would cost more than it spares
             continue
         reason = no_gradient(op)
@@ -193,7 +193,7 @@ def _writes(block: Block, ops: Sequence[Op]) -> tuple[dict[str, int], set[str]]:
             overwritten |= names
             last.update(dict.fromkeys(names, index))
             continue
-        for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+        for names in op.output_slots.values():
             for name in names:
                 last[name] = index
                 variable = local.get(name)

@@ -98,7 +98,7 @@ def _plan(cls: type[Operator]) -> _PreparedGradient:
 
 def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: set[str]) -> list[GradientOp]:
     op = visit.op
-    inputs, outputs = op._inputs, op._outputs  # pyright: ignore[reportPrivateUsage]
+    inputs, outputs = op.input_slots, op.output_slots
     read, wrote = visit.alias, visit.written
     plan = _plan(cls)
     gives: Slots = {}

@@ -53,7 +53,7 @@ class Atom:
 class Dim:
     """A symbolic size. Made by `symbol` and by arithmetic; equal expressions are the same object."""
 
-    __slots__ = ("__weakref__", "_bounds", "_symbols", "_text", "terms")
+    __slots__ = ("__weakref__", "_text", "found_bounds", "found_symbols", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
     """In order, a constant last."""

@@ -62,9 +62,9 @@ def bounds(a: Size) -> tuple[int | None, int | None]:
     if isinstance(a, int):
         return a, a
     try:
-        return a._bounds  # pyright: ignore[reportPrivateUsage]
+        return a.found_bounds
     except AttributeError:
-        a._bounds = found = bounds_of_terms(a.terms)  # pyright: ignore[reportPrivateUsage]
+        a.found_bounds = found = bounds_of_terms(a.terms)
         return found
 
 

@@ -18,9 +18,9 @@ def _names(a: Size) -> frozenset[str]:
     if isinstance(a, int):
         return frozenset()
     try:
-        return a._symbols  # pyright: ignore[reportPrivateUsage]
+        return a.found_symbols
     except AttributeError:
-        a._symbols = found = frozenset([atom.name for atom in _symbol_atoms(a)])  # pyright: ignore[reportPrivateUsage]
+        a.found_symbols = found = frozenset([atom.name for atom in _symbol_atoms(a)])
         return found
 
 

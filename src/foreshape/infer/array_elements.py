@@ -56,7 +56,7 @@ def forget_elements(program: Program) -> None:
             for name in op.outputs.get(slot, ()):
                 variable = op.block.find(name)
                 if variable is not None and variable.kind is LOD_TENSOR_ARRAY and not variable.need_check_feed:
-                    variable._spec = Spec(LOD_TENSOR_ARRAY, variable.spec.dtype, None)  # pyright: ignore[reportPrivateUsage]
+                    variable.inferred_spec = Spec(LOD_TENSOR_ARRAY, variable.spec.dtype, None)
 
 
 def _common(a: Size, b: Size, name: str, local: set[str]) -> Size:

@@ -48,7 +48,7 @@ class Inference(InferenceState):
         program = self.program
         self.guards = Guards()
         for variable, spec in self.entry_specs.items():
-            variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+            variable.inferred_spec = spec
         self.entry_specs.clear()
         records = program.blocks[0].records
         if records is not None and len(program.blocks) == 1:

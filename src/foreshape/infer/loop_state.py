@@ -109,8 +109,8 @@ def set_spec(variable: Variable, spec: Spec, maker: Op | None = None) -> None:
     """Set the spec of a variable after the op that makes it so."""
     if maker is not None:
         note_made(maker, variable, spec)
-    variable._spec = spec  # pyright: ignore[reportPrivateUsage]
-    variable._known = True  # pyright: ignore[reportPrivateUsage]
+    variable.inferred_spec = spec
+    variable.known = True
 
 
 def check_condition(op: Op, condition: Variable, slot: str) -> None:
@@ -127,7 +127,7 @@ def check_condition(op: Op, condition: Variable, slot: str) -> None:
 def note_made(op: Op, variable: Variable, spec: Spec) -> None:
     """Note the spec of a variable at each of its writers, if there is more than one."""
     name, first = variable.name, variable.op
-    before = variable._spec  # pyright: ignore[reportPrivateUsage]
+    before = variable.inferred_spec
     if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
         changed = (before.dims, before.dtype, before.lod) != (spec.dims, spec.dtype, spec.lod)
         if changed and before.dims and variable.known and variable.block.parent_idx < 0:

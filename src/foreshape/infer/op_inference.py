@@ -100,7 +100,7 @@ def _views(block: Block, op: Op) -> dict[str, list[Variable]]:
 
 def key_of(block: Block, op: Op, operator: Operator) -> Key:
     """Return the specs of an op's inputs, by operand. Raises `SchemaError` for undescribed inputs or inputs unknown to the operator."""
-    inputs = op._inputs  # pyright: ignore[reportPrivateUsage]
+    inputs = op.input_slots
     local = block.vars
     key: list[Slot] = []
     used = 0
@@ -121,7 +121,7 @@ def key_of(block: Block, op: Op, operator: Operator) -> Key:
                     key.append(None)
                     continue
                 variable = _input(block, op, name)
-            key.append(variable._spec or variable.spec)  # pyright: ignore[reportPrivateUsage]
+            key.append(variable.inferred_spec or variable.spec)
         else:
             raise placed_error(SchemaError(f"{slot} takes one tensor, not {len(names)}"), op.type, op.site)
     if used != len(inputs):
@@ -140,7 +140,7 @@ def _input(block: Block, op: Op, name: str) -> Variable:
 
 def _first_name(program: Program, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
     """Return the name of the op's first result, made if missing; sizes set by the run are named after it."""
-    outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
+    outputs = op.output_slots
     for result in operator.schema.results:
         for name in outputs.get(result.name) or ():
             if name and name != EMPTY:
@@ -153,7 +153,7 @@ def _first_name(program: Program, op: Op, operator: Operator, found: Answer, pre
 
 
 def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
-    outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
+    outputs = op.output_slots
     for (slot, optional), given in zip(operator.schema.result_slots, found.results):  # noqa: B905  # equally many; the argument would cost time
         names = outputs.get(slot)
         if given is None:
@@ -183,7 +183,7 @@ def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: 
 
 def _make(block: Block, op: Op, name: str, spec: Spec) -> None:
     """Make the variable of a result."""
-    variable = block.vars[name] = Variable._new(name, block, spec, op.site)  # pyright: ignore[reportPrivateUsage]
+    variable = block.vars[name] = Variable.make(name, block, spec, op.site)
     variable.op = op
 
 
@@ -197,14 +197,14 @@ def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
             _make(block, op, name, spec)
             return
     if variable.persistable and variable.spec.dims is not None:
-        if variable._spec is not spec:  # pyright: ignore[reportPrivateUsage]
+        if variable.inferred_spec is not spec:
             _check_kept(op, variable, spec)
         return
     if variable.block is not block:
         _remember(block, variable)
     note_made(op, variable, spec)
-    variable._spec = spec  # pyright: ignore[reportPrivateUsage]
-    variable._known = True  # pyright: ignore[reportPrivateUsage]
+    variable.inferred_spec = spec
+    variable.known = True
     if variable.op is None and variable.block is block and name not in op.input_names():
         variable.op = op
 
@@ -214,7 +214,7 @@ def _remember(block: Block, variable: Variable) -> None:
     at: Block | None = block
     while at is not None and at is not variable.block:
         if at.before is not None:
-            at.before.setdefault(variable.name, (variable, variable._spec, variable._known))  # pyright: ignore[reportPrivateUsage]
+            at.before.setdefault(variable.name, (variable, variable.inferred_spec, variable.known))
         at = at.parent
 
 

@@ -28,7 +28,7 @@ def redescribe(variable: Variable, spec: Spec) -> bool:
     ops = [op for op in program.all_ops() if (name in op.input_names() or name in op.output_names()) and op.block.find(name) is variable]
     if not ops or not all(_makes_the_same(op, variable, spec) for op in ops):
         return False
-    variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+    variable.inferred_spec = spec
     program.touch()
     return True
 
@@ -42,12 +42,12 @@ def _makes_the_same(op: Op, variable: Variable, spec: Spec) -> bool:
     before = variable.spec
     try:
         now = _results(op)
-        variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+        variable.inferred_spec = spec
         then = _results(op)
     except (DescriptionError, RuleError):
         return False
     finally:
-        variable._spec = before  # pyright: ignore[reportPrivateUsage]
+        variable.inferred_spec = before
     for result, old, new in zip(operator.schema.results, now, then, strict=True):
         names = op.outputs.get(result.name)  # answers not asked for do not matter
         if names and new != (spec if variable.name in names else old):

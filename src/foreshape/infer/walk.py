@@ -78,7 +78,7 @@ class Walk:
             for variable, (spec, is_known) in zip(around, found.left, strict=True):
                 if variable.spec is not spec and variable.op is not None and variable.op is not op:
                     variable.op.made.setdefault(variable.name, variable.spec)
-                variable._spec, variable._known = spec, is_known  # pyright: ignore[reportPrivateUsage]
+                variable.inferred_spec, variable.known = spec, is_known
             for guard in found.guards:
                 guards.add(guard.condition, guard.op_type, guard.call_site)
             return found.answer
@@ -179,7 +179,7 @@ def infer_in_doubt(op: Op) -> None:
 
 def _doubt(variables: Iterable[Variable]) -> None:
     for variable in variables:
-        variable._known = False  # pyright: ignore[reportPrivateUsage]
+        variable.known = False
 
 
 def mark_unknown(op: Op) -> None:
@@ -190,6 +190,6 @@ def mark_unknown(op: Op) -> None:
     for name in op.output_names():
         variable = op.block.find(name)
         if variable is not None and not variable.persistable:
-            variable._known = False  # pyright: ignore[reportPrivateUsage]
+            variable.known = False
             if op.block.program.inference.doubtful is not None and variable.block is not op.block:
                 op.block.program.inference.doubtful.add(variable)

@@ -105,7 +105,7 @@ def while_loop(cond: Callable[..., Variable], body: Callable[..., Any], loop_var
 
 def _without_value(v: Variable) -> Variable:
     """Return the same variable, with its first number hidden from inference."""
-    v._spec = v.spec.like()  # pyright: ignore[reportPrivateUsage]
+    v.inferred_spec = v.spec.like()
     return v
 
 

@@ -127,7 +127,7 @@ def create_parameter(
             was = "not divided" if known is None or known.split is None else f"split by {known.split}"
             raise SchemaError(f"the parameter {name} is shared, and is {was}, not split by {given.split}")
         return shared
-    variable = Variable._new(name, block, spec, site)  # pyright: ignore[reportPrivateUsage]
+    variable = Variable.make(name, block, spec, site)
     variable.persistable = True
     variable.is_parameter = is_parameter
     variable.trainable = trainable and given.trainable
@@ -158,7 +158,7 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
     if there is not None:
         _warn_of_another(there, variable, initializer)
         return
-    copy = Variable._new(name, startup, spec, variable.site)  # pyright: ignore[reportPrivateUsage]
+    copy = Variable.make(name, startup, spec, variable.site)
     copy.persistable = True
     copy.is_parameter = variable.is_parameter
     copy.stop_gradient = variable.stop_gradient

@@ -143,7 +143,7 @@ class Block:
 
     def create_variable(self, name: str, spec: Spec, *, site: Site = None, **flags: Any) -> Variable:
         """Make the variable ``name`` of a known spec, at the line ``site``. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
-        made = Variable._new(name, self, spec, site if site is not None else here())  # pyright: ignore[reportPrivateUsage]
+        made = Variable.make(name, self, spec, site if site is not None else here())
         for flag, value in flags.items():
             setattr(made, flag, value)
         self.add_variable(made)
@@ -162,7 +162,7 @@ class Block:
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, prefix: str | None = None) -> Any:
         """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as for `append_op`. Returns a variable, or a tuple of one for each result."""
         op = self.append_op(type, inputs, None, attrs, prefix=prefix)
-        outputs, known = op._outputs, self.vars  # pyright: ignore[reportPrivateUsage]
+        outputs, known = op.output_slots, self.vars
         out: list[Any] = []
         for result in get(type).schema.results:
             names = outputs.get(result.name, ())
@@ -276,7 +276,7 @@ class Block:
         """Make variables for an op's unnamed results in ``slot``, as programs saved for inference drop some."""
         self.program.touch()
         self.program.inference.infer(self, op, make=True, prefix=op.type)
-        return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]
+        return op.output_slots[slot]
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:
         """Return the variables of these names."""

@@ -16,7 +16,7 @@ from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import Lod, Spec
 
 _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_check_feed", "value", "extra_attributes", "unknown_fields", "site",
-          "_spec", "_declared", "_known")  # fmt: skip
+          "inferred_spec", "declared", "known")  # fmt: skip
 
 
 @collector_waits
@@ -41,7 +41,7 @@ def fill(out: Program, program: Program) -> None:
             new.ops.append(made)
     for old, new in zip(program.blocks, out.blocks, strict=True):
         for name, variable in old.vars.items():
-            copy = Variable._new(name, new, None, variable.site)  # pyright: ignore[reportPrivateUsage]
+            copy = Variable.make(name, new, None, variable.site)
             for flag in _FLAGS:
                 setattr(copy, flag, getattr(variable, flag))
             copy.op = copies.get(id(variable.op)) if variable.op is not None else None
@@ -69,7 +69,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
                 continue  # a fixed dim may be changed: the purpose of the copy
             if not isinstance(before, int) and isinstance(now, int):
                 bound.setdefault(str(before), now)
-        variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
+        variable.inferred_spec = Spec(old.kind, old.dtype, dims, old.lod)
         out.inference.entry_specs.pop(variable, None)
     _bind(out, bound)
     out.forget()
@@ -86,4 +86,4 @@ def _bind(program: Program, values: Mapping[str, Any]) -> None:
         if variable.op is None and spec.dims is not None:
             program.inference.entry_specs.pop(variable, None)
             lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
-            variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]
+            variable.inferred_spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)

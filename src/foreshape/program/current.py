@@ -130,7 +130,7 @@ def region(parent: Block | None = None) -> Generator[Block]:
     finally:
         program.inference.guards = before
         for variable, spec, known in block.before.values():
-            variable._spec, variable._known = spec, known  # pyright: ignore[reportPrivateUsage]
+            variable.inferred_spec, variable.known = spec, known
         block.before = None
 
 

@@ -12,31 +12,28 @@ from foreshape.spec import UNKNOWN, DType, Kind, Spec, Unknown
 class Described:
     """A name with a spec, inferred, or declared by a file."""
 
-    __slots__ = ("_declared", "_known", "_spec", "name")
+    __slots__ = ("declared", "inferred_spec", "known", "name")
 
     name: str
-    _spec: Spec | None
-    _declared: Declared | None
-    _known: bool
+    inferred_spec: Spec | None
+    """The spec; None until somebody asks for it, if a file declares it."""
+    declared: Declared | None
+    known: bool
+    """True if the spec is given or inferred; False if only declared by a file, behind an unknown operator."""
 
     @property
     def spec(self) -> Spec:
         """Return kind, element type, packed dims and raggedness, frozen."""
-        found = self._spec
+        found = self.inferred_spec
         if found is None:
-            declared = self._declared
+            declared = self.declared
             found = UNKNOWN if declared is None else declared.spec_for(self.name)
-            self._spec = found
+            self.inferred_spec = found
         return found
 
     @spec.setter
     def spec(self, value: object) -> NoReturn:
         raise AttributeError(f"the spec of {self.name} is inferred; give a variable its shape when you make it, or see program.with_feed_shapes")
-
-    @property
-    def known(self) -> bool:
-        """Tell whether the spec is given or inferred; False if only declared by a file, behind an unknown operator."""
-        return self._known
 
     @property
     def kind(self) -> Kind:

@@ -52,7 +52,7 @@ class Op:
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
-    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "made", "part_of", "role", "role_variables",
+    __slots__ = ("__weakref__", "attributes", "block", "forgets", "input_slots", "is_target", "made", "output_slots", "part_of", "role", "role_variables",
                  "site", "unknown_fields")  # fmt: skip
 
     def __init__(
@@ -67,8 +67,9 @@ class Op:
     ) -> None:
         self.block = block
         self.attributes = attributes
-        self._inputs = inputs
-        self._outputs = outputs
+        self.input_slots = inputs
+        """Slot -> the names in it, for the house's own loops; others read `inputs`."""
+        self.output_slots = outputs
         self.role = role
         self.role_variables = role_variables
         self.site = site
@@ -99,7 +100,7 @@ class Op:
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
         """Return slot -> the names in it. Change it with `rename_input`."""
-        return MappingProxyType(self._inputs)
+        return MappingProxyType(self.input_slots)
 
     @property
     def whole(self) -> Op:
@@ -109,7 +110,7 @@ class Op:
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
         """Return slot -> the names in it. Change it with `rename_output`."""
-        return MappingProxyType(self._outputs)
+        return MappingProxyType(self.output_slots)
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -125,12 +126,12 @@ class Op:
 
     def input(self, slot: str) -> str | None:
         """Return the one name in an input slot, or None."""
-        names = self._inputs.get(slot)
+        names = self.input_slots.get(slot)
         return names[0] if names and names[0] not in ("", EMPTY) else None
 
     def output(self, slot: str) -> str | None:
         """Return the one name in an output slot, or None."""
-        names = self._outputs.get(slot)
+        names = self.output_slots.get(slot)
         return names[0] if names and names[0] not in ("", EMPTY) else None
 
     def computes(self, kind: type[_Computation]) -> _Computation | None:
@@ -139,7 +140,7 @@ class Op:
         found = operator.computes() if operator is not None else None
         if operator is None or not isinstance(found, kind):
             return None
-        return None if any(self._inputs.get(o.name) for o in operator.schema.operands[found.operands :]) else found
+        return None if any(self.input_slots.get(o.name) for o in operator.schema.operands[found.operands :]) else found
 
     def operand(self, at: int) -> str:
         """Return the first name in the operand slot at a place of the schema, counted as in `foreshape.operator.computations`; empty if absent."""
@@ -158,14 +159,14 @@ class Op:
 
     def input_names(self) -> Iterator[str]:
         """Yield every name in its inputs, slot by slot; a name may come twice."""
-        for names in self._inputs.values():
+        for names in self.input_slots.values():
             for name in names:
                 if name and name != EMPTY:
                     yield name
 
     def output_names(self) -> Iterator[str]:
         """Yield every name in its outputs, slot by slot."""
-        for names in self._outputs.values():
+        for names in self.output_slots.values():
             for name in names:
                 if name and name != EMPTY:
                     yield name
@@ -223,28 +224,28 @@ class Op:
 
     def rename_input(self, old: str, new: str) -> None:
         """Read ``new`` wherever it read ``old``."""
-        for slot, names in self._inputs.items():
-            self._inputs[slot] = tuple([new if n == old else n for n in names])
+        for slot, names in self.input_slots.items():
+            self.input_slots[slot] = tuple([new if n == old else n for n in names])
         self.block.program.touch()
 
     def set_input(self, slot: str, name: str) -> None:
         """Read the variable ``name`` in a slot of the op."""
-        self._inputs[slot] = (name,)
+        self.input_slots[slot] = (name,)
         self.block.program.touch()
 
     def rename_output(self, old: str, new: str) -> None:
         """Write ``new`` wherever it wrote ``old``."""
-        for slot, names in self._outputs.items():
-            self._outputs[slot] = tuple([new if n == old else n for n in names])
+        for slot, names in self.output_slots.items():
+            self.output_slots[slot] = tuple([new if n == old else n for n in names])
         self.block.program.touch()
 
     def drop_inputs(self, slot: str, names: Collection[str]) -> None:
         """Remove the variables ``names`` from a slot of several."""
-        left = tuple(n for n in self._inputs.get(slot, ()) if n not in names)
+        left = tuple(n for n in self.input_slots.get(slot, ()) if n not in names)
         if left:
-            self._inputs[slot] = left
+            self.input_slots[slot] = left
         else:
-            self._inputs.pop(slot, None)
+            self.input_slots.pop(slot, None)
         self.block.program.touch()
 
     def drop_output(self, slot: str) -> None:
@@ -252,7 +253,7 @@ class Op:
         operator = self.operator
         if operator is not None and not any(r.name == slot and r.optional for r in operator.schema.results):
             raise SchemaError(f"{self.type} has no optional result {slot!r}")
-        names = self._outputs.pop(slot, None)
+        names = self.output_slots.pop(slot, None)
         for name in names or ():
             variable = self.block.vars.get(name)
             if variable is not None and variable.op is self:

@@ -57,7 +57,7 @@ def counts() -> Counts:
     startup = default_startup_program().blocks[0]
     variables = len(block.vars)
     outer = variables if block is blocks[0] else len(blocks[0].vars)
-    return (block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program.inference.guards._all))  # pyright: ignore[reportPrivateUsage]
+    return (block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program.inference.guards))
 
 
 def _shorten(block: Block, ops: int, variables: int) -> None:

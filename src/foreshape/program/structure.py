@@ -56,11 +56,11 @@ def makers(ops: Sequence[Op]) -> dict[str, Op]:
     out: dict[str, Op] = {}
     for op in ops:
         read: set[str] | None = None
-        for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+        for names in op.output_slots.values():
             for name in names:
                 if name not in out:
                     if read is None:
-                        read = set[str]().union(*op._inputs.values())  # pyright: ignore[reportPrivateUsage]
+                        read = set[str]().union(*op.input_slots.values())
                     if name not in read:
                         out[name] = op
     return out

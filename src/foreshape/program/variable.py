@@ -87,9 +87,9 @@ class Variable(ArrayMethods):
     def _begin(self, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
         self.name = name
         self.block = block
-        self._spec = spec
-        self._declared = None
-        self._known = True
+        self.inferred_spec = spec
+        self.declared = None
+        self.known = True
         self.op = None
         self.site = site
         self.value = None
@@ -103,18 +103,18 @@ class Variable(ArrayMethods):
         return self
 
     @classmethod
-    def _new(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
+    def make(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
         return object.__new__(cls)._begin(name, block, spec, site)
 
     @classmethod
-    def _read(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
+    def from_form(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
         """Make a variable of a file; thousands are made at once, so each field is set once. Its op is linked later."""
         made = object.__new__(cls)
         made.name = name
         made.block = block
-        made._spec = None
-        made._declared = form.declared
-        made._known = True
+        made.inferred_spec = None
+        made.declared = form.declared
+        made.known = True
         made.site = form.site
         made.value = form.value
         made.persistable = form.persistable
@@ -160,9 +160,9 @@ class Variable(ArrayMethods):
     def forget(self) -> None:
         """Drop the spec; `Program.infer` brings it back. An array is one before anything is written to it."""
         of = self.spec
-        self._spec = Spec(LOD_TENSOR_ARRAY, of.dtype, None) if of.kind is LOD_TENSOR_ARRAY else None
-        self._declared = None
-        self._known = False
+        self.inferred_spec = Spec(LOD_TENSOR_ARRAY, of.dtype, None) if of.kind is LOD_TENSOR_ARRAY else None
+        self.declared = None
+        self.known = False
 
     def __repr__(self) -> str:
         return cut(f"{escape(self.name)}: {self.spec.text()}", _MOST_SHOWN)

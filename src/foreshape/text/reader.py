@@ -84,7 +84,7 @@ class _ProgramParser(OpReader):
 
     # --- the program's own lines
 
-    def _block(self, cursor: Cursor) -> None:
+    def read_block(self, cursor: Cursor) -> None:
         idx = len(self.out.blocks)
         if cursor.integer("the number of a block", 2**31) != idx:
             cursor.refuse(f"expected block {idx} here: blocks are numbered from 0")
@@ -105,7 +105,7 @@ class _ProgramParser(OpReader):
         self.take_memory(600, cursor)
         self.out.blocks.append(block)
 
-    def _order_line(self, cursor: Cursor) -> None:
+    def read_order(self, cursor: Cursor) -> None:
         self.orders.append((self.block_now(cursor), cursor))
 
     def _order(self, block: Block, cursor: Cursor) -> None:
@@ -174,7 +174,7 @@ class _ProgramParser(OpReader):
         cursor.site()
         layouts.append(tuple(items))
 
-    def _layout_again(self, cursor: Cursor) -> None:
+    def read_layout(self, cursor: Cursor) -> None:
         """Skip a layout's line, read before, when the text is read in order."""
         while cursor.next is not END:
             cursor.take()
@@ -186,9 +186,9 @@ class _ProgramParser(OpReader):
 
 
 _STATEMENTS: Final[dict[str, Callable[[_ProgramParser, Cursor], None]]] = {
-    "block": _ProgramParser._block,  # pyright: ignore[reportPrivateUsage]
-    "order": _ProgramParser._order_line,  # pyright: ignore[reportPrivateUsage]
-    "layout": _ProgramParser._layout_again,  # pyright: ignore[reportPrivateUsage]
+    "block": _ProgramParser.read_block,
+    "order": _ProgramParser.read_order,
+    "layout": _ProgramParser.read_layout,
 }
 _FIELDS: Final[dict[str, tuple[str, Callable[[Cursor], Any]]]] = {
     "format_version": ("format_version", Cursor.integer),

@@ -62,8 +62,8 @@ class VariableReader:
         elif cursor.sees("known"):
             cursor.take()
             spec = self._checked(cursor, lambda: spec.with_value(self._sizes(cursor, "[", "]")))
-        made = Variable._new(name, block, spec, None)  # pyright: ignore[reportPrivateUsage]
-        made._known = certain  # pyright: ignore[reportPrivateUsage]
+        made = Variable.make(name, block, spec, None)
+        made.known = certain
         made.value = value
         for flag, usual in zip(FLAGS, DEFAULT_FLAGS[word], strict=True):
             setattr(made, flag, usual)

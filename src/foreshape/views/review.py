@@ -54,7 +54,7 @@ def differences(program: Program) -> list[Difference]:
 
 
 def _stored_otherwise(variable: Variable) -> str:
-    declared, spec = variable._declared, variable.spec  # pyright: ignore[reportPrivateUsage]
+    declared, spec = variable.declared, variable.spec
     if declared is None or variable.op is None or variable.persistable or not variable.known or spec.kind not in TENSOR_KINDS:
         return ""
     if declared.dims is None or spec.dims is None or declared.kind not in TENSOR_KINDS:

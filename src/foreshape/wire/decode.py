@@ -97,7 +97,7 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
         if block.records is not None and all(form.declared.negative is None for form in set(block.records.forms.values())):
             continue
         for at, variable in enumerate(block.vars.values()):
-            declared = variable._declared  # pyright: ignore[reportPrivateUsage]
+            declared = variable.declared
             if declared is not None and declared.negative is not None:
                 if read is None:
                     read = {name for op in program.all_ops() for name in op.input_names()}
@@ -273,7 +273,7 @@ def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
 
     Of a network for use PaddlePaddle drops unread results, such as an instance_norm's SavedMean, but not their variables.
     """
-    declared = variable._declared  # pyright: ignore[reportPrivateUsage]
+    declared = variable.declared
     if (
         declared is not None
         and declared.negative is not None

@@ -68,8 +68,8 @@ def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
 
 def _as_read(variable: Variable, flags: tuple[bool, ...]) -> bytes | None:
     """Return the stored bytes of a variable, if still true: nothing of another writer's is lost."""
-    declared = variable._declared  # pyright: ignore[reportPrivateUsage]
-    spec = variable._spec  # pyright: ignore[reportPrivateUsage]
+    declared = variable.declared
+    spec = variable.inferred_spec
     if declared is None or declared.form is None or (spec is not None and spec is not declared.spec_for(variable.name)):
         return None
     form: VariableForm = declared.form

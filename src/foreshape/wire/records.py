@@ -164,8 +164,8 @@ class Records:
     def _variable(self, name: str) -> Variable:
         found = self._made.get(name)
         if found is None:
-            found = self._made[name] = Variable._read(name, self._block, self.forms[name])  # pyright: ignore[reportPrivateUsage]
-            found._spec = self._specs.get(name)  # pyright: ignore[reportPrivateUsage]
+            found = self._made[name] = Variable.from_form(name, self._block, self.forms[name])
+            found.inferred_spec = self._specs.get(name)
         return found
 
     # --- inference
@@ -184,7 +184,7 @@ class Records:
                 return False
             self._specs = specs
             for name, variable in self._made.items():
-                variable._spec = specs.get(name)  # pyright: ignore[reportPrivateUsage]
+                variable.inferred_spec = specs.get(name)
         return True
 
     def _infer(self, specs: _Specs, guards: Guards) -> None:

@@ -93,8 +93,8 @@ def _written(block: Block, op: Op, written: Written) -> list[Op]:
         slots = {slot: (source if of == "X" else names[int(of)],) for slot, of in inputs.items()}
         out.append(Op(block, get(type).describe(attrs), slots, {"Out": (name,)}, op.role, (), op.site))
         if name != target:
-            made = Variable._new(name, block, None, op.site)  # pyright: ignore[reportPrivateUsage]
-            made._declared = read._declared if read is not None else None  # pyright: ignore[reportPrivateUsage]
+            made = Variable.make(name, block, None, op.site)
+            made.declared = read.declared if read is not None else None
             block.vars[name] = made
         if name in block.vars and (name != target or block.vars[name].op is op):
             block.vars[name].op = out[-1]
