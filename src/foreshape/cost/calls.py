@@ -190,13 +190,4 @@ def _touched(i: KernelCall, sizes: NumericSizes) -> tuple[list[tuple[int, float]
 
 def _views(i: KernelCall) -> set[int]:
     """Return the results that are views, made without moving bytes."""
-    operator = i.op.operator
-    if isinstance(i, FusedCall):
-        return {v.index for at in i.effects.views for v in values_of([i.results[at]])}
-    if operator is None:
-        return set()
-    found: set[int] = set()
-    for declared, out in zip(operator.schema.results, i.results, strict=False):
-        if declared.view_of is not None:
-            found.update(v.index for v in values_of([out]))
-    return found
+    return {v.index for at in i.effects.views for v in values_of(i.results[at : at + 1])}

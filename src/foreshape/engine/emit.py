@@ -217,10 +217,5 @@ def _wants_to_know(i: KernelCall) -> bool:
 
 def _is_fresh(i: KernelCall, value: Value) -> bool:
     """Return True if a result has memory of its own."""
-    operator = i.op.operator
-    if operator is None:
-        return False
-    for r, result in zip(i.results, operator.schema.results, strict=False):
-        if r is value or (isinstance(r, list) and value in r):
-            return result.view_of is None and result.updates is None
-    return False
+    of = i.effects
+    return not of.outlives and any(value in values_of([r]) for at, r in enumerate(i.results) if at not in of.views and at not in of.in_place)

@@ -74,4 +74,4 @@ def _is_shared(value: Value) -> bool:
     if value.persistable or value.feed or value.variable is None or value.variable.op is None:
         return True
     operator = value.variable.op.operator
-    return operator is None or any(r.view_of is not None or r.updates is not None for r in operator.schema.results)
+    return operator is None or bool(operator.effects.views or operator.effects.in_place)

@@ -9,7 +9,7 @@ from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.kernels.shuffling import shuffled
 from foreshape.values.torch_proxy import Lazy, aten, torch
 
-_IN_PLACE = Effects(in_place=frozenset({0}))
+_IN_PLACE = Effects(in_place={0: 0})
 _TAKES_OVER = Effects(takes_over=(0, 0))
 _OUTLIVES = Effects(outlives=True)
 

@@ -37,29 +37,43 @@ class Work(NamedTuple):
 
 @data_class(frozen=True)
 class Effects:
-    """The effects of a kernel call on memory, by the numbers of its operands and results.
+    """The effects of a kernel call on memory, by the numbers of its operands and results: of a fused kernel, or of an operator as it declares them.
 
     Attributes:
         views: result -> the operand in whose memory it lies.
-        in_place: results written into their operands.
+        in_place: result -> the operand that is changed in place and returned.
         takes_over: (result, operand) if the kernel can write the result into the memory of the operand, once nothing else needs it.
         contiguous: operands copied unless they are contiguous.
         axis_order: operands copied unless their axes, or the innermost of them, lie in this order; empty for any known order.
         gap_bytes: the bytes of the copies of such operands with gaps between their rows; without an entry they are copied whole.
         result_order: result -> the order of its axes in memory, if not their own.
+        layouts: result -> its layout, of an operator; a result without one is contiguous.
+        turned: of a transposed view, the axis of its operand for each of its axes.
+        cut: of a view that is a part of its operand, the cut axes, with gaps between its rows. A part along the outermost axis has no gaps.
+        dropped: the axes of its operand that such a view has not.
+        may_sum: a view of another number of elements than its operand's is none, but a sum: a gradient.
         outlives: its result outlives the step, since it is the same in each.
         rows_of: the operand that the resulting sparse rows share values with, so that they take memory for their ids alone.
+        merges_rows: sparse operands are merged first, into a workspace.
+        elements: result that is an array and keeps its elements -> the operand added to them; None if one is taken out.
     """
 
     views: Mapping[int, int] = field(default_factory=dict[int, int])
-    in_place: frozenset[int] = frozenset()
+    in_place: Mapping[int, int] = field(default_factory=dict[int, int])
     takes_over: tuple[int, int] | None = None
     contiguous: tuple[int, ...] = ()
     axis_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
     gap_bytes: Mapping[int, Size] = field(default_factory=dict[int, Size])
     result_order: Mapping[int, Order] = field(default_factory=dict[int, Order])
+    layouts: Mapping[int, str] = field(default_factory=dict[int, str])
+    turned: Order | None = None
+    cut: tuple[int, ...] | None = None
+    dropped: tuple[int, ...] = ()
+    may_sum: bool = False
     outlives: bool = False
     rows_of: int | None = None
+    merges_rows: bool = True
+    elements: Mapping[int, int | None] = field(default_factory=dict[int, "int | None"])
 
 
 NO_EFFECTS = Effects()

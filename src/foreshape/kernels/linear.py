@@ -62,7 +62,7 @@ def descent(x: Spec, w: Spec, rate: str) -> FusedKernel:
         text = _choice(f"{{add_product_}}({{2}}, {a}, {b}, -{rate})", text, least)
         needs = lambda: products.adding_workspace(k, _rows(x), n)  # noqa: E731
     effects = _of_weight_gradient(x, w)
-    effects = Effects(in_place=frozenset({0}), contiguous=effects.contiguous, axis_order=effects.axis_order, gap_bytes=effects.gap_bytes)
+    effects = Effects(in_place={0: 2}, contiguous=effects.contiguous, axis_order=effects.axis_order, gap_bytes=effects.gap_bytes)
     return FusedKernel("{op} add_product_", text, {"add_product_": products.add_product_}, effects=effects, workspace=needs, work=work_of_product)
 
 

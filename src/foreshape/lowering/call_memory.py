@@ -29,6 +29,7 @@ def dense_bytes(value: Value, spec: Spec) -> Size:
 
 
 ID_BYTES = 8
+NO_ROWS: Mapping[Value, Size] = {}
 
 
 def are_ids(spec: Spec) -> bool:
@@ -76,14 +77,27 @@ def _bytes_of(found: object) -> Size:
     raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {found!r}")
 
 
-def workspace_of(operator: Operator, i: KernelCall, requested: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
-    """Return the workspace of a kernel. ``strided`` are the values that may not be contiguous, ``rows`` the bytes of sparse rows."""
-    cls = type(operator)
-    if cls.workspace is Operator.workspace:
+def requested_of(i: KernelCall, needed: Collection[Value]) -> list[bool]:
+    """Return for each result of a call whether it is needed, by others or by the scope."""
+    return [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
+
+
+def workspace_of(i: KernelCall, requested: Sequence[bool] = (), strided: Collection[Value] = (), rows: Mapping[Value, Size] = NO_ROWS) -> Size:
+    """Return the workspace of a call.
+
+    Args:
+        requested: for each result True if it is needed; by default all are.
+        strided: the values that may not be contiguous.
+        rows: the bytes of sparse rows.
+    """
+    if i.workspace is not None:
+        return i.workspace
+    operator = i.op.operator
+    if operator is None or isinstance(i, FusedCall) or (cls := type(operator)).workspace is Operator.workspace:
         return 0
     named: dict[str, object] = {}
     if cls.workspace_requested:
-        named["requested"] = tuple(requested)
+        named["requested"] = tuple(requested or [True] * len(operator.schema.results))
     if cls.workspace_strided:
         slots = zip(operator.schema.operands, i.arguments, strict=False) if strided else ()
         named["strided"] = frozenset([o.name for o, given in slots if any(v in strided for v in values_of([given]))])
@@ -93,28 +107,24 @@ def workspace_of(operator: Operator, i: KernelCall, requested: Sequence[bool], s
     return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), **named))
 
 
-def workspace_in_rows(i: KernelCall, requested: Sequence[bool] | None = None) -> Size:
-    """Return the workspace of a call with contiguous arguments and without sparse rows."""
+def copies_by_rule(i: KernelCall, strided: Collection[Value]) -> bool:
+    """Return True if the workspace of a call depends on the layout of its arguments, and one may not be contiguous."""
+    operator = i.op.operator if i.workspace is None and isinstance(i, OpCall) else None
+    return operator is not None and type(operator).workspace_strided and any(v in strided for v in i.reads())
+
+
+def retained_of(i: KernelCall, requested: Sequence[bool]) -> Mapping[Value, Size]:
+    """Return the bytes that results retain beyond their descriptions."""
     operator = i.op.operator
-    if isinstance(i, FusedCall):
-        return i.workspace
-    assert isinstance(i, OpCall)
-    if operator is None or operator.sub_blocks or not i.results:
-        return i.workspace
-    return workspace_of(operator, i, requested or [True] * len(operator.schema.results), (), {})
-
-
-def retained_of(operator: Operator, i: KernelCall, requested: Sequence[bool]) -> Mapping[str, Size]:
-    """Return the bytes that results retain beyond their descriptions: result slot -> bytes."""
-    if not operator.retains():
-        return {}
+    if operator is None or isinstance(i, FusedCall) or not i.results or not operator.retains():
+        return NO_ROWS
     found, why = retained_by(operator, _operand_specs(operator, i), requested)
     i.unknown = i.unknown or why
-    return found
+    return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}
 
 
 def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
-    """Return `retained_of` for an operator with operands like these, and the reason if its rule fails."""
+    """Return the bytes retained by the results of an operator with operands like these, by slot, and the reason if its rule fails."""
     nothing: Mapping[str, Size] = {}
     return _evaluated(lambda: {slot: _bytes_of(size) for slot, size in operator.retained(specs, requested).items()}, nothing)
 

@@ -8,9 +8,8 @@ from typing import Any
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
-from foreshape.kernels.fused import NO_KERNEL, Effects, FusedKernel
+from foreshape.kernels.fused import NO_EFFECTS, NO_KERNEL, Effects, FusedKernel
 from foreshape.operator.computations import Computation
-from foreshape.operator.operator import Operator
 from foreshape.operator.room import this_run
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
@@ -69,6 +68,7 @@ class KernelCall:
         unknown: the reason of a failed rule, if a part of its memory is unknown; see `foreshape.lowering.call_memory`.
         copied: the bytes of its copies of arguments in another layout, once `foreshape.memory.liveness` was asked.
         into: the dead argument whose memory the result takes over.
+        workspace: the bytes of its workspace; None to ask its operator's rule.
     """
 
     op: Op
@@ -81,6 +81,12 @@ class KernelCall:
     unknown: str = ""
     copied: Size = 0
     into: Value | None = None
+    workspace: Size | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """Return its effects on memory, but for its workspace."""
+        raise NotImplementedError
 
     def reads(self) -> list[Value]:
         """Return the values of its arguments, and all other values read."""
@@ -118,10 +124,19 @@ class KernelCall:
         for at, out in enumerate(self.results):
             for number, value in enumerate(out if isinstance(out, list) else (out,)):
                 if value is not None:
-                    yield value, self._source(at, number, value)
+                    yield value, self.source(at, number)
 
-    def _source(self, at: int, number: int, value: Value) -> Value | None:
-        raise NotImplementedError
+    def source(self, at: int, number: int) -> Value | None:
+        """Return the argument in whose memory a result, or an element of it, may be, as declared; None for memory of its own."""
+        effects = self.effects
+        return self.argument(effects.in_place.get(at, effects.views.get(at)), number)
+
+    def argument(self, at: int | None, number: int) -> Value | None:
+        """Return the value of an operand; for a list, the element of a result, or the only one."""
+        given = None if at is None else self.arguments[at]
+        if isinstance(given, list):
+            return given[number] if number < len(given) else given[0] if given else None
+        return given
 
     def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call.
@@ -135,7 +150,7 @@ class KernelCall:
 
 @data_class(eq=False)
 class OpCall(KernelCall):
-    """A call of the kernel of an operator, with the operator's declared effects.
+    """A call of the kernel of an operator.
 
     Attributes:
         kernel: takes the arguments, and the other attributes.
@@ -144,8 +159,7 @@ class OpCall(KernelCall):
         before: the old values of accumulating results.
         region: its block.
         updated: of several updates in one call without results, the values changed in place.
-        contiguous: of such a call, the arguments copied unless they are contiguous.
-        workspace: of such a call, the bytes of its workspace.
+        declared: its effects on memory; none of its own where it runs a block.
     """
 
     kernel: Callable[..., Any] = _no_kernel
@@ -154,8 +168,12 @@ class OpCall(KernelCall):
     before: list[Value | None] | None = None
     region: Region | None = None
     updated: Sequence[Value] = ()
-    contiguous: tuple[int, ...] = ()
-    workspace: Size = 0
+    declared: Effects = NO_EFFECTS
+
+    @property
+    def effects(self) -> Effects:
+        """Return its effects on memory, but for its workspace."""
+        return self.declared
 
     def reads(self) -> list[Value]:
         """Return the values of its arguments, and all other values read."""
@@ -175,13 +193,6 @@ class OpCall(KernelCall):
     def updates(self) -> Sequence[Value]:
         """Return the values changed in place without being results."""
         return self.updated
-
-    def _source(self, at: int, number: int, value: Value) -> Value | None:
-        operator = self.op.operator
-        if operator is None or at >= len(operator.schema.results):
-            return None
-        declared = operator.schema.results[at]
-        return argument_of(self, operator, declared.updates or declared.view_of, number)
 
     def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call."""
@@ -204,13 +215,11 @@ class FusedCall(KernelCall):
     Attributes:
         kernel: its text, effects, kind and work.
         computes: its computation, for later rewrites.
-        workspace: the bytes of its workspace.
         parts: of a series, the last op of each of its steps, and the ops fused into it.
     """
 
     kernel: FusedKernel = NO_KERNEL
     computes: Computation | None = None
-    workspace: Size = 0
     parts: tuple[tuple[Op, ...], ...] = ()
 
     @property
@@ -222,11 +231,6 @@ class FusedCall(KernelCall):
     def kernels(self) -> int:
         """Return the number of its kernels."""
         return sum(map(len, self.parts)) or 1
-
-    def _source(self, at: int, number: int, value: Value) -> Value | None:
-        views = self.effects.views
-        given = self.arguments[views[at]] if at in views else value if at in self.in_place else None
-        return given if isinstance(given, Value) else None
 
     def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call."""
@@ -250,16 +254,6 @@ def text_of(argument: Argument) -> str:
     if isinstance(argument, list):
         return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
     return "None" if argument is None else repr(argument)
-
-
-def argument_of(i: KernelCall, operator: Operator, slot: str | None, number: int) -> Value | None:
-    """Return the value of an operand slot; for a list, the element of a result, or the only one."""
-    if slot is None:
-        return None
-    given = i.arguments[next(at for at, o in enumerate(operator.schema.operands) if o.name == slot)]
-    if isinstance(given, list):
-        return given[number] if number < len(given) else given[0] if given else None
-    return given
 
 
 def values_of(arguments: Sequence[Argument]) -> list[Value]:

@@ -204,7 +204,7 @@ class Lowering:
             return
         schema = operator.schema
         kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
-        made = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel)
+        made = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel, declared=operator.effects)
         made.kernel_requested = type(operator).kernel_requested
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]

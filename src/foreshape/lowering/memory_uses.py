@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Value
-from foreshape.operator.operator import Operator
+from foreshape.lowering.kernel_calls import KernelCall, Value
 
 Place = str | Value
 """A variable of the scope by its name, or the value that the memory was made for."""
@@ -83,11 +81,6 @@ def place_of(value: Value, views: dict[Value, Value]) -> Place:
 
 def views_made(i: KernelCall) -> Iterable[tuple[Value, Value]]:
     """Return the results of an instruction in the memory of an argument, each with this argument."""
-    if i.effects.views if isinstance(i, FusedCall) else i.op.operator is not None and _has_views(type(i.op.operator)):
+    if i.effects.views or i.effects.in_place:
         return [(value, source) for value, source in i.memory() if source is not None and source is not value]
     return ()
-
-
-@cache
-def _has_views(operator: type[Operator]) -> bool:
-    return any(r.view_of is not None or r.updates is not None for r in operator.schema.results)

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
-from foreshape.lowering.call_memory import retained_of, workspace_in_rows
+from foreshape.lowering.call_memory import requested_of, retained_of, workspace_of
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Step, Value, values_of
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
@@ -123,12 +123,8 @@ class _PrecedenceGraph:
             made: list[int] = []
             needs: Size = 0
             for i in place:
-                retained: dict[Value, Size] = {}
-                if not isinstance(i, OpCall) or not i.results:
-                    needs = needs + workspace_in_rows(i)
-                else:
-                    wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
-                    needs, retained = needs + workspace_in_rows(i, wanted), _retained(i, wanted)
+                wanted = requested_of(i, needed)
+                needs, retained = needs + workspace_of(i, wanted), retained_of(i, wanted)
                 for value in (*i.reads(), *(s for _, s in i.copies)):
                     root = self._root(value)
                     for one in (value,) if root is value else (value, root):
@@ -246,15 +242,6 @@ def _is_chained(i: KernelCall) -> bool:
     """Return True if an instruction's place among others of its kind is part of its meaning."""
     operator = i.op.operator
     return operator is None or operator.random or operator.side_effects or operator.collective or not (values_of(i.results) or i.stores)
-
-
-def _retained(i: KernelCall, wanted: Sequence[bool]) -> dict[Value, Size]:
-    """Return the extra memory kept alive by results."""
-    operator = i.op.operator
-    if operator is None or not operator.retains():
-        return {}
-    found = retained_of(operator, i, wanted)
-    return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}
 
 
 def _bytes(value: Value) -> Size:

@@ -6,17 +6,18 @@ kept from run to run are never given away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
-from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, argument_of, values_of
+from foreshape.kernels.fused import Effects
+from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, requested_of, retained_of, rows_size, same_size
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Region, Step, Value, values_of
 from foreshape.memory.layouts import AxisOrders
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
-from foreshape.memory.rounds import added_to_array, element_of, is_of_block, kept_by_rounds, tensor_bytes
-from foreshape.operator.fields import Result
-from foreshape.operator.operator import Operator
+from foreshape.memory.rounds import added_to_array, is_of_block, kept_by_rounds, tensor_bytes
 from foreshape.program import Block, Role
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES
 
@@ -119,10 +120,10 @@ class _Walk:
         """Return the bytes of a value; for sparse rows an upper bound: the count of ids or rows of the instruction."""
         spec = value.spec
         if spec is None:
-            return 0
+            return 0 if i is None else NUMBER_BYTES
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = rows_size(i, spec, self.rows)
-            if isinstance(i, FusedCall) and i.effects.rows_of is not None:  # the values are the bags', made before
+            if i is not None and i.effects.rows_of is not None:  # the values are the bags', made before
                 return ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
@@ -150,13 +151,13 @@ class _Walk:
             self.read(source, position, at)
             self._new(i, at, copy, self._size(source, i))
         given = {v: self.read(v, position, at) for v in i.reads()}
-        for value in given:
-            if value in self.rows and i.op.operator is not None and i.op.operator.merges_rows:
+        for value in given if i.effects.merges_rows else ():
+            if value in self.rows:
                 self._workspace(at, i, self.rows[value])  # the merged rows
-        if isinstance(i, FusedCall):
-            self._rewritten(at, i, given)
-        elif isinstance(i, OpCall):
-            (self._plain if i.region is None else self._region)(at, i, given)
+        if isinstance(i, OpCall) and i.region is not None:
+            self._region(at, i, i.region, given)
+        else:
+            self._call(at, i, given)
         if i.unknown:
             self.unknown.append(UnknownMemory(i.op, i.unknown))
         for place, value in i.stores:
@@ -166,82 +167,48 @@ class _Walk:
             self._hold(place, self._size(place, i))
             self.current[place] = None
 
-    def _rewritten(self, at: int, i: FusedCall, given: dict[Value, LiveBuffer | None]) -> None:
-        views, takes_over = i.effects.views, i.effects.takes_over
-        for number, result in enumerate(i.results):
-            if not isinstance(result, Value) or result in self.current:
-                continue
-            source = i.arguments[views[number]] if number in views else None
-            if isinstance(source, Value):
-                self._lives_in(result, given.get(source))
-                continue
-            if result.levels:
-                self.current[result] = None
-                continue
-            record = self._new(i, at, result, self._size(result, i) if result.spec is not None else NUMBER_BYTES)
-            record.fixed = i.effects.outlives
-            if is_rows(result):
-                holds(record, given)
-            if takes_over is not None and takes_over[0] == number:
-                self._offer(at, i, i.arguments[takes_over[1]], result, given, record)
-        i.copied = self.layouts.copied(i, lambda value: self._size(value, i))
-        self.layouts.rewritten(i)
-        self._workspace(at, i, i.workspace + i.copied)
-
-    def _plain(self, at: int, i: OpCall, given: dict[Value, LiveBuffer | None]) -> None:
-        operator = i.op.operator
-        assert operator is not None
-        wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
-        for result, out in zip(operator.schema.results, i.results, strict=False):
+    def _call(self, at: int, i: KernelCall, given: dict[Value, LiveBuffer | None]) -> None:
+        requested = requested_of(i, self.used)
+        retained = retained_of(i, requested)
+        for n, out in enumerate(i.results):
             for number, value in enumerate(out if isinstance(out, list) else (out,)):
-                if value is not None and result.updates is not None and is_rows(value):
+                if value is not None and n in i.in_place and is_rows(value):
                     self._other_rows(at, i, value, given)
                 elif value is not None and value not in self.current:
-                    self._result(at, i, operator, result, number, value, given, wanted)
-        for value in values_of(i.results[len(operator.schema.results) :]):
-            self.current[value] = None  # offsets
-        if i.results:
-            needs = workspace_of(operator, i, wanted, self.strided, self.rows)
-            lie_apart = type(operator).workspace_strided and any(v in self.strided for v in i.reads())
-            i.copied = needs - workspace_of(operator, i, wanted, (), self.rows) if lie_apart else 0
-            self._workspace(at, i, needs)
-            return
-        i.copied = 0  # several updates in one call
-        for value in values_of([i.arguments[number] for number in i.contiguous]):
-            i.copied = i.copied + (self._size(value, i) if value in self.strided else 0)
-        self._workspace(at, i, i.workspace + i.copied)
+                    self._result(at, i, n, number, value, given, requested[n] or not (isinstance(i, OpCall) and i.kernel_requested), retained)
+        needs, i.copied = self.layouts.needs(i, requested, self.rows, lambda value: self._size(value, i))
+        self.layouts.results(i)
+        self._workspace(at, i, needs)
 
     def _result(
-        self, at: int, i: OpCall, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, LiveBuffer | None], wanted: list[bool]
+        self, at: int, i: KernelCall, n: int, number: int, value: Value, given: dict[Value, LiveBuffer | None], made: bool, retained: Mapping[Value, Size]
     ) -> None:
         if value.levels:
             self.current[value] = None
             return
-        spec = value.spec
-        if result.name in operator.accumulates and spec is not None and spec.kind is LOD_TENSOR_ARRAY:
-            self._array(at, i, result, value, given)
+        spec, effects = value.spec, i.effects
+        if n in effects.elements and spec is not None and spec.kind is LOD_TENSOR_ARRAY:
+            self._array(at, i, i.argument(effects.elements[n], 0), value, given)
             return
-        source = argument_of(i, operator, result.updates or result.view_of, number)
-        if source is not None and (result.updates is not None or self._is_view(operator, result, source, value)):
+        source, layout = i.source(n, number), effects.layouts.get(n)
+        if source is not None and (n in effects.in_place or self._is_view(effects, layout, source, value)):
             self._lives_in(value, given.get(source))
-            self.layouts.view(i, source, value, result.layout)
+            self.layouts.view(i, source, value, layout)
             return
         if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
             self._array_of(at, i, value, given)
             return
-        needed = wanted[operator.schema.results.index(result)]
-        record = self._new(i, at, value, self._size(value, i) if needed or not i.kernel_requested else 0)
+        record = self._new(i, at, value, self._size(value, i) if made else 0)
+        record.fixed = effects.outlives
         if is_rows(value) or (source is not None and may_be_view(source, value)):
             holds(record, given)
-        retained = retained_of(operator, i, wanted).get(result.name) if needed else None
-        if retained is not None:
-            record.size = record.size + retained
+        if value in retained and made:
+            record.size = record.size + retained[value]
             holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
-        taken = argument_of(i, operator, result.may_share, number)
-        if result.layout == "same" and any(v in self.strided for v in i.reads()):
+        if layout == "same" and any(v in self.strided for v in i.reads()):
             self.strided[value] = None
-        if taken is not None and type(operator).kernel_into:
-            self._offer(at, i, taken, value, given, record)
+        if effects.takes_over is not None and effects.takes_over[0] == n:
+            self._offer(at, i, i.argument(effects.takes_over[1], number), value, given, record)
 
     def _other_rows(self, at: int, i: KernelCall, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note sparse rows that replace others: the scope's old ones have at most their size."""
@@ -255,24 +222,22 @@ class _Walk:
             if value.name in record.names:
                 record.size = maximum(record.size, size)
 
-    def _is_view(self, operator: Operator, result: Result, source: Value, value: Value) -> bool:
+    def _is_view(self, effects: Effects, layout: str | None, source: Value, value: Value) -> bool:
         """Return True if a possible view is one: non-contiguous elements are copied, and a gradient of another number of elements was summed."""
-        if result.layout == "strided":
+        if layout == "strided":
             return True
-        if result.layout == "reshaped" and source in self.strided:
+        if layout == "reshaped" and source in self.strided:
             return False
         a, b = source.spec, value.spec
-        if a is None or b is None or a.dims is None or b.dims is None:
-            return type(operator).forward_class is None
-        return type(operator).forward_class is None or same_size(product(a.dims), product(b.dims))
+        return not effects.may_sum or (
+            a is not None and b is not None and a.dims is not None and b.dims is not None and same_size(product(a.dims), product(b.dims))
+        )
 
-    def _offer(self, at: int, i: KernelCall, argument: Argument, result: Value, given: dict[Value, LiveBuffer | None], record: LiveBuffer) -> None:
+    def _offer(self, at: int, i: KernelCall, argument: Value | None, result: Value, given: dict[Value, LiveBuffer | None], record: LiveBuffer) -> None:
         """Note that a result could use the memory of an argument, if it is alone there and of equal size."""
-        if not isinstance(argument, Value):
-            return
-        held = given.get(argument)
-        a, b = argument.spec, result.spec
-        if held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype:
+        held = None if argument is None else given.get(argument)
+        a, b = None if argument is None else argument.spec, result.spec
+        if argument is None or held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype:
             return
         if not a.kind is b.kind is LOD_TENSOR or argument in self.strided:  # several of its elements may be one number in memory
             return
@@ -281,22 +246,17 @@ class _Walk:
         if alone and same_size(held.size, dense_bytes(argument, a)):
             self._reuse.append(_ReuseCandidate(at, i, argument, held, record))
 
-    def _array(self, at: int, i: KernelCall, result: Result, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
+    def _array(self, at: int, i: KernelCall, element: Value | None, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
         """Note a write to an array: it holds the value without a copy, and each write gives the whole array a new value."""
         record = self.arrays.get(value.name)
         if record is None:
             record = self.arrays[value.name] = self._new(i, at, value, 0)
         self.current[value] = record
-        name = element_of(i.op, result)
-        operator = i.op.operator
-        assert operator is not None
-        slot = None if name is None else "Out@GRAD" if i.op.input("Out@GRAD") else "X"
-        element = argument_of(i, operator, slot, 0)  # not by its name: rewrites put other values there
         held = given.get(element) if element is not None else None
         if held is not None:
             record.elements.append(held)
-        elif name is not None:
-            record.size = record.size + tensor_bytes(self.block, name)
+        elif element is not None and element.variable is not None:
+            record.size = record.size + tensor_bytes(self.block, element.name)
         needed_at(record, i.position, at)
 
     def _array_of(self, at: int, i: KernelCall, value: Value, given: dict[Value, LiveBuffer | None]) -> None:
@@ -323,10 +283,9 @@ class _Walk:
         self._workspaces[at] = self._workspaces.get(at, 0) + size
         record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
-    def _region(self, at: int, i: OpCall, given: dict[Value, LiveBuffer | None]) -> None:
+    def _region(self, at: int, i: OpCall, region: Region, given: dict[Value, LiveBuffer | None]) -> None:
         """Note an op with a block: the needs of a round, at this position; and the values of its rounds, until its gradient."""
-        region, op, position = i.region, i.op, i.position
-        assert region is not None
+        op, position = i.op, i.position
         by_name = {v.name: self.rows[v] for v in given if v in self.rows}
         self.rows.update((v, by_name[v.name]) for v in region.lowered.feeds if v.name in by_name)
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
@@ -350,16 +309,15 @@ class _Walk:
                 holds(record, given)
                 needed_at(record, position, at)
             else:  # an operand may be a result again: of a block that did not run, all are
-                record = self._new(i, at, value, maximum(self._size(value, i), self._came(i, value)))
+                record = self._new(i, at, value, maximum(self._size(value, i), self._came(i, region, value)))
                 record.handed_on = is_of_block(i, value, inner)
                 holds(record, given)
                 self.strided[value] = None
             given = {**given, value: self.current.get(value)}
 
-    def _came(self, i: OpCall, value: Value) -> Size:
+    def _came(self, i: OpCall, region: Region, value: Value) -> Size:
         """Return the bytes of an operand of a round in the place of a result: views keep all of its memory alive."""
-        region, first = i.region, i.results[0]
-        assert region is not None
+        first = i.results[0]
         if not isinstance(first, list) or value not in first or first.index(value) >= len(region.results):
             return 0
         name = region.results[first.index(value)]

@@ -6,7 +6,6 @@ from foreshape.dims import Size, product, symbol
 from foreshape.infer.loop_state import names_in, saved_names, sub_block
 from foreshape.lowering.kernel_calls import KernelCall, Value, region_of
 from foreshape.memory.records import Liveness
-from foreshape.operator.fields import Result
 from foreshape.program import Block, Op
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
@@ -48,14 +47,9 @@ def kept_by_rounds(op: Op, block: Block) -> Size:
     return total
 
 
-def element_of(op: Op, result: Result) -> str | None:
-    """Return the element that an op adds to an array; None if it takes one out (Rest@GRAD)."""
-    return None if result.name.startswith("Rest") else op.input("Out@GRAD") or op.input("X")
-
-
-def tensor_bytes(block: Block, name: str) -> Size:
+def tensor_bytes(block: Block, name: str | None) -> Size:
     """Return the bytes of a dense variable; 0 if unknown."""
-    variable = block.find(name)
+    variable = block.find(name or "")
     return variable.spec.nbytes if variable is not None and variable.spec.dims is not None and variable.spec.dtype is not None else 0
 
 
@@ -70,10 +64,9 @@ def added_to_array(op: Op, name: str) -> Size:
         if operator.sub_blocks:
             total = total + added_to_array(inner, name)
             continue
-        for result in operator.schema.results:
-            element = element_of(inner, result)
-            if result.name in operator.accumulates and element is not None and name in inner.outputs.get(result.name, ()):
-                total = total + tensor_bytes(block, element)
+        for result, element in operator.effects.elements.items():
+            if element is not None and name in inner.outputs.get(operator.schema.results[result].name, ()):
+                total = total + tensor_bytes(block, inner.input(operator.schema.operands[element].name))
     return total if isinstance(total, int) and not total else total * rounds_of(op)
 
 

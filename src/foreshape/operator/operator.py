@@ -7,7 +7,8 @@ values, and each keeps the answers of its rules, so a repeated layer costs a loo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
@@ -23,6 +24,9 @@ from foreshape.operator.schema import Again, Schema
 from foreshape.operator.totals import Totals
 from foreshape.operator.traits import ShardingRule, usual_rule
 from foreshape.spec import LOD_TENSOR, Kind
+
+if TYPE_CHECKING:
+    from foreshape.kernels.fused import Effects
 
 _CACHE_LIMIT = 4096
 _LONG = 256
@@ -205,6 +209,13 @@ class Operator:
     def retains(cls) -> bool:
         """Tell whether its results keep more memory alive than described."""
         return cls.retained_bytes is not Operator.retained_bytes
+
+    @cached_property
+    def effects(self) -> Effects:
+        """The effects of its kernel on memory, as its results and its computation declare them."""
+        from foreshape.operator.effects import declared_effects
+
+        return declared_effects(self)
 
     def computes(self) -> Computation | None:
         return None

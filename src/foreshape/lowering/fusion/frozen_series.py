@@ -21,7 +21,7 @@ from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, library
 from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
-from foreshape.lowering.call_memory import workspace_in_rows
+from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
@@ -246,7 +246,7 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     out = [v for v in inside if graph.is_fixed(v) or any(id(r) not in ids for r in graph.readers(v))]
     outside = list(dict.fromkeys(v for s in run for v in s.sources if v not in inside))
     slots = _give_slots(run, inside, out)
-    work = maximum(*{workspace_in_rows(s.of) for s in everything})
+    work = maximum(*{workspace_of(s.of) for s in everything})
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
     total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
     name, last = _pack(graph, run, inside, outside), everything[-1].of

@@ -307,7 +307,7 @@ def _changed_by(i: KernelCall) -> list[Value]:
 def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:
     """Return a call of a fused kernel; its errors are told of ``like``'s op."""
     made = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
-    made.in_place = kernel.effects.in_place
+    made.in_place = frozenset(kernel.effects.in_place)
     made.workspace = 0 if kernel.workspace is None else rule_bytes(made, kernel.workspace)
     return made
 

@@ -9,13 +9,15 @@ Unless: a gradient is sparse; something between one of them and the last reads o
 from __future__ import annotations
 
 from foreshape.dims import no_less
-from foreshape.lowering.call_memory import workspace_in_rows
+from foreshape.kernels.fused import Effects
+from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.spec import LOD_TENSOR
 
 GROUPS, LEAST = 16, 1 << 18
 """Updates are grouped into about so many groups, of at least so many bytes of gradients."""
+_EFFECTS = Effects(contiguous=(1,))
 
 
 def apply(graph: Graph) -> int:
@@ -33,9 +35,9 @@ def apply(graph: Graph) -> int:
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        made = OpCall(last.op, list(arguments), [], kernel=last.op.operator.group_kernel, contiguous=(1,))  # pyright: ignore
+        made = OpCall(last.op, list(arguments), [], kernel=last.op.operator.group_kernel, declared=_EFFECTS)  # pyright: ignore
         made.updated = [v for i in run for v in i.writes()]
-        made.workspace = no_less(*(workspace_in_rows(i) for i in run))
+        made.workspace = no_less(*(workspace_of(i) for i in run))
         made.unknown = next((i.unknown for i in run if i.unknown), "")
         count += graph.replace({**dict.fromkeys(run, ()), last: [made]})
     return count
