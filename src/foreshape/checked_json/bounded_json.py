@@ -15,26 +15,34 @@ MAX_STRINGS: Final = 2_000_000
 MAX_DIGITS: Final = 64
 """The most digits in a row: longer numbers are meaningless, and their time grows with the square."""
 
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.|\\\Z)*+"?', re.DOTALL)  # matches at every quote, or each of them would look to the end
 
 
-def parse(data: bytes) -> Any:
-    """Parse JSON in UTF-8. No object may repeat a key, and every text can be written as UTF-8.
+def parse(data: bytes, containers: int = MAX_CONTAINERS, *, unique: bool = True) -> Any:
+    """Parse JSON in UTF-8, of which every text can be written as UTF-8.
+
+    Args:
+        data: the bytes.
+        containers: the largest number of objects and arrays.
+        unique: refuse an object that repeats a key; otherwise its last value counts, and the parse takes two thirds of the time.
 
     Raises:
         FormatError: it is no JSON, or exceeds the limits of this module.
     """
     if data.count(b'"') > 2 * MAX_STRINGS:
         raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")
-    outside = _STRING.sub(b"", data)
-    if outside.count(b"{") + outside.count(b"[") > MAX_CONTAINERS:
-        raise FormatError(f"more than {MAX_CONTAINERS} objects and arrays (MAX_CONTAINERS)")
-    if outside.count(b":") > MAX_KEYS:
-        raise FormatError(f"more than {MAX_KEYS} keys (MAX_KEYS)")
-    if re.search(rb"[0-9]{%d}" % (MAX_DIGITS + 1), outside):
-        raise FormatError(f"a number of more than {MAX_DIGITS} digits (MAX_DIGITS)")
+    keys = MAX_KEYS * max(1, containers // MAX_CONTAINERS)
+    if data.count(b"{") + data.count(b"[") > containers or data.count(b":") > keys or _LONG_NUMBER.search(data):  # perhaps within strings
+        outside = _STRING.sub(b"", data)
+        if outside.count(b"{") + outside.count(b"[") > containers:
+            raise FormatError(f"more than {containers} objects and arrays (MAX_CONTAINERS)")
+        if outside.count(b":") > keys:
+            raise FormatError(f"more than {keys} keys (MAX_KEYS)")
+        if _LONG_NUMBER.search(outside):
+            raise FormatError(f"a number of more than {MAX_DIGITS} digits (MAX_DIGITS)")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique if unique else None)
         if b"\\ud" in data or b"\\uD" in data:  # half of a pair has no UTF-8
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

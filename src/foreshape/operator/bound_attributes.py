@@ -66,6 +66,14 @@ class Attributes:
             found = _attributes.setdefault(key, found)
         return found
 
+    def refused(self, error: SchemaError) -> Attributes:
+        """Return the same attributes of an op that cannot be an operator's, for the reason ``error``."""
+        out = object.__new__(Attributes)
+        for name in ("type", "entries", "values", "operands", "wire", "sub_blocks", "_gradient"):
+            setattr(out, name, getattr(self, name))
+        out.operator, out.error = None, error
+        return out
+
     @property
     def gradient(self) -> Attributes:
         """Return the same attributes for the operator ``<type>_grad``."""

@@ -1,0 +1,37 @@
+"""PaddlePaddle 3's programs (PIR, `NAME.json`) as programs of the operators of 2.x.
+
+`document` reads the JSON to a `graph`; `translation` writes that with the operators of 2.x, by the table (`table`, operators.txt), the `rules` and the rules of
+`control_flow`. Parameters stay in their file, which has one format for both. There is no writer: a program is saved as ``.pdmodel``.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from foreshape.errors import FormatError, ForeshapeWarning
+from foreshape.interop.pir import control_flow, rules
+from foreshape.interop.pir.document import read_graph
+from foreshape.interop.pir.translation import Translation
+from foreshape.program.gc_pause import collector_waits
+from foreshape.program.program import Program
+from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+
+NEWEST = 4
+"""The newest version of the format that is known here, of PaddlePaddle 3.3."""
+_RULES = (control_flow, rules)
+"""The modules of rules: their import fills the table."""
+
+
+@collector_waits
+def read_program(data: bytes, limits: Limits | None = None) -> Program:
+    """Return the program in these bytes, of a file of PaddlePaddle 3.
+
+    Raises:
+        FormatError: it is none; the message has the path in the JSON.
+    """
+    graph = read_graph(data, limits or DEFAULT_LIMITS)
+    if graph.version > NEWEST:
+        warnings.warn(ForeshapeWarning(f"the program's format has version {graph.version}, and {NEWEST} is the newest known here"), stacklevel=2)
+    if graph.version < 0:
+        raise FormatError.must("base_code.version", "at least 0", f"{graph.version}")
+    return Translation(graph).run()

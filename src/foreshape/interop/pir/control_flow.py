@@ -1,0 +1,181 @@
+"""Rules for branches, loops, and the arrays of tensors that grow in them."""
+
+from __future__ import annotations
+
+from foreshape.errors import FormatError
+from foreshape.interop.pir.graph import GraphBlock, GraphOp, Type
+from foreshape.interop.pir.translation import Constant, Translation, Value, rule
+from foreshape.program.block import Block
+from foreshape.program.declared import Declared
+from foreshape.program.op import Slots
+from foreshape.spec import BOOL, INT32, LOD_TENSOR, LOD_TENSOR_ARRAY
+
+_ONE_TRUTH = Declared(LOD_TENSOR, BOOL, (1,))
+
+
+def _yielded(t: Translation, op: GraphOp, block: GraphBlock, count: int) -> GraphOp:
+    """Return the last op of a region: it gives ``count`` values."""
+    last = block.ops[-1] if block.ops else None
+    if last is None or last.name != "yield" or last.dialect != "cf":
+        raise FormatError(f"{op.place}: a region of {op.full_name} does not end with a yield")
+    if len(last.operands) != count:
+        raise FormatError(f"{last.place}: the region gives {len(last.operands)} values; {op.full_name} takes {count}")
+    return last
+
+
+def _named(t: Translation, value: Value, number: int) -> str:
+    """Return the name of a value that is one tensor or array; a constant is made."""
+    if isinstance(value, tuple):
+        raise FormatError(f"{t.place}: a list of tensors goes into or out of a region")
+    return t.made(number, value) if isinstance(value, Constant) else value
+
+
+@rule("yield")
+def ending(t: Translation, op: GraphOp) -> None:
+    """Leave the end of a region to the op of the region."""
+
+
+@rule("if")
+def branches(t: Translation, op: GraphOp) -> None:
+    """Write two conditional blocks, and the choice between their results."""
+    if len(op.regions) != 2 or not op.operands:
+        raise FormatError(f"{op.place}: a branch has a condition and two regions")
+    outer, condition, scope = t.block, t.tensor(op, 0), t.scope
+    outs = [number for number, type in zip(op.results, op.types, strict=True) if type is not None]
+    otherwise = t.temporary("logical_not", _ONE_TRUTH)
+    t.write("logical_not", {"X": (condition,)}, {"Out": (otherwise,)})
+    results: list[list[str]] = []
+    for region, holds in zip(op.regions, (condition, otherwise), strict=True):
+        block = t.program.create_block(outer)
+        t.block = block
+        t.ops(region)
+        given = _yielded(t, op, region, len(op.results))
+        names: list[str] = []
+        for at, (number, type) in enumerate(zip(given.operands, op.types, strict=True)):
+            if type is None:
+                continue
+            name = t.declare(t.fresh("branch"), type, outer).name
+            t.scope = scope
+            t.write("assign", {"X": (_named(t, t.values[number], number),)}, {"Out": (name,)})
+            names.append(name)
+        t.block, t.scope = outer, scope
+        results.append(names)
+        _run(t, "conditional_block", block, {"Cond": (holds,)}, "Input", {"is_scalar_condition": True})
+    chosen = t.temporary("cast", Declared(LOD_TENSOR, INT32, (1,)))
+    if outs:
+        t.write("cast", {"X": (condition,)}, {"Out": (chosen,)}, {"in_dtype": BOOL.code, "out_dtype": INT32.code})
+    made = [at for at, type in enumerate(op.types) if type is not None]
+    for at, true, false in zip(made, results[0], results[1], strict=True):
+        t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (str(t.result(op, at)),)})
+
+
+@rule("while")
+def loop(t: Translation, op: GraphOp) -> None:
+    """Write a loop on variables of the block around it: copies of the first values, written anew at the end of each round."""
+    if len(op.regions) != 1 or len(op.operands) != len(op.results) + 1:
+        raise FormatError(f"{op.place}: a loop has a condition, its first values, one region, and as many results")
+    region = op.regions[0]
+    if len(region.arguments) != len(op.results):
+        raise FormatError(f"{op.place}: the region of a loop takes {len(region.arguments)} values, and {len(op.results)} are given")
+    outer, scope = t.block, t.scope
+    running = t.temporary("while_condition", _ONE_TRUTH)
+    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (running,)})
+    state: list[str] = []
+    for at, (argument, type) in enumerate(zip(region.arguments, op.types, strict=True), 1):
+        first = _named(t, t.values[op.operands[at]], op.operands[at])
+        if _is_array(t, first):
+            name = first
+        else:
+            name = t.declare(t.fresh("loop"), _merged(type, region.types[at - 1])).name
+            t.write("assign", {"X": (first,)}, {"Out": (name,)})
+        state.append(name)
+        t.values[argument] = name
+    block = t.program.create_block(outer)
+    t.block = block
+    t.ops(region)
+    t.scope = scope
+    given = _yielded(t, op, region, len(op.results) + 1)
+    holds, *news = [_named(t, t.values[number], number) for number in given.operands]
+    moving = set(state)
+    for at, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
+        if new != old and new in moving:
+            news[at] = t.temporary("assign", None)
+            t.write("assign", {"X": (new,)}, {"Out": (news[at],)})
+    if holds in moving:
+        copy = t.temporary("assign", _ONE_TRUTH)
+        t.write("assign", {"X": (holds,)}, {"Out": (copy,)})
+        holds = copy
+    for old, new in zip(state, news, strict=True):
+        if new != old:
+            t.write("assign", {"X": (new,)}, {"Out": (old,)})
+    t.write("assign", {"X": (holds,)}, {"Out": (running,)})
+    t.block = outer
+    _run(t, "while", block, {"Condition": (running,)}, "X", {})
+    for number, name in zip(op.results, state, strict=True):
+        wanted = t.wanted.get(number)
+        if wanted is not None and not outer.idx:
+            t.declare(wanted, None)
+            t.write("assign", {"X": (name,)}, {"Out": (wanted,)})
+            name = wanted
+        t.values[number] = name
+
+
+def _merged(now: Type, first: Type) -> Type:
+    """Return the type of a loop's variable: dims of one round need not be those of the next."""
+    if isinstance(now, Declared) and isinstance(first, Declared) and now.dims is not None and first.dims is not None and len(now.dims) == len(first.dims):
+        return Declared(now.kind, now.dtype, tuple([a if a == b else -1 for a, b in zip(now.dims, first.dims, strict=True)]))
+    return now
+
+
+def _is_array(t: Translation, name: str) -> bool:
+    variable = t.block.find(name)
+    declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+    return declared is not None and declared.kind is LOD_TENSOR_ARRAY
+
+
+def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, attrs: dict[str, object]) -> None:
+    """Append the op of a block: its outer reads and writes are operands and results."""
+    t.program.touch()
+    read, written = block.outer_names()
+    own = {name for names in inputs.values() for name in names}
+    inputs[reads] = tuple(sorted(name for name in read if name not in own and t.block.find(name) is not None))
+    wrote = tuple(dict.fromkeys(n for op in block.ops for n in op.all_writes() if n in written))
+    t.write(type, inputs, {"Out": wrote}, {**attrs, "sub_block": block.idx})
+
+
+# --- arrays
+
+
+@rule("create_array")
+def create_array(t: Translation, op: GraphOp) -> None:
+    type = op.types[0]
+    t.values[op.results[0]] = t.declare(t.fresh("array"), type if isinstance(type, Declared) else None).name
+
+
+@rule("array_write_")
+def array_write(t: Translation, op: GraphOp) -> None:
+    array = t.tensor(op, 0)
+    t.write("write_to_array", {"X": (t.tensor(op, 1),), "I": (t.tensor(op, 2),)}, {"Out": (array,)})
+    if op.results:
+        t.values[op.results[0]] = array
+
+
+@rule("array_read")
+def array_read(t: Translation, op: GraphOp) -> None:
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (str(t.result(op, 0)),)})
+
+
+@rule("array_length")
+def array_length(t: Translation, op: GraphOp) -> None:
+    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})
+
+
+@rule("array_to_tensor")
+def array_to_tensor(t: Translation, op: GraphOp) -> None:
+    attrs = {"axis": op.attributes.get("axis", 0), "use_stack": op.attributes.get("use_stack", False)}
+    outputs: Slots = {"Out": (str(t.result(op, 0)),)}
+    if len(op.results) > 1 and op.types[1] is not None:
+        outputs["OutIndex"] = (str(t.result(op, 1)),)
+    t.write("tensor_array_to_tensor", {"X": (t.tensor(op, 0),)}, outputs, attrs)
+
+

@@ -1,0 +1,243 @@
+"""From the JSON of PaddlePaddle 3's file to a `Graph`: every number, type and nesting is checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foreshape.checked_json.bounded_json import MAX_CONTAINERS, parse
+from foreshape.errors import FormatError
+from foreshape.interop.pir.graph import NOTHING, Attributes, Graph, GraphBlock, GraphOp, ListType, Parameter, Type, shown
+from foreshape.program.declared import Declared
+from foreshape.spec import (
+    BF16,
+    BOOL,
+    COMPLEX64,
+    COMPLEX128,
+    FP16,
+    FP32,
+    FP64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    LOD_TENSOR,
+    LOD_TENSOR_ARRAY,
+    SELECTED_ROWS,
+    UINT8,
+    DType,
+    Kind,
+)
+from foreshape.wire.limits import Limits
+
+_DIALECTS: Final = {"0": "builtin", "1": "pd_op", "2": "cf", "3": "custom_op", "4": "dist"}
+_ELEMENTS: Final[Mapping[str, DType]] = {
+    "t_bool": BOOL, "t_i8": INT8, "t_ui8": UINT8, "t_i16": INT16, "t_i32": INT32, "t_i64": INT64, "t_index": INT64, "t_f16": FP16, "t_bf16": BF16,
+    "t_f32": FP32, "t_f64": FP64, "t_c64": COMPLEX64, "t_c128": COMPLEX128,
+}  # fmt: skip
+_KINDS: Final[Mapping[str, Kind]] = {"0.t_dtensor": LOD_TENSOR, "1.t_dense_tensor_array": LOD_TENSOR_ARRAY, "1.t_selected_rows": SELECTED_ROWS}
+_BYTES_FOR_EACH: Final = 12
+"""Of each so many bytes of a file one may begin an object or array: real files have one in 14."""
+_LONGEST_NAME: Final = 2**16
+
+
+def read_graph(data: bytes, limits: Limits) -> Graph:
+    """Read the graph in these bytes.
+
+    Time and memory are bounded by the size of the file, and its depth by ``limits.depth``.
+
+    Raises:
+        FormatError: it is none; the message has the path in the JSON.
+    """
+    if len(data) > limits.bytes:
+        raise FormatError(f"the file has {len(data)} bytes; the limit is {limits.bytes} (Limits.bytes)")
+    document = parse(data, max(MAX_CONTAINERS, len(data) // _BYTES_FOR_EACH), unique=False)
+    base = _of(document, "base_code", dict, "")
+    if base.get("magic") != "pir":
+        raise FormatError.must("base_code.magic", "'pir'", shown(base.get("magic")))
+    version = _of(base, "version", int, "base_code")
+    regions = _of(_of(document, "program", dict, ""), "regions", list, "program")
+    reader = _Reader(limits.depth)
+    return reader.graph(version, base.get("trainable") is True, regions)
+
+
+def _of(given: Any, name: str, kind: type, place: str) -> Any:
+    """Return the field ``name`` of an object, of the right kind."""
+    value = given.get(name) if given.__class__ is dict else None
+    if value.__class__ is not kind:
+        words = {dict: "an object", list: "a list", int: "a whole number", str: "a text"}[kind]
+        raise FormatError.must(f"{place}.{name}".lstrip("."), words, shown(value))
+    return value
+
+
+class _Reader:
+    """The state of reading one file: types that were seen, and the values that can be read at the place."""
+
+    __slots__ = ("depth", "known", "parameters", "types")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.known: dict[int, bool] = {}
+        """Number of a value -> False once the block that made it has ended."""
+        self.types: dict[str, Declared] = {}
+        self.parameters: list[Parameter] = []
+
+    def graph(self, version: int, trainable: bool, regions: list[Any]) -> Graph:
+        if len(regions) != 1:
+            raise FormatError.must("program.regions", "one region", f"{len(regions)}")
+        block = self.block(regions[0], "program.regions[0]", 0)
+        if block.arguments:
+            raise FormatError("program.regions[0].blocks[0].args: the main block takes no arguments")
+        return Graph(version, trainable, tuple(self.parameters), block)
+
+    def block(self, region: Any, place: str, depth: int) -> GraphBlock:
+        """Read a region of one block."""
+        if depth > self.depth:
+            raise FormatError(f"{place}: regions are nested more than {self.depth} deep (Limits.depth)")
+        blocks = _of(region, "blocks", list, place)
+        if len(blocks) != 1:
+            raise FormatError.must(f"{place}.blocks", "one block", f"{len(blocks)}")
+        block, place = blocks[0], f"{place}.blocks[0]"
+        arguments: list[int] = []
+        types: list[Type] = []
+        for at, given in enumerate(_of(block, "args", list, place)):
+            where = f"{place}.args[{at}]"
+            number = _of(given, "#", int, where)
+            if number >= 0:
+                raise FormatError.must(f"{where}.#", "a negative number", f"{number}")
+            self._define(number, where)
+            arguments.append(number)
+            types.append(self.type(given.get("TT"), where))
+        ops: list[GraphOp] = []
+        made = [*arguments]
+        for at, given in enumerate(_of(block, "ops", list, place)):
+            where = f"{place}.ops[{at}]"
+            if given.__class__ is not dict:
+                raise FormatError.must(where, "an object", shown(given))
+            if given.get("#") == "p":
+                if depth:
+                    raise FormatError(f"{where}: a parameter within a region")
+                self._parameter(given, where)
+                continue
+            op = self.op(given, where, depth)
+            ops.append(op)
+            made += op.results
+        if depth:
+            for number in made:
+                self.known[number] = False
+        return GraphBlock(tuple(arguments), tuple(types), tuple(ops))
+
+    def _define(self, number: int, place: str) -> None:
+        if number in self.known:
+            raise FormatError(f"{place}: the value {number} is made twice")
+        self.known[number] = True
+
+    def _parameter(self, given: dict[str, Any], place: str) -> None:
+        result = _of(given, "O", dict, place)
+        number = _of(result, "%", int, f"{place}.O")
+        self._define(number, f"{place}.O")
+        facts = _of(given, "A", list, place)
+        name = facts[3] if len(facts) > 3 else None
+        if name.__class__ is not str or not 0 < len(name) <= _LONGEST_NAME:
+            raise FormatError.must(f"{place}.A[3]", "the parameter's name", shown(name))
+        type = self.type(result.get("TT"), f"{place}.O")
+        if not isinstance(type, Declared) or type.kind is not LOD_TENSOR:
+            raise FormatError(f"{place}.O.TT: a parameter is a tensor")
+        flags = given.get("OA")
+        if flags is not None and (flags.__class__ is not list or len(flags) < 3):
+            raise FormatError.must(f"{place}.OA", "three numbers", shown(flags))
+        saved, stop, trainable = (True, False, True) if flags is None else (bool(flags[0]), bool(flags[1]), bool(flags[2]))
+        self.parameters.append(Parameter(number, name, type, saved, trainable, stop))
+
+    def op(self, given: dict[str, Any], place: str, depth: int) -> GraphOp:
+        """Read an op: its operands must be made before it, and its results have new numbers."""
+        full = given.get("#")
+        if full.__class__ is not str or "." not in full or len(full) > _LONGEST_NAME:  # pyright: ignore[reportArgumentType, reportOperatorIssue]
+            raise FormatError.must(f"{place}.#", "the name of an operator, with its dialect", shown(full))
+        dialect, _, name = full.partition(".")
+        dialect = _DIALECTS.get(dialect, dialect)
+        known = self.known
+        operands: list[int] = []
+        for at, one in enumerate(_of(given, "I", list, place) if "I" in given else ()):
+            number = one.get("%") if one.__class__ is dict else None
+            if number.__class__ is not int:
+                raise FormatError.must(f"{place}.I[{at}]", "the number of a value", shown(one))
+            if number != NOTHING and not known.get(number):
+                reason = "is made in a region that has ended" if number in known else "is not made before it is used"
+                raise FormatError(f"{place}.I[{at}]: the value {number} {reason}")
+            operands.append(number)
+        regions: tuple[GraphBlock, ...] = ()
+        if given.get("regions"):
+            regions = tuple([self.block(r, f"{place}.regions[{at}]", depth + 1) for at, r in enumerate(_of(given, "regions", list, place))])
+        results: list[int] = []
+        types: list[Type] = []
+        for at, one in enumerate(_of(given, "O", list, place) if "O" in given else ()):
+            number = one.get("%") if one.__class__ is dict else None
+            if number.__class__ is not int or number < 0:
+                raise FormatError.must(f"{place}.O[{at}]", "the number of a value", shown(one))
+            if number in known:
+                raise FormatError(f"{place}.O[{at}]: the value {number} is made twice")
+            if number != NOTHING:
+                known[number] = True
+            results.append(number)
+            types.append(self.type(one.get("TT"), f"{place}.O[{at}]"))
+        attributes: dict[str, Any] = {}
+        for at, one in enumerate(_of(given, "A", list, place) if "A" in given else ()):
+            key = one.get("N") if one.__class__ is dict else None
+            if key.__class__ is not str:
+                raise FormatError.must(f"{place}.A[{at}].N", "a name", shown(key))
+            attributes[key] = one.get("AT")
+        return GraphOp(dialect, name, tuple(operands), tuple(results), tuple(types), Attributes(attributes, place), regions, place, _stops(given.get("OA")))
+
+    def type(self, given: Any, place: str, depth: int = 0) -> Type:
+        """Read a type. Negative dims are open."""
+        if given is None or given.__class__ is not dict:
+            raise FormatError.must(f"{place}.TT", "a type", shown(given))
+        kind, data = given.get("#"), given.get("D")
+        if kind == "NULL":
+            return None
+        if kind == "0.t_vec":
+            if depth > 8:
+                raise FormatError(f"{place}.TT: lists are nested more than 8 deep")
+            if data.__class__ is not list:
+                raise FormatError.must(f"{place}.TT.D", "a list of types", shown(data))
+            return ListType(tuple([self.type(one, f"{place}.TT.D[{at}]", depth + 1) for at, one in enumerate(data)]))
+        of = _KINDS.get(kind) if kind.__class__ is str else None
+        if of is None:
+            raise FormatError(f"{place}.TT: values of the type {shown(kind)} are not known here")
+        if data.__class__ is not list or len(data) < 2 or data[0].__class__ is not dict:
+            raise FormatError.must(f"{place}.TT.D", "an element type and dims", shown(data))
+        key = f"{kind}{data[0].get('#')}{data[1]}"
+        found = self.types.get(key)
+        if found is None:
+            found = self.types[key] = _tensor(of, data[0].get("#"), data[1], f"{place}.TT.D")
+        return found
+
+
+def _tensor(of: Kind, element: Any, dims: Any, place: str) -> Declared:
+    name = element.partition(".")[2] if element.__class__ is str else ""
+    if name == "t_undefined":
+        dtype = None
+    elif name in _ELEMENTS:
+        dtype = _ELEMENTS[name]
+    else:
+        raise FormatError(f"{place}[0]: elements of the type {shown(element)} are not known here")
+    if dims.__class__ is not list or not all(d.__class__ is int for d in dims):
+        raise FormatError.must(f"{place}[1]", "dims, whole numbers", shown(dims))
+    if len(dims) > 64 or any(d >= 1 << 63 for d in dims):
+        raise FormatError.must(f"{place}[1]", "at most 64 dims of 64 bits", shown(dims))
+    if of is LOD_TENSOR_ARRAY:
+        return Declared(of, dtype, None)
+    return Declared(of, dtype, tuple([max(d, -1) for d in dims]))
+
+
+def _stops(given: Any) -> tuple[bool, ...]:
+    """Return ``stop_gradient`` of the results, from an op's second list of attributes."""
+    if given.__class__ is list:
+        for one in given:
+            if one.__class__ is dict and one.get("N") == "stop_gradient":
+                held = one.get("AT")
+                each = held.get("D") if held.__class__ is dict else None
+                if each.__class__ is list:
+                    return tuple([e.__class__ is dict and e.get("D") is True for e in each])
+    return ()

@@ -1,0 +1,297 @@
+"""Rules for the operators of PaddlePaddle 3 that 2.x writes otherwise, one function for each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from foreshape.errors import FormatError
+from foreshape.interop.pir.graph import NOTHING, GraphOp
+from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.translation import Constant, Refused, Translation, as_numbers, code_of, exact, fill, rule
+from foreshape.program.declared import Declared
+from foreshape.program.op import Slots
+from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, DType
+from foreshape.spec import dtype as dtype_of
+
+_MOST_ELEMENTS: Final = 1 << 31
+
+
+def _row(name: str) -> Row:
+    found = row_of(name)
+    assert found is not None, name
+    return found
+
+
+def _element_type(op: GraphOp, otherwise: DType) -> DType:
+    name = str(op.attributes.get("dtype") or "Undefined")
+    return otherwise if name.startswith("Undefined") else dtype_of(name)
+
+
+# --- ends
+
+
+@rule("data")
+def data(t: Translation, op: GraphOp) -> None:
+    t.feed(op, sum(o.name == "data" for o in _before(t, op)))
+
+
+@rule("feed")
+def feed(t: Translation, op: GraphOp) -> None:
+    t.feed(op, int(op.attributes.get("col", 0)))
+
+
+@rule("fetch")
+def fetch(t: Translation, op: GraphOp) -> None:
+    t.fetch(op, int(op.attributes.get("col", 0)))
+
+
+def _before(t: Translation, op: GraphOp) -> list[GraphOp]:
+    ops = t.graph.block.ops
+    return list(ops[: next(at for at, o in enumerate(ops) if o is op)])
+
+
+# --- constants and lists
+
+
+@rule("full")
+def full(t: Translation, op: GraphOp) -> None:
+    of = _element_type(op, FP32)
+    value = op.attributes.get("value")
+    dims = tuple(op.attributes.get("shape") or ())
+    if any(d < 0 for d in dims) or math.prod(dims) > _MOST_ELEMENTS:
+        raise FormatError.must(f"{op.place}: the shape of a constant", "known, of at most 2^31 elements", f"{list(dims)}"[:100])
+    if of.is_integer and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str):
+        value = float(value)
+    t.values[op.results[0]] = Constant(of, dims, [value], True, t.block.idx, t.scope)
+
+
+@rule("full_int_array")
+def full_int_array(t: Translation, op: GraphOp) -> None:
+    values = list(op.attributes.get("value") or ())
+    t.values[op.results[0]] = Constant(_element_type(op, INT64), (len(values),), values, False, t.block.idx, t.scope)
+
+
+@rule("assign_value_", "assign_value")
+def assign_value(t: Translation, op: GraphOp) -> None:
+    dims = tuple(op.attributes.get("shape") or ())
+    values = list(op.attributes.get("values") or ())
+    if len(values) != math.prod(dims):
+        raise FormatError.must(f"{op.place}: the values of a constant of dims {list(dims)}", f"{math.prod(dims)} numbers", f"{len(values)}")
+    of = _element_type(op, FP32)
+    held = [bool(v) for v in values] if of is BOOL else [int(v) if of.is_integer else v for v in values]
+    t.values[op.results[0]] = Constant(of, dims, held, False, t.block.idx, t.scope)
+
+
+@rule("combine")
+def combine(t: Translation, op: GraphOp) -> None:
+    t.values[op.results[0]] = tuple([t.values[number] for number in op.operands])
+
+
+@rule("full_with_tensor")
+def full_with_tensor(t: Translation, op: GraphOp) -> None:
+    of = _element_type(op, FP32)
+    value, shape = t.constant(op, 0), as_numbers(t.given(op, 1))
+    inputs: Slots = {}
+    dims = [int(d) for d in shape.elements] if shape is not None else [-1]
+    if shape is None:
+        inputs["ShapeTensorList" if isinstance(t.given(op, 1), tuple) else "ShapeTensor"] = t.tensors(op, 1)
+        dims = [-1] * len(inputs.get("ShapeTensorList", ())) or []
+    if value is None:
+        inputs["ValueTensor"] = (t.tensor(op, 0),)
+        t.write("fill_constant", inputs, {"Out": (str(t.result(op, 0)),)}, {"shape": dims, "dtype": of.code})
+        return
+    fill(t, of, dims, value.elements[0], str(t.result(op, 0)), inputs)
+
+
+@rule("full_like")
+def full_like(t: Translation, op: GraphOp) -> None:
+    of = _element_type(op, t.type_of(op, 0))
+    value = t.constant(op, 1)
+    if value is not None and exact(value.elements[0]):
+        t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"value": float(value.elements[0]), "dtype": of.code})
+        return
+    zeros, number = t.temporary("fill_any_like", None), t.tensor(op, 1)
+    if t.type_of(op, 1) is not of:
+        number = _cast(t, number, t.type_of(op, 1), of)
+    t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (zeros,)}, {"value": 0.0, "dtype": of.code})
+    t.write("elementwise_add", {"X": (zeros,), "Y": (number,)}, {"Out": (str(t.result(op, 0)),)}, {"axis": -1})
+
+
+def _cast(t: Translation, name: str, now: DType, then: DType) -> str:
+    out = t.temporary("cast", Declared(LOD_TENSOR, then, None))
+    t.write("cast", {"X": (name,)}, {"Out": (out,)}, {"in_dtype": now.code, "out_dtype": then.code})
+    return out
+
+
+@rule("arange")
+def arange(t: Translation, op: GraphOp) -> None:
+    of = _element_type(op, INT64)
+    inputs: Slots = {}
+    for at, slot in enumerate(("Start", "End", "Step")):
+        constant = t.constant(op, at)
+        if constant is not None:
+            number = constant.elements[0]
+            name = t.made(None, Constant(of, (1,), [int(number) if of.is_integer else float(number)], True, t.block.idx, t.scope))
+        else:
+            name = t.tensor(op, at)
+            if t.type_of(op, at) is not of:
+                name = _cast(t, name, t.type_of(op, at), of)
+        inputs[slot] = (name,)
+    t.write("range", inputs, {"Out": (str(t.result(op, 0)),)})
+
+
+# --- one operator, other attributes
+
+
+@rule("cast")
+def cast(t: Translation, op: GraphOp) -> None:
+    code = code_of(str(op.attributes.get("dtype")))
+    t.write("cast", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"in_dtype": t.type_of(op, 0).code, "out_dtype": code})
+
+
+def _reduced(t: Translation, op: GraphOp, type: str, more: dict[str, Any]) -> None:
+    axes = as_numbers(t.given(op, 1)) if len(op.operands) > 1 else None
+    if len(op.operands) > 1 and axes is None:
+        raise Refused("its axes are computed, and an attribute in 2.x")
+    held = axes.elements if axes is not None else op.attributes.get("axis") or []
+    over = [int(a) for a in (held if isinstance(held, list) else [held])]
+    every = not over or op.attributes.get("reduce_all") is True
+    attrs = {"dim": over or [0], "keep_dim": op.attributes.get("keepdim", False) is True, "reduce_all": every, **more}
+    t.write(type, {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, attrs)
+
+
+@rule("sum")
+def reduce_sum(t: Translation, op: GraphOp) -> None:
+    code = code_of(str(op.attributes.get("dtype") or "Undefined"))
+    _reduced(t, op, "reduce_sum", {"out_dtype": code, "in_dtype": t.type_of(op, 0).code if code >= 0 else -1})
+
+
+@rule("mean", "max", "min", "prod", "all", "any", "amax", "amin")
+def reduction(t: Translation, op: GraphOp) -> None:
+    _reduced(t, op, f"reduce_{op.name}", {})
+
+
+@rule("tril", "triu")
+def triangle(t: Translation, op: GraphOp) -> None:
+    attrs = {"diagonal": op.attributes.get("diagonal", 0), "lower": op.name == "tril"}
+    t.write("tril_triu", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, attrs)
+
+
+@rule("shape")
+def shape(t: Translation, op: GraphOp) -> None:
+    t.write("shape", {"Input": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})
+
+
+@rule("shape64")
+def shape64(t: Translation, op: GraphOp) -> None:
+    short = t.temporary("shape", Declared(LOD_TENSOR, INT32, None))
+    t.write("shape", {"Input": (t.tensor(op, 0),)}, {"Out": (short,)})
+    t.write("cast", {"X": (short,)}, {"Out": (str(t.result(op, 0)),)}, {"in_dtype": INT32.code, "out_dtype": INT64.code})
+
+
+@rule("split", "split_with_num")
+def split(t: Translation, op: GraphOp) -> None:
+    if op.dialect == "builtin":  # the elements of a list
+        given = t.given(op, 0)
+        if not isinstance(given, tuple) or len(given) != len(op.results):
+            raise FormatError(f"{op.place}: a list is taken apart into {len(op.results)} values, and has {len(given) if isinstance(given, tuple) else 1}")
+        for number, one in zip(op.results, given, strict=True):
+            t.values[number] = one
+        return
+    inputs: Slots = {"X": (t.tensor(op, 0),)}
+    attrs: dict[str, Any] = {}
+    last = len(op.operands) - 1
+    axis = t.constant(op, last)
+    if axis is not None:
+        attrs["axis"] = int(axis.elements[0])
+    else:
+        inputs["AxisTensor"] = (t.tensor(op, last),)
+    if op.name == "split_with_num":
+        attrs["num"] = op.attributes.get("num")
+    else:
+        sections = as_numbers(t.given(op, 1))
+        if sections is not None:
+            attrs["sections"] = [int(s) for s in sections.elements]
+        elif isinstance(t.given(op, 1), tuple):
+            inputs["SectionsTensorList"] = t.tensors(op, 1)
+            attrs["sections"] = [-1] * len(inputs["SectionsTensorList"])
+        else:
+            raise Refused("its sections are computed as one tensor; in 2.x they are one tensor each")
+    t.write("split", inputs, {"Out": tuple(t.result(op, 0))}, attrs)
+
+
+@rule("set_value", "set_value_", "set_value_with_tensor", "set_value_with_tensor_")
+def set_value(t: Translation, op: GraphOp) -> None:
+    inputs: Slots = {"Input": (t.tensor(op, 0),)}
+    of = t.type_of(op, 0)
+    attrs: dict[str, Any] = {name: list(op.attributes.get(name) or ()) for name in ("axes", "decrease_axes", "none_axes")}
+    attrs["dtype"] = of.code
+    at = 1
+    if "with_tensor" in op.name:
+        inputs["ValueTensor"] = (t.tensor(op, 1),)
+        at = 2
+    else:
+        values = list(op.attributes.get("values") or ())
+        attrs["shape"] = list(op.attributes.get("shape") or ())
+        attrs[_FIELD.get(of.name, "fp32_values")] = [_FIELD_TYPE.get(of.name, float)(v) for v in values]
+    for place, (name, slot) in enumerate((("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")), at):
+        numbers = as_numbers(t.given(op, place))
+        if numbers is not None:
+            attrs[name] = [int(n) for n in numbers.elements]
+        elif isinstance(t.given(op, place), tuple):
+            inputs[slot] = t.tensors(op, place)
+        else:
+            inputs[slot] = _elements(t, t.tensor(op, place), len(attrs["axes"]))
+    t.write("set_value", inputs, {"Out": (str(t.result(op, 0)),)}, attrs)
+
+
+_FIELD: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values", "fp16": "fp16_values"}
+_FIELD_TYPE: Final = {"bool": int, "int32": int, "int64": int}
+
+
+def _elements(t: Translation, name: str, count: int) -> tuple[str, ...]:
+    """Write a tensor of one dim as a list of tensors of one element each."""
+    if count == 1:
+        return (name,)
+    parts = tuple([t.temporary("split", None) for _ in range(count)])
+    t.write("split", {"X": (name,)}, {"Out": parts}, {"num": count, "axis": 0})
+    return parts
+
+
+@rule("batch_norm_", "batch_norm")
+def batch_norm(t: Translation, op: GraphOp) -> None:
+    """Write a batch norm: its running mean and variance are written where they are read."""
+    row = _row("batch_norm_")
+    for at, operand in ((1, 1), (2, 2)):
+        if len(op.results) > at and op.results[at] != NOTHING:
+            t.values[op.results[at]] = t.tensor(op, operand)
+    attrs: dict[str, Any] = {}
+    for name in op.attributes:
+        here = row.renamed.get(name, name)
+        if here in ("momentum", "epsilon", "data_layout", "is_test", "use_global_stats", "trainable_statistics"):
+            attrs[here] = op.attributes.get(name)
+    inputs: Slots = {}
+    for at, of in enumerate(row.operands):
+        name = t.optional(op, at)
+        if name is not None:
+            inputs[of.slot] = (name,)
+    outputs: Slots = {"Y": (str(t.result(op, 0)),), "MeanOut": inputs["Mean"], "VarianceOut": inputs["Variance"]}
+    for at, slot in ((3, "SavedMean"), (4, "SavedVariance"), (5, "ReserveSpace")):
+        if len(op.results) > at and op.results[at] != NOTHING and op.types[at] is not None:
+            outputs[slot] = (str(t.result(op, at)),)
+    t.write("batch_norm", inputs, outputs, attrs)
+
+
+@rule("einsum")
+def einsum(t: Translation, op: GraphOp) -> None:
+    operands = t.tensors(op, 0)
+    kept = {slot: tuple([t.temporary("einsum", None) for _ in operands]) for slot in ("InnerCache", "XShape")}
+    t.write("einsum", {"Operands": operands}, {"Out": (str(t.result(op, 0)),), **kept}, {"equation": op.attributes.get("equation")})
+
+
+@rule("assign_out_")
+def assign_out(t: Translation, op: GraphOp) -> None:
+    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})

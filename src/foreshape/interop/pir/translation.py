@@ -1,0 +1,514 @@
+"""The translation of a graph of PaddlePaddle 3 to a `Program` of the operators of 2.x.
+
+An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a rule, a function of `foreshape.interop.pir.rules`
+or `foreshape.interop.pir.control_flow`. Constants wait (`Constant`): where 2.x has an attribute they become it, and only elsewhere an op makes the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foreshape.data_class import data_class
+from foreshape.errors import DescriptionError, FormatError, SchemaError
+from foreshape.interop.pir.graph import (
+    NOTHING,
+    ElementTypeName,
+    Graph,
+    GraphBlock,
+    GraphOp,
+    ListType,
+    PlaceOfTensor,
+    Type,
+    UnknownAttribute,
+)
+from foreshape.interop.pir.table import OperandRow, Row, row_of
+from foreshape.operator.attributes import AttrType, infer_type
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.registry import find
+from foreshape.program.block import Block
+from foreshape.program.declared import Declared
+from foreshape.program.op import Op, Slots
+from foreshape.program.program import Program
+from foreshape.program.structure import link_makers
+from foreshape.program.variable import Variable
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, DType, Spec
+from foreshape.spec import dtype as dtype_of
+
+SCOPE: Final = "struct_name"
+"""The attribute with the path of an op's layer."""
+IGNORED: Final = frozenset((SCOPE, "place", "op_role", "op_dist_attr", "op_callstack", "origin_op_desc", "dist_attr", "chunk_id", "op_chunk_id", "stop_gradient",
+                            "persistable", "execution_stream", "event_to_record", "events_to_wait", "force_record_event", "scheduling_priority"))  # fmt: skip
+"""Attributes of any op that say nothing of what it computes."""
+_NARROW: Final = (AttrType.FLOAT, AttrType.FLOATS)
+_FLOATING: Final = (AttrType.FLOAT, AttrType.FLOATS, AttrType.FLOAT64, AttrType.FLOAT64S)
+_LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
+
+
+class Refused(Exception):
+    """An op that cannot be written with the operators of 2.x; the text is the reason."""
+
+
+@data_class(frozen=True, eq=False)
+class Constant:
+    """A tensor known from the file: its element type, dims and elements (one for all of them if ``fills``), made by an op only where a tensor is needed."""
+
+    dtype: DType
+    dims: tuple[int, ...]
+    values: list[Any]
+    fills: bool
+    block: int
+    scope: str
+
+    @property
+    def elements(self) -> list[Any]:
+        """Return one value for each element."""
+        return self.values * math.prod(self.dims) if self.fills else self.values
+
+
+Value = str | tuple[Any, ...] | Constant
+"""A value of the graph here: a variable's name, a list of values, or a constant."""
+Rule = Callable[["Translation", GraphOp], None]
+RULES: dict[str, Rule] = {}
+"""Operator -> the function that translates it; filled by the modules of rules."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Return a decorator: the function translates the operators ``names``."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+class Translation:
+    """The state of one translation."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.program = Program()
+        self.block: Block = self.program.global_block
+        self.values: dict[int, Value] = {}
+        self.names: set[str] = {"feed", "fetch"}
+        self.counts: dict[str, int] = {}
+        self.wanted: dict[int, str] = {}
+        """Value -> the name of a result of the program."""
+        self.scope = ""
+        """The path of the layer of the op in translation."""
+        self.place = ""
+
+    # --- the whole
+
+    def run(self) -> Program:
+        """Translate the graph. Raises `FormatError` where it is not as the format has it."""
+        for parameter in self.graph.parameters:
+            if parameter.name in self.names:
+                raise FormatError(f"the name {parameter.name[:100]!r} is given to two parameters")
+            made = self.declare(parameter.name, parameter.type, self.program.global_block)
+            made.persistable = made.is_parameter = True
+            made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
+            made.is_parameter = parameter.trainable or not parameter.stop_gradient
+            self.values[parameter.value] = parameter.name
+        self._name_ends(self.graph.block)
+        self.ops(self.graph.block)
+        link_makers(self.program)
+        self.program.mark_loaded()
+        return self.program
+
+    def _name_ends(self, block: GraphBlock) -> None:
+        """Reserve the names of feeds and fetches: values of the network get theirs after these."""
+        for op in block.ops:
+            if op.name in ("data", "feed") and op.dialect == "pd_op":
+                name = self._end(op)
+                if name in self.names:
+                    raise FormatError(f"{op.place}: the name {name[:100]!r} is taken")
+                self.names.add(name)
+        for op in block.ops:
+            if op.name == "fetch" and op.dialect == "pd_op":
+                name = self._end(op)
+                if op.operands and op.operands[0] not in self.wanted and name not in self.names:
+                    self.wanted[op.operands[0]] = name
+                    self.names.add(name)
+
+    @staticmethod
+    def _end(op: GraphOp) -> str:
+        name = op.attributes.get("name")
+        if name.__class__ is not str or not 0 < len(name) < 1 << 16:
+            raise FormatError.must(f"{op.place}: the attribute name of {op.full_name}", "a name", repr(name)[:100])
+        return name
+
+    def ops(self, block: GraphBlock) -> None:
+        """Translate the ops of a block, into the current block of the program."""
+        rules = RULES
+        for op in block.ops:
+            attributes = op.attributes
+            self.place = op.place
+            self.scope = _scope(attributes.get(SCOPE)) if SCOPE in attributes else ""
+            function = rules.get(op.name) if op.dialect != "custom_op" else None
+            try:
+                if function is not None:
+                    function(self, op)
+                else:
+                    row = row_of(op.name) if op.dialect in ("pd_op", "onednn_op") else None
+                    if row is None:
+                        self.unknown(op)
+                    else:
+                        self.by_row(op, row)
+            except Refused as refused:
+                self.refuse(op, str(refused))
+            except (IndexError, KeyError, ValueError, TypeError) as error:
+                raise FormatError(f"{op.place}: no op {op.full_name} as PaddlePaddle writes it: {type(error).__name__}: {error}") from error
+
+    # --- values
+
+    def declare(self, name: str, type: Type, block: Block | None = None) -> Variable:
+        """Make the variable ``name``."""
+        block = self.block if block is None else block
+        made = Variable._new(name, block, None, None)  # pyright: ignore[reportPrivateUsage]
+        made._declared = type if isinstance(type, Declared) else None  # pyright: ignore[reportPrivateUsage]
+        self.names.add(name)
+        block.vars[name] = made
+        return made
+
+    def fresh(self, stem: str) -> str:
+        """Return an unused name."""
+        at = self.counts.get(stem, 0)
+        while (name := f"{stem}_{at}.tmp_0") in self.names:
+            at += 1
+        self.counts[stem] = at + 1
+        return name
+
+    def result(self, op: GraphOp, at: int) -> str | tuple[str, ...]:
+        """Make the variable of a result, or one for each element of a list; it is the value from now on."""
+        number, type = op.results[at], op.types[at]
+        if isinstance(type, ListType):
+            listed = tuple([self.declare(self.fresh(op.name), one).name for one in type.elements])
+            self.values[number] = listed
+            return listed
+        name = self.wanted.get(number)
+        if name is None or self.block.idx:
+            name = self.fresh(op.name.rstrip("_"))
+        made = self.declare(name, type)
+        if at < len(op.stops):
+            made.stop_gradient = op.stops[at]
+        self.values[number] = name
+        return name
+
+    def temporary(self, stem: str, type: Type) -> str:
+        """Make a variable for a value that the file does not have."""
+        return self.declare(self.fresh(stem), type).name
+
+    def given(self, op: GraphOp, at: int) -> Value | None:
+        """Return an operand; None if it is left out."""
+        number = op.operands[at] if at < len(op.operands) else NOTHING
+        return None if number == NOTHING else self.values[number]
+
+    def constant(self, op: GraphOp, at: int) -> Constant | None:
+        """Return an operand if it is a constant."""
+        found = self.given(op, at)
+        return found if isinstance(found, Constant) else None
+
+    def tensor(self, op: GraphOp, at: int) -> str:
+        """Return the name of an operand that is one tensor; a constant is made by an op.
+
+        Raises:
+            FormatError: it is left out, or a list.
+        """
+        name = self.optional(op, at)
+        if name is None:
+            raise FormatError(f"{op.place}: the operand {at} of {op.full_name} is left out")
+        return name
+
+    def optional(self, op: GraphOp, at: int) -> str | None:
+        """Return the name of an operand that is one tensor; None if it is left out."""
+        found = self.given(op, at)
+        if isinstance(found, Constant):
+            return self.made(op.operands[at], found)
+        if isinstance(found, tuple):
+            raise FormatError(f"{op.place}: the operand {at} of {op.full_name} is a list, and one tensor is wanted")
+        return found
+
+    def tensors(self, op: GraphOp, at: int) -> tuple[str, ...]:
+        """Return the names of an operand that is a list of tensors, or one."""
+        found = self.given(op, at)
+        if found is None:
+            return ()
+        if not isinstance(found, tuple):
+            return (self.tensor(op, at),)
+        return tuple([self.made(None, one) if isinstance(one, Constant) else one for one in found])
+
+    def made(self, number: int | None, constant: Constant) -> str:
+        """Write the op that makes a constant, where the file has it, and return the tensor's name."""
+        block, scope = self.block, self.scope
+        self.block, self.scope = self.program.blocks[constant.block], constant.scope
+        try:
+            wanted = self.wanted.get(number) if number is not None and not constant.block else None
+            name = self.fresh("full") if wanted is None else wanted
+            self.declare(name, Declared(LOD_TENSOR, constant.dtype, constant.dims)).stop_gradient = True
+            write_constant(self, constant, name)
+        finally:
+            self.block, self.scope = block, scope
+        if number is not None:
+            self.values[number] = name
+        return name
+
+    def type_of(self, op: GraphOp, at: int) -> DType:
+        """Return the element type of an operand, as the file has it."""
+        found = self.given(op, at)
+        return self.dtype_of(found)
+
+    def dtype_of(self, value: Value | None) -> DType:
+        """Return the element type of a value, as the file has it."""
+        if isinstance(value, Constant):
+            return value.dtype
+        if isinstance(value, tuple):
+            return self.dtype_of(value[0]) if value else FP32
+        variable = self.block.find(value) if value is not None else None
+        declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+        return declared.dtype if declared is not None and declared.dtype is not None else FP32
+
+    # --- ops
+
+    def write(self, type: str, inputs: Slots, outputs: Slots, attrs: Mapping[str, Any] | None = None) -> Op:
+        """Append an op of 2.x.
+
+        Args:
+            type: the operator.
+            inputs, outputs: slot -> names.
+            attrs: name -> value.
+        """
+        operator = find(type)
+        if operator is None:
+            raise Refused(f"{type} is not known here")
+        given = dict(attrs) if attrs else {}
+        if self.scope:
+            given["op_namescope"] = self.scope
+        try:
+            attributes = operator.describe(given)
+        except SchemaError as error:
+            raise Refused(str(error)) from error
+        for slot in operator.schema.results:
+            if slot.name not in outputs and not slot.optional:
+                outputs[slot.name] = (self.temporary(type, None),)
+        op = Op(self.block, attributes, inputs, outputs)
+        self.block.ops.append(op)
+        return op
+
+    def by_row(self, op: GraphOp, row: Row, more: Mapping[str, Any] | None = None) -> None:
+        """Write an op by its row of the table; ``more``: further attributes."""
+        operator = find(row.type)
+        if operator is None:
+            raise Refused(f"{row.type} is not known here")
+        schema = operator.schema.attributes
+        attrs: dict[str, Any] = dict(more) if more else {}
+        for name in op.attributes:
+            if name in IGNORED:
+                continue
+            here = row.renamed.get(name, name)
+            if name in row.only:
+                _only(op, name, row.only[name])
+            elif here in schema:
+                attrs[here] = fitted(op.attributes.get(name), schema[here].type)
+            elif here not in attrs:
+                raise Refused(f"its attribute {name} = {op.attributes.get(name)!r} has no counterpart")
+        inputs: Slots = {}
+        if len(op.operands) > len(row.operands):
+            raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
+        for at, number in enumerate(op.operands):
+            if number != NOTHING:
+                self._operand(op, at, row.operands[at], schema, inputs, attrs)
+        outputs: Slots = {}
+        for at, slot in enumerate(row.results[: len(op.results)]):
+            if slot and op.results[at] != NOTHING and (op.types[at] is not None or op.results[at] in self.wanted):
+                name = self.result(op, at)
+                outputs[slot] = name if isinstance(name, tuple) else (name,)
+        self.write(row.type, inputs, outputs, attrs)
+
+    def _operand(self, op: GraphOp, at: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
+        if row.attribute:
+            held = as_numbers(self.given(op, at))
+            if held is not None and (value := _attribute(held, schema[row.attribute].type, bool(row.slot))) is not None:
+                attrs[row.attribute] = value
+                return
+            if not row.slot:
+                raise Refused(f"its operand {at} ({row.attribute}) is computed, and an attribute in 2.x")
+        if not row.slot:
+            raise Refused(f"its operand {at} has no counterpart")
+        several = self.tensors(op, at)
+        inputs[row.many if len(several) > 1 or isinstance(self.given(op, at), tuple) else row.slot] = several
+
+    def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
+        """Keep an op that has no counterpart, under its own name: `show` and `check` work around it."""
+        inputs: Slots = {f"I{at}": self.tensors(op, at) for at, number in enumerate(op.operands) if number != NOTHING}
+        outputs: Slots = {}
+        for at, number in enumerate(op.results):
+            if number != NOTHING:
+                name = self.result(op, at)
+                outputs[f"O{at}"] = name if isinstance(name, tuple) else (name,)
+        entries: list[tuple[str, AttrType, Any]] = []
+        for name, value in op.attributes.values().items():
+            if name not in IGNORED and isinstance(value, (bool, int, float, str)) and not isinstance(value, UnknownAttribute):
+                entries.append((name, infer_type(value), value))
+        if self.scope:
+            entries.append(("op_namescope", AttrType.STRING, self.scope))
+        attributes = Attributes.of(op.full_name, tuple(sorted(entries)))
+        if error is not None:
+            attributes = attributes.refused(error)
+        self.block.ops.append(Op(self.block, attributes, inputs, outputs))
+
+    def refuse(self, op: GraphOp, reason: str) -> None:
+        """Keep an op that cannot be written: a check says the reason, and no run begins."""
+        self.unknown(op, SchemaError(f"{op.full_name} ({op.place}) cannot be written with the operators of PaddlePaddle 2: {reason}").told(op=op.full_name))
+
+    # --- feeds and fetches
+
+    def feed(self, op: GraphOp, column: int) -> None:
+        """Write the feed of an input."""
+        block = self.program.global_block
+        if self.block is not block:
+            raise FormatError(f"{op.place}: a feed within a region")
+        name = self._end(op)
+        type = op.types[0]
+        if not isinstance(type, Declared):
+            raise FormatError(f"{op.place}: a feed is a tensor")
+        made = self.declare(name, type)
+        made.need_check_feed = made.stop_gradient = True
+        self.values[op.results[0]] = name
+        self._holder("feed")
+        self.write("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": column})
+
+    def fetch(self, op: GraphOp, column: int) -> None:
+        """Write the fetch of a result, of a copy if its name is not the value's own."""
+        name, wanted = self.tensor(op, 0), self._end(op)
+        if name != wanted:
+            if self.program.global_block.vars.get(wanted) is not None:
+                wanted = self.fresh(wanted)
+            self.declare(wanted, op.types[0] if op.types else None)
+            self.write("assign", {"X": (name,)}, {"Out": (wanted,)})
+        if op.results:
+            self.values[op.results[0]] = wanted
+        self._holder("fetch")
+        self.write("fetch", {"X": (wanted,)}, {"Out": ("fetch",)}, {"col": column})
+
+    def _holder(self, name: str) -> None:
+        block = self.program.global_block
+        if name not in block.vars:
+            made = Variable._new(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)  # pyright: ignore[reportPrivateUsage]
+            made.persistable = True
+            block.vars[name] = made
+
+
+def _scope(given: Any) -> str:
+    """Return the path of a layer as 2.x writes it: ``/ResNet/Conv2D/``; empty for none."""
+    if given.__class__ is not str or len(given) > 4096 or given.strip("/") == "":
+        return ""
+    parts = ["".join([c if c.isalnum() or c in "_-" else "_" for c in part]) for part in given.split("/") if part]
+    return f"/{'/'.join(parts)}/"
+
+
+def _only(op: GraphOp, name: str, at: Any) -> None:
+    """Refuse an attribute without a counterpart at another value than the one that means nothing."""
+    value = op.attributes.get(name)
+    if at is not None and value != at:
+        raise Refused(f"its attribute {name} = {value!r} has no counterpart; it can be written at {at!r}")
+
+
+def fitted(value: Any, type: AttrType) -> Any:
+    """Return an attribute's value for the type that the operator here holds it in."""
+    if isinstance(value, ElementTypeName):
+        return code_of(value)
+    if isinstance(value, (PlaceOfTensor, UnknownAttribute)):
+        raise Refused(f"an attribute of the kind {value} says nothing here")
+    if type in _FLOATING:
+        if isinstance(value, list):
+            return [float(v) for v in value]
+        return [float(value)] if type in _LISTS else float(value)
+    if type in _LISTS and not isinstance(value, list):
+        return [value]
+    if type in (AttrType.INT, AttrType.LONG):
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    return value
+
+
+def code_of(name: str) -> int:
+    """Return the number of an element type by its name; -1 for "Undefined"."""
+    if name.startswith("Undefined"):
+        return -1
+    try:
+        return dtype_of(name).code
+    except DescriptionError:
+        raise Refused(f"elements of the type {name} are not known here") from None
+
+
+def as_numbers(value: Value | None) -> Constant | None:
+    """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
+    if isinstance(value, Constant):
+        return value
+    if isinstance(value, tuple) and value and all(isinstance(one, Constant) for one in value):
+        elements = [e for one in value for e in one.elements]
+        return Constant(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
+    return None
+
+
+def _attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
+    """Return a constant as an attribute of this type; None if it does not hold it, and a tensor can stand there."""
+    if math.prod(constant.dims) > 64:
+        return None
+    elements = constant.elements
+    if type in _LISTS:
+        if else_tensor and type in _NARROW and not all(exact(e) for e in elements):
+            return None
+        return [float(e) for e in elements] if type in _FLOATING else [int(e) for e in elements]
+    if len(elements) != 1:
+        raise Refused(f"one number is wanted; seen {len(elements)}")
+    one = elements[0]
+    if type in _FLOATING:
+        return None if else_tensor and type in _NARROW and not exact(one) else float(one)
+    return bool(one) if type is AttrType.BOOLEAN else int(one)
+
+
+def exact(value: Any) -> bool:
+    """Tell whether 32 bits of floating point hold a number."""
+    try:
+        number = float(value)
+        return number == value and (not math.isfinite(number) or struct.unpack("f", struct.pack("f", number))[0] == number)
+    except OverflowError:
+        return False
+
+
+_VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}
+
+
+def write_constant(translation: Translation, constant: Constant, name: str) -> None:
+    """Write the op that makes a constant as the tensor ``name``."""
+    of, dims = constant.dtype, list(constant.dims)
+    if constant.fills or len(constant.values) == 1:
+        fill(translation, of, dims, constant.values[0], name)
+        return
+    field = _VALUES.get(of.name)
+    if field is not None:
+        translation.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values})
+        return
+    wide = INT64 if of.is_integer else FP32
+    held = translation.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
+    translation.write("assign_value", {}, {"Out": (held,)}, {"shape": dims, "dtype": wide.code, _VALUES[wide.name]: constant.values})
+    translation.write("cast", {"X": (held,)}, {"Out": (name,)}, {"in_dtype": wide.code, "out_dtype": of.code})
+
+
+def fill(translation: Translation, of: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
+    """Write fill_constant, with its value exactly as the element type holds it."""
+    if isinstance(value, complex):
+        raise Refused("a complex constant has no counterpart")
+    number = bool(value) if of.name == "bool" else int(value) if of.is_integer and math.isfinite(value) else float(value)
+    text = "" if exact(number) else repr(number)
+    held = float(number) if isinstance(number, (bool, int)) else number
+    attrs = {"shape": list(dims), "dtype": of.code, "value": held if abs(held) < 3.4e38 or not math.isfinite(held) else 0.0, "str_value": text}
+    translation.write("fill_constant", dict(inputs or {}), {"Out": (name,)}, attrs)
