@@ -165,6 +165,11 @@ def array_read(t: Translation, op: GraphOp) -> None:
     t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (str(t.result(op, 0)),)})
 
 
+@rule("slice_array_dense")
+def slice_array_dense(t: Translation, op: GraphOp) -> None:
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (str(t.result(op, 0)),)})
+
+
 @rule("array_length")
 def array_length(t: Translation, op: GraphOp) -> None:
     t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})

@@ -90,6 +90,17 @@ def combine(t: Translation, op: GraphOp) -> None:
     t.values[op.results[0]] = tuple([t.values[number] for number in op.operands])
 
 
+@rule("slice")
+def slice_(t: Translation, op: GraphOp) -> None:
+    if op.dialect != "builtin":
+        t.by_row(op, _row("slice"))
+        return
+    given, index = t.given(op, 0), op.attributes.get("index")
+    if not isinstance(given, tuple) or not isinstance(index, int) or not 0 <= index < len(given):
+        raise FormatError(f"{op.place}: an element {index} is taken of {len(given) if isinstance(given, tuple) else 'no'} values")
+    t.values[op.results[0]] = given[index]
+
+
 @rule("full_with_tensor")
 def full_with_tensor(t: Translation, op: GraphOp) -> None:
     of = _element_type(op, FP32)
@@ -118,6 +129,14 @@ def full_like(t: Translation, op: GraphOp) -> None:
         number = _cast(t, number, t.type_of(op, 1), of)
     t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (zeros,)}, {"value": 0.0, "dtype": of.code})
     t.write("elementwise_add", {"X": (zeros,), "Y": (number,)}, {"Out": (str(t.result(op, 0)),)}, {"axis": -1})
+
+
+@rule("fill")
+def fill_whole(t: Translation, op: GraphOp) -> None:
+    value = t.constant(op, 1)
+    if value is None:
+        raise Refused("its value is computed, and an attribute in 2.x")
+    t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"value": float(value.elements[0]), "dtype": -1})
 
 
 def _cast(t: Translation, name: str, now: DType, then: DType) -> str:
@@ -172,6 +191,66 @@ def reduce_sum(t: Translation, op: GraphOp) -> None:
 @rule("mean", "max", "min", "prod", "all", "any", "amax", "amin")
 def reduction(t: Translation, op: GraphOp) -> None:
     _reduced(t, op, f"reduce_{op.name}", {})
+
+
+@rule("matrix_rank", "matrix_rank_tol")
+def matrix_rank(t: Translation, op: GraphOp) -> None:
+    """Write a rank of int64, as PaddlePaddle 3 computes it."""
+    t.by_row(op, _row(op.name))
+    _as_type(t, op, 0, INT32, INT64)
+
+
+@rule("accuracy")
+def accuracy(t: Translation, op: GraphOp) -> None:
+    """Write an accuracy with its counts of int32, as PaddlePaddle 3 computes them."""
+    of = t.type_of(op, 0)
+    t.by_row(op, _row(op.name))
+    for at in (1, 2):
+        _as_type(t, op, at, of, INT32)
+
+
+def _as_type(t: Translation, op: GraphOp, at: int, now: DType, then: DType) -> None:
+    """Give a result in another element type, under the name that it has."""
+    name = str(t.values[op.results[at]])
+    if op.results[at] in t.used:
+        raw = t.temporary(op.name, Declared(LOD_TENSOR, now, None))
+        next(o for o in reversed(t.block.ops) if o.type == _row(op.name).type).rename_output(name, raw)
+        t.write("cast", {"X": (raw,)}, {"Out": (name,)}, {"in_dtype": now.code, "out_dtype": then.code})
+
+
+@rule("select_input")
+def select_input(t: Translation, op: GraphOp) -> None:
+    inputs: Slots = {"X": tuple([t.tensor(op, at) for at in range(1, len(op.operands))]), "Mask": (t.tensor(op, 0),)}
+    t.write("select_input", inputs, {"Out": (str(t.result(op, 0)),)})
+
+
+@rule("deformable_conv")
+def deformable_conv(t: Translation, op: GraphOp) -> None:
+    row = _row("deformable_conv")
+    if t.given(op, 3) is None:
+        row = row._replace(type="deformable_conv_v1")
+    t.by_row(op, row)
+
+
+@rule("sigmoid_cross_entropy_with_logits")
+def sigmoid_cross_entropy(t: Translation, op: GraphOp) -> None:
+    """Write a weighted loss as PaddlePaddle 3 computes it: (1 - Label) * X + pos_weight * log(1 + exp(-X)).
+
+    In 2.x pos_weight multiplies another part of the sum, so that 2.x has (pos_weight - 1) * log(1 + exp(-X)) added to the plain loss.
+    """
+    if t.given(op, 2) is None:
+        t.by_row(op, _row(op.name))
+        return
+    if op.attributes.get("normalize", False) or op.attributes.get("ignore_index", -100) != -100:
+        raise Refused("a weighted loss that ignores labels has no counterpart")
+    x, label, weight = (t.tensor(op, at) for at in range(3))
+    plain, minus, soft, more, part = (t.temporary(op.name, None) for _ in range(5))
+    t.write(op.name, {"X": (x,), "Label": (label,)}, {"Out": (plain,)})
+    t.write("scale", {"X": (x,)}, {"Out": (minus,)}, {"scale": -1.0})
+    t.write("softplus", {"X": (minus,)}, {"Out": (soft,)})
+    t.write("scale", {"X": (weight,)}, {"Out": (more,)}, {"bias": -1.0})
+    t.write("elementwise_mul", {"X": (soft,), "Y": (more,)}, {"Out": (part,)}, {"axis": -1})
+    t.write("elementwise_add", {"X": (plain,), "Y": (part,)}, {"Out": (str(t.result(op, 0)),)}, {"axis": -1})
 
 
 @rule("tril", "triu")
@@ -288,7 +367,10 @@ def batch_norm(t: Translation, op: GraphOp) -> None:
 @rule("einsum")
 def einsum(t: Translation, op: GraphOp) -> None:
     operands = t.tensors(op, 0)
-    kept = {slot: tuple([t.temporary("einsum", None) for _ in operands]) for slot in ("InnerCache", "XShape")}
+    kept: Slots = {}
+    for at, slot in enumerate(("InnerCache", "XShape"), 1):
+        used = at < len(op.results) and op.results[at] in t.used
+        kept[slot] = tuple(t.result(op, at)) if used else tuple([t.temporary("einsum", None) for _ in operands])
     t.write("einsum", {"Operands": operands}, {"Out": (str(t.result(op, 0)),), **kept}, {"equation": op.attributes.get("equation")})
 
 

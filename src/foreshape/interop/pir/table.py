@@ -3,7 +3,7 @@
     name [type] | operands | results [| attributes]
 
 ``type`` is the operator here, if it has another name. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for one that is an attribute where it
-is constant, ``@attribute`` for one that is always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart.
+is constant, ``@attribute`` for one that is always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart, ``~`` for one that means nothing.
 Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means the same only at this value (``*``: at
 any).
 """
@@ -24,6 +24,7 @@ class OperandRow(NamedTuple):
     slot: str
     many: str
     attribute: str
+    ignored: bool = False
 
 
 class Row(NamedTuple):
@@ -75,8 +76,8 @@ def row_of(name: str) -> Row | None:
 
 
 def _operand(word: str) -> OperandRow:
-    if word == "-":
-        return OperandRow("", "", "")
+    if word in "-~":
+        return OperandRow("", "", "", word == "~")
     slots, _, attribute = word.partition("@")
     slot, _, many = slots.partition("/")
     return OperandRow(slot, many or slot, attribute)

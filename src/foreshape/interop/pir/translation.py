@@ -96,6 +96,8 @@ class Translation:
         self.values: dict[int, Value] = {}
         self.names: set[str] = {"feed", "fetch"}
         self.counts: dict[str, int] = {}
+        self.used: set[int] = set()
+        """The values that an op reads."""
         self.wanted: dict[int, str] = {}
         """Value -> the name of a result of the program."""
         self.scope = ""
@@ -114,11 +116,18 @@ class Translation:
             made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
             made.is_parameter = parameter.trainable or not parameter.stop_gradient
             self.values[parameter.value] = parameter.name
+        self._find_used(self.graph.block)
         self._name_ends(self.graph.block)
         self.ops(self.graph.block)
         link_makers(self.program)
         self.program.mark_loaded()
         return self.program
+
+    def _find_used(self, block: GraphBlock) -> None:
+        for op in block.ops:
+            self.used.update(op.operands)
+            for region in op.regions:
+                self._find_used(region)
 
     def _name_ends(self, block: GraphBlock) -> None:
         """Reserve the names of feeds and fetches: values of the network get theirs after these."""
@@ -293,7 +302,7 @@ class Translation:
         except SchemaError as error:
             raise Refused(str(error)) from error
         for slot in operator.schema.results:
-            if slot.name not in outputs and not slot.optional:
+            if slot.name not in outputs and not slot.optional and (slot.updates is None or inputs.get(slot.updates)):
                 outputs[slot.name] = (self.temporary(type, None),)
         op = Op(self.block, attributes, inputs, outputs)
         self.block.ops.append(op)
@@ -320,11 +329,22 @@ class Translation:
         if len(op.operands) > len(row.operands):
             raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
         for at, number in enumerate(op.operands):
-            if number != NOTHING:
+            if number != NOTHING and not row.operands[at].ignored:
                 self._operand(op, at, row.operands[at], schema, inputs, attrs)
         outputs: Slots = {}
-        for at, slot in enumerate(row.results[: len(op.results)]):
-            if slot and op.results[at] != NOTHING and (op.types[at] is not None or op.results[at] in self.wanted):
+        declared = {r.name: r for r in operator.schema.results}
+        for at, number in enumerate(op.results):
+            slot = row.results[at] if at < len(row.results) else ""
+            used = number in self.used
+            if used and not slot:
+                raise Refused(f"its result {at} has no counterpart")
+            if not slot or number == NOTHING or op.types[at] is None or not (used or not declared[slot].optional):
+                continue
+            updated = inputs.get(declared[slot].updates or "", ())
+            if updated and all(self._is_kept(name) for name in updated):  # its state, as in 2.x
+                outputs[slot] = updated
+                self.values[number] = updated if isinstance(op.types[at], ListType) else updated[0]
+            elif not declared[slot].updates or updated:
                 name = self.result(op, at)
                 outputs[slot] = name if isinstance(name, tuple) else (name,)
         self.write(row.type, inputs, outputs, attrs)
@@ -340,7 +360,18 @@ class Translation:
         if not row.slot:
             raise Refused(f"its operand {at} has no counterpart")
         several = self.tensors(op, at)
-        inputs[row.many if len(several) > 1 or isinstance(self.given(op, at), tuple) else row.slot] = several
+        listed = isinstance(self.given(op, at), tuple) and (len(several) > 1 or self.is_one(several[0]))
+        inputs[row.many if listed else row.slot] = several
+
+    def _is_kept(self, name: str) -> bool:
+        variable = self.program.global_block.vars.get(name)
+        return variable is not None and variable.persistable
+
+    def is_one(self, name: str) -> bool:
+        """Tell whether a tensor has one element, as the file has it."""
+        variable = self.block.find(name)
+        declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+        return declared is None or declared.dims is None or math.prod(declared.dims) == 1
 
     def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
         """Keep an op that has no counterpart, under its own name: `show` and `check` work around it."""
@@ -472,7 +503,7 @@ def _attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
     one = elements[0]
     if type in _FLOATING:
         return None if else_tensor and type in _NARROW and not exact(one) else float(one)
-    return bool(one) if type is AttrType.BOOLEAN else int(one)
+    return bool(one) if type is AttrType.BOOLEAN else repr(float(one)) if type is AttrType.STRING else int(one)
 
 
 def exact(value: Any) -> bool:
