@@ -32,6 +32,7 @@ from foreshape.errors import TypeMismatchError as TypeMismatchError
 from foreshape.interop import InferenceModel as InferenceModel
 from foreshape.interop import Predictor as Predictor
 from foreshape.interop import load_inference_model as load_inference_model
+from foreshape.interop import load_program as load_program
 from foreshape.interop import load_safetensors as load_safetensors
 from foreshape.interop import save_inference_model as save_inference_model
 from foreshape.interop import save_safetensors as save_safetensors
@@ -86,7 +87,6 @@ from foreshape.training import predict as predict
 from foreshape.training import train as train
 from foreshape.training import training_program as training_program
 from foreshape.wire import Limits as Limits
-from foreshape.wire import load_program as load_program
 from foreshape.wire import save_program as save_program
 from foreshape.workers import Job as Job
 from foreshape.workers import job as job

@@ -56,7 +56,7 @@ def _opened(file: Path, sizes: dict[str, list[int | str]], operators: list[Path]
     """Open a saved program, with the user's operators and the given sizes."""
     from foreshape.cli.options import with_sizes
     from foreshape.cli.user_operators import import_operators
-    from foreshape.wire import load_program
+    from foreshape.interop import load_program
 
     import_operators(operators)
     return with_sizes(load_program(os.fspath(file)), sizes)
@@ -115,7 +115,7 @@ def check(
     from foreshape.cli.check import print_check
     from foreshape.cli.options import sizes_of
     from foreshape.cli.user_operators import import_operators
-    from foreshape.wire import load_program
+    from foreshape.interop import load_program
 
     given = sizes_of(sizes)
     with plain_errors():
@@ -182,7 +182,7 @@ def plan(
     from foreshape.cli.options import another_file, sizes_of, with_shapes
     from foreshape.cli.plan import print_plan
     from foreshape.cli.user_operators import import_operators
-    from foreshape.wire import load_program
+    from foreshape.interop import load_program
 
     given = sizes_of(sizes)
     if ranks is not None and html is not None:
@@ -243,7 +243,7 @@ def simulate(
     """Simulate the training of a program on many ranks, with stragglers: time per step, efficiency, memory, and what holds it up."""
     from foreshape.cli.options import sizes_of, with_shapes
     from foreshape.cli.ranks import print_simulation
-    from foreshape.wire import load_program
+    from foreshape.interop import load_program
 
     given = sizes_of(sizes)
     if (batch is None) == (batch_per_rank is None):

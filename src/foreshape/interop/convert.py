@@ -14,10 +14,11 @@ from typing import Final
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
 from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_stored
+from foreshape.interop.program_files import load_program
 from foreshape.interop.safetensors_file import contents, header_of
 from foreshape.program import Variable
 from foreshape.spec import BOOL
-from foreshape.wire import load_program, replacing
+from foreshape.wire import replacing
 from foreshape.wire.files import map_file
 from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 

@@ -8,5 +8,6 @@ from foreshape.interop.parameters import open_parameters as open_parameters
 from foreshape.interop.parameters import read_parameters as read_parameters
 from foreshape.interop.parameters import write_parameters as write_parameters
 from foreshape.interop.predictor import Predictor as Predictor
+from foreshape.interop.program_files import load_program as load_program
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors

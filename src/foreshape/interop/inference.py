@@ -11,6 +11,7 @@ from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.infer.redescribe import redescribe
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
+from foreshape.interop.program_files import load_program
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
@@ -19,7 +20,7 @@ from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, 
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
-from foreshape.wire import load_program, save_program
+from foreshape.wire import save_program
 from foreshape.wire.files import path_of
 
 Given = Sequence[Variable | str] | Variable | str
@@ -86,8 +87,8 @@ def load_inference_model(
     """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
     Args:
-        path_prefix: the path without its ending, or the path of the ``.pdmodel`` itself. A folder holds ``__model__`` and one file for
-            each parameter.
+        path_prefix: the path without its ending, or of the program itself, a ``.pdmodel`` or PaddlePaddle 3's ``.json``. A folder holds ``__model__``
+            and one file for each parameter, or one program, as ``inference.json``.
         executor: the parameters are put on its device.
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.
@@ -213,11 +214,15 @@ def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
     path = path_of(given)
     if os.path.isdir(path):
         model = os.path.join(path, "__model__")
-        if not os.path.exists(model):
-            others = [n for n in sorted(os.listdir(path)) if n.endswith(_PROGRAMS)]
-            raise FormatError(f"{path}: a folder without a file __model__; give the path of a program{f', such as {others[0]}' if others else ''}")
-        return model, path
-    prefix = path.removesuffix(".pdmodel")
+        if os.path.exists(model):
+            return model, path
+        others = [n for n in sorted(os.listdir(path)) if n.endswith(_PROGRAMS)]
+        usual = [n for n in others if n.startswith("inference.")]
+        if len(usual) != 1 and len(others) != 1:
+            told = f"; give the path of one of its programs, such as {others[0]}" if others else ""
+            raise FormatError(f"{path}: a folder with neither a file __model__ nor one program{told}")
+        path = os.path.join(path, (usual if len(usual) == 1 else others)[0])
+    prefix = path.removesuffix(".pdmodel").removesuffix(".json")
     model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _PROGRAMS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
     return model, prefix + ".pdiparams"
 

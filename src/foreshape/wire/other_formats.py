@@ -78,7 +78,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
      "a Git LFS pointer, which stands for a file that was not fetched: git lfs pull, in its repository, brings that"),
     ("", _looks_like(b"<!doctype html", b"<html"), "a page of HTML, as a server sends one in place of a file that it has not: fetch it again"),
     ("", lambda h: h.lstrip()[:1] == b"{" and re.search(rb'"magic"\s*:\s*"pir"', h) is not None,
-     "a program of PaddlePaddle 3 (JSON): nothing here opens it; PaddlePaddle saves a .pdmodel where FLAGS_enable_pir_api is 0"),
+     "a program of PaddlePaddle 3 (JSON): fs.load_program opens it, and fs.load_inference_model with its parameters"),
     ("", lambda h: h[:4] == b"PK\x03\x04" and re.search(rb"/(?:data\.pkl|\.format_version|constants\.pkl)", h) is not None,
      "an archive of PyTorch: nothing here opens it, since it holds a pickle; safetensors.torch.save_file writes its tensors for fs.load_safetensors"),
     ("", lambda h: h[:4] == b"PK\x03\x04" and b".npy" in h[30:300],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 
-from foreshape.errors import FormatError, ForeshapeWarning
+from foreshape.errors import ForeshapeWarning, FormatError
 from foreshape.interop.pir import control_flow, rules
 from foreshape.interop.pir.document import read_graph
 from foreshape.interop.pir.translation import Translation

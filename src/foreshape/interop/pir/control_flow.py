@@ -182,5 +182,3 @@ def array_to_tensor(t: Translation, op: GraphOp) -> None:
     if len(op.results) > 1 and op.types[1] is not None:
         outputs["OutIndex"] = (str(t.result(op, 1)),)
     t.write("tensor_array_to_tensor", {"X": (t.tensor(op, 0),)}, outputs, attrs)
-
-

@@ -112,7 +112,7 @@ class Translation:
             if parameter.name in self.names:
                 raise FormatError(f"the name {parameter.name[:100]!r} is given to two parameters")
             made = self.declare(parameter.name, parameter.type, self.program.global_block)
-            made.persistable = made.is_parameter = True
+            made.persistable = parameter.saved
             made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
             made.is_parameter = parameter.trainable or not parameter.stop_gradient
             self.values[parameter.value] = parameter.name
@@ -526,7 +526,12 @@ def write_constant(translation: Translation, constant: Constant, name: str) -> N
         return
     field = _VALUES.get(of.name)
     if field is not None:
-        translation.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values})
+        translation.write(
+            "assign_value",
+            {},
+            {"Out": (name,)},
+            {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values},
+        )
         return
     wide = INT64 if of.is_integer else FP32
     held = translation.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
