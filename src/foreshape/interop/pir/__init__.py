@@ -10,6 +10,7 @@ import warnings
 
 from foreshape.errors import ForeshapeWarning, FormatError
 from foreshape.interop.pir import control_flow, rules
+from foreshape.interop.pir.by_table import by_table
 from foreshape.interop.pir.document import read_graph
 from foreshape.interop.pir.translation import Translation
 from foreshape.program.gc_pause import collector_waits
@@ -34,4 +35,4 @@ def read_program(data: bytes, limits: Limits | None = None) -> Program:
         warnings.warn(ForeshapeWarning(f"the program's format has version {graph.version}, and {NEWEST} is the newest known here"), stacklevel=2)
     if graph.version < 0:
         raise FormatError.must("base_code.version", "at least 0", f"{graph.version}")
-    return Translation(graph).run()
+    return Translation(graph, by_table).run()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from foreshape.errors import FormatError
+from foreshape.interop.pir.constants import Constant, Value
 from foreshape.interop.pir.graph import GraphBlock, GraphOp, Type
-from foreshape.interop.pir.translation import Constant, Translation, Value, rule
+from foreshape.interop.pir.translation import Translation, rule
 from foreshape.program.block import Block
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
@@ -51,7 +52,7 @@ def branches(t: Translation, op: GraphOp) -> None:
         t.ops(region)
         given = _yielded(t, op, region, len(op.results))
         names: list[str] = []
-        for at, (number, type) in enumerate(zip(given.operands, op.types, strict=True)):
+        for number, type in zip(given.operands, op.types, strict=True):
             if type is None:
                 continue
             name = t.declare(t.fresh("branch"), type, outer).name

@@ -61,13 +61,23 @@ def read_graph(data: bytes, limits: Limits) -> Graph:
     return reader.graph(version, base.get("trainable") is True, regions)
 
 
+def _get(given: Any, name: str) -> Any:
+    """Return the field ``name`` of an object; None if there is none, and of anything else."""
+    return given.get(name) if given.__class__ is dict else None
+
+
 def _of(given: Any, name: str, kind: type, place: str) -> Any:
     """Return the field ``name`` of an object, of the right kind."""
-    value = given.get(name) if given.__class__ is dict else None
+    value = _get(given, name)
     if value.__class__ is not kind:
         words = {dict: "an object", list: "a list", int: "a whole number", str: "a text"}[kind]
         raise FormatError.must(f"{place}.{name}".lstrip("."), words, shown(value))
     return value
+
+
+def _listed(given: dict[str, Any], name: str, place: str) -> list[Any]:
+    """Return the list in the field ``name``; empty if there is none."""
+    return _of(given, name, list, place) if name in given else []
 
 
 class _Reader:
@@ -137,13 +147,13 @@ class _Reader:
         number = _of(result, "%", int, f"{place}.O")
         self._define(number, f"{place}.O")
         facts = _of(given, "A", list, place)
-        name = facts[3] if len(facts) > 3 else None
-        if name.__class__ is not str or not 0 < len(name) <= _LONGEST_NAME:
+        name: Any = facts[3] if len(facts) > 3 else None
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise FormatError.must(f"{place}.A[3]", "the parameter's name", shown(name))
         type = self.type(result.get("TT"), f"{place}.O")
         if not isinstance(type, Declared) or type.kind is not LOD_TENSOR:
             raise FormatError(f"{place}.O.TT: a parameter is a tensor")
-        flags = given.get("OA")
+        flags: Any = given.get("OA")
         if flags is not None and (flags.__class__ is not list or len(flags) < 3):
             raise FormatError.must(f"{place}.OA", "three numbers", shown(flags))
         saved, stop, trainable = (True, False, True) if flags is None else (bool(flags[0]), bool(flags[1]), bool(flags[2]))
@@ -151,15 +161,15 @@ class _Reader:
 
     def op(self, given: dict[str, Any], place: str, depth: int) -> GraphOp:
         """Read an op: its operands must be made before it, and its results have new numbers."""
-        full = given.get("#")
-        if full.__class__ is not str or "." not in full or len(full) > _LONGEST_NAME:  # pyright: ignore[reportArgumentType, reportOperatorIssue]
+        full: Any = given.get("#")
+        if not isinstance(full, str) or "." not in full or len(full) > _LONGEST_NAME:
             raise FormatError.must(f"{place}.#", "the name of an operator, with its dialect", shown(full))
         dialect, _, name = full.partition(".")
         dialect = _DIALECTS.get(dialect, dialect)
         known = self.known
         operands: list[int] = []
-        for at, one in enumerate(_of(given, "I", list, place) if "I" in given else ()):
-            number = one.get("%") if one.__class__ is dict else None
+        for at, one in enumerate(_listed(given, "I", place)):
+            number: Any = _get(one, "%")
             if number.__class__ is not int:
                 raise FormatError.must(f"{place}.I[{at}]", "the number of a value", shown(one))
             if number != NOTHING and not known.get(number):
@@ -168,11 +178,11 @@ class _Reader:
             operands.append(number)
         regions: tuple[GraphBlock, ...] = ()
         if given.get("regions"):
-            regions = tuple([self.block(r, f"{place}.regions[{at}]", depth + 1) for at, r in enumerate(_of(given, "regions", list, place))])
+            regions = tuple([self.block(r, f"{place}.regions[{at}]", depth + 1) for at, r in enumerate(_listed(given, "regions", place))])
         results: list[int] = []
         types: list[Type] = []
-        for at, one in enumerate(_of(given, "O", list, place) if "O" in given else ()):
-            number = one.get("%") if one.__class__ is dict else None
+        for at, one in enumerate(_listed(given, "O", place)):
+            number: Any = _get(one, "%")
             if number.__class__ is not int or number < 0:
                 raise FormatError.must(f"{place}.O[{at}]", "the number of a value", shown(one))
             if number in known:
@@ -182,8 +192,8 @@ class _Reader:
             results.append(number)
             types.append(self.type(one.get("TT"), f"{place}.O[{at}]"))
         attributes: dict[str, Any] = {}
-        for at, one in enumerate(_of(given, "A", list, place) if "A" in given else ()):
-            key = one.get("N") if one.__class__ is dict else None
+        for at, one in enumerate(_listed(given, "A", place)):
+            key: Any = _get(one, "N")
             if key.__class__ is not str:
                 raise FormatError.must(f"{place}.A[{at}].N", "a name", shown(key))
             attributes[key] = one.get("AT")
@@ -233,11 +243,8 @@ def _tensor(of: Kind, element: Any, dims: Any, place: str) -> Declared:
 
 def _stops(given: Any) -> tuple[bool, ...]:
     """Return ``stop_gradient`` of the results, from an op's second list of attributes."""
-    if given.__class__ is list:
-        for one in given:
-            if one.__class__ is dict and one.get("N") == "stop_gradient":
-                held = one.get("AT")
-                each = held.get("D") if held.__class__ is dict else None
-                if each.__class__ is list:
-                    return tuple([e.__class__ is dict and e.get("D") is True for e in each])
+    for one in given if given.__class__ is list else ():
+        if _get(one, "N") == "stop_gradient":
+            each = _get(_get(one, "AT"), "D")
+            return tuple([_get(e, "D") is True for e in each]) if each.__class__ is list else ()
     return ()

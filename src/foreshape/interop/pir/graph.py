@@ -201,5 +201,6 @@ def _list(value: Any, place: str) -> list[Any]:
 
 def shown(value: Any) -> str:
     """Return a value of a file for an error: at most a hundred characters."""
-    text = repr(value) if not isinstance(value, (list, dict)) else f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    many = {list: "a list", dict: "an object"}.get(value.__class__)
+    text = f"{many} of {len(value)}" if many else repr(value)
     return text if len(text) <= 100 else text[:97] + "..."

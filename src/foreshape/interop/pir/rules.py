@@ -6,9 +6,11 @@ import math
 from typing import Any, Final
 
 from foreshape.errors import FormatError
+from foreshape.interop.pir.by_table import write_by_row
+from foreshape.interop.pir.constants import Constant, Refused, as_numbers, code_of, exact
 from foreshape.interop.pir.graph import NOTHING, GraphOp
 from foreshape.interop.pir.table import Row, row_of
-from foreshape.interop.pir.translation import Constant, Refused, Translation, as_numbers, code_of, exact, fill, rule
+from foreshape.interop.pir.translation import Translation, rule
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
 from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, DType
@@ -93,7 +95,7 @@ def combine(t: Translation, op: GraphOp) -> None:
 @rule("slice")
 def slice_(t: Translation, op: GraphOp) -> None:
     if op.dialect != "builtin":
-        t.by_row(op, _row("slice"))
+        write_by_row(t, op, _row("slice"))
         return
     given, index = t.given(op, 0), op.attributes.get("index")
     if not isinstance(given, tuple) or not isinstance(index, int) or not 0 <= index < len(given):
@@ -114,7 +116,7 @@ def full_with_tensor(t: Translation, op: GraphOp) -> None:
         inputs["ValueTensor"] = (t.tensor(op, 0),)
         t.write("fill_constant", inputs, {"Out": (str(t.result(op, 0)),)}, {"shape": dims, "dtype": of.code})
         return
-    fill(t, of, dims, value.elements[0], str(t.result(op, 0)), inputs)
+    t.fill(of, dims, value.elements[0], str(t.result(op, 0)), inputs)
 
 
 @rule("full_like")
@@ -176,7 +178,8 @@ def _reduced(t: Translation, op: GraphOp, type: str, more: dict[str, Any]) -> No
     if len(op.operands) > 1 and axes is None:
         raise Refused("its axes are computed, and an attribute in 2.x")
     held = axes.elements if axes is not None else op.attributes.get("axis") or []
-    over = [int(a) for a in (held if isinstance(held, list) else [held])]
+    listed: list[Any] = held if held.__class__ is list else [held]  # pyright: ignore[reportAssignmentType]
+    over = [int(a) for a in listed]
     every = not over or op.attributes.get("reduce_all") is True
     attrs = {"dim": over or [0], "keep_dim": op.attributes.get("keepdim", False) is True, "reduce_all": every, **more}
     t.write(type, {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, attrs)
@@ -196,7 +199,7 @@ def reduction(t: Translation, op: GraphOp) -> None:
 @rule("matrix_rank", "matrix_rank_tol")
 def matrix_rank(t: Translation, op: GraphOp) -> None:
     """Write a rank of int64, as PaddlePaddle 3 computes it."""
-    t.by_row(op, _row(op.name))
+    write_by_row(t, op, _row(op.name))
     _as_type(t, op, 0, INT32, INT64)
 
 
@@ -204,7 +207,7 @@ def matrix_rank(t: Translation, op: GraphOp) -> None:
 def accuracy(t: Translation, op: GraphOp) -> None:
     """Write an accuracy with its counts of int32, as PaddlePaddle 3 computes them."""
     of = t.type_of(op, 0)
-    t.by_row(op, _row(op.name))
+    write_by_row(t, op, _row(op.name))
     for at in (1, 2):
         _as_type(t, op, at, of, INT32)
 
@@ -229,7 +232,7 @@ def deformable_conv(t: Translation, op: GraphOp) -> None:
     row = _row("deformable_conv")
     if t.given(op, 3) is None:
         row = row._replace(type="deformable_conv_v1")
-    t.by_row(op, row)
+    write_by_row(t, op, row)
 
 
 @rule("sigmoid_cross_entropy_with_logits")
@@ -239,7 +242,7 @@ def sigmoid_cross_entropy(t: Translation, op: GraphOp) -> None:
     In 2.x pos_weight multiplies another part of the sum, so that 2.x has (pos_weight - 1) * log(1 + exp(-X)) added to the plain loss.
     """
     if t.given(op, 2) is None:
-        t.by_row(op, _row(op.name))
+        write_by_row(t, op, _row(op.name))
         return
     if op.attributes.get("normalize", False) or op.attributes.get("ignore_index", -100) != -100:
         raise Refused("a weighted loss that ignores labels has no counterpart")

@@ -3,9 +3,9 @@
     name [type] | operands | results [| attributes]
 
 ``type`` is the operator here, if it has another name. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for one that is an attribute where it
-is constant, ``@attribute`` for one that is always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart, ``~`` for one that means nothing.
-Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means the same only at this value (``*``: at
-any).
+is constant, ``@attribute`` for one that always is, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart,
+and ``~`` for one that means nothing. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means
+the same only at this value (``*``: at any).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 @functools.cache
 def _lines() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("operators.txt").read_text()
+    text = resources.files("foreshape.interop.pir").joinpath("operators.txt").read_text()
     return {line.split(" ", 1)[0]: line for line in text.splitlines()}
 
 

@@ -1,30 +1,27 @@
 """The translation of a graph of PaddlePaddle 3 to a `Program` of the operators of 2.x.
 
-An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a rule, a function of `foreshape.interop.pir.rules`
-or `foreshape.interop.pir.control_flow`. Constants wait (`Constant`): where 2.x has an attribute they become it, and only elsewhere an op makes the tensor.
+An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a rule, a function of
+`foreshape.interop.pir.rules` or `foreshape.interop.pir.control_flow`. Constants wait (`Constant`): where 2.x has an attribute they become it, and only
+elsewhere an op makes the tensor.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foreshape.data_class import data_class
-from foreshape.errors import DescriptionError, FormatError, SchemaError
+from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.pir.constants import Constant, Refused, Value, exact
 from foreshape.interop.pir.graph import (
     NOTHING,
-    ElementTypeName,
     Graph,
     GraphBlock,
     GraphOp,
     ListType,
-    PlaceOfTensor,
     Type,
     UnknownAttribute,
 )
-from foreshape.interop.pir.table import OperandRow, Row, row_of
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import find
@@ -35,41 +32,18 @@ from foreshape.program.program import Program
 from foreshape.program.structure import link_makers
 from foreshape.program.variable import Variable
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, DType, Spec
-from foreshape.spec import dtype as dtype_of
 
 SCOPE: Final = "struct_name"
 """The attribute with the path of an op's layer."""
-IGNORED: Final = frozenset((SCOPE, "place", "op_role", "op_dist_attr", "op_callstack", "origin_op_desc", "dist_attr", "chunk_id", "op_chunk_id", "stop_gradient",
-                            "persistable", "execution_stream", "event_to_record", "events_to_wait", "force_record_event", "scheduling_priority"))  # fmt: skip
+IGNORED: Final = frozenset((
+    SCOPE, "place", "op_role", "op_dist_attr", "op_callstack", "origin_op_desc", "dist_attr", "chunk_id", "op_chunk_id", "stop_gradient", "persistable",
+    "execution_stream", "event_to_record", "events_to_wait", "force_record_event", "scheduling_priority",
+))  # fmt: skip
 """Attributes of any op that say nothing of what it computes."""
-_NARROW: Final = (AttrType.FLOAT, AttrType.FLOATS)
-_FLOATING: Final = (AttrType.FLOAT, AttrType.FLOATS, AttrType.FLOAT64, AttrType.FLOAT64S)
-_LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
 
 
-class Refused(Exception):
-    """An op that cannot be written with the operators of 2.x; the text is the reason."""
-
-
-@data_class(frozen=True, eq=False)
-class Constant:
-    """A tensor known from the file: its element type, dims and elements (one for all of them if ``fills``), made by an op only where a tensor is needed."""
-
-    dtype: DType
-    dims: tuple[int, ...]
-    values: list[Any]
-    fills: bool
-    block: int
-    scope: str
-
-    @property
-    def elements(self) -> list[Any]:
-        """Return one value for each element."""
-        return self.values * math.prod(self.dims) if self.fills else self.values
-
-
-Value = str | tuple[Any, ...] | Constant
-"""A value of the graph here: a variable's name, a list of values, or a constant."""
+_VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}
+"""Element type -> the attribute of assign_value with the elements."""
 Rule = Callable[["Translation", GraphOp], None]
 RULES: dict[str, Rule] = {}
 """Operator -> the function that translates it; filled by the modules of rules."""
@@ -89,8 +63,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Translation:
     """The state of one translation."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, otherwise: Rule) -> None:
         self.graph = graph
+        self.otherwise = otherwise
+        """Translates the operators that no rule is for."""
         self.program = Program()
         self.block: Block = self.program.global_block
         self.values: dict[int, Value] = {}
@@ -160,14 +136,7 @@ class Translation:
             self.scope = _scope(attributes.get(SCOPE)) if SCOPE in attributes else ""
             function = rules.get(op.name) if op.dialect != "custom_op" else None
             try:
-                if function is not None:
-                    function(self, op)
-                else:
-                    row = row_of(op.name) if op.dialect in ("pd_op", "onednn_op") else None
-                    if row is None:
-                        self.unknown(op)
-                    else:
-                        self.by_row(op, row)
+                (function or self.otherwise)(self, op)
             except Refused as refused:
                 self.refuse(op, str(refused))
             except (IndexError, KeyError, ValueError, TypeError) as error:
@@ -259,12 +228,42 @@ class Translation:
             wanted = self.wanted.get(number) if number is not None and not constant.block else None
             name = self.fresh("full") if wanted is None else wanted
             self.declare(name, Declared(LOD_TENSOR, constant.dtype, constant.dims)).stop_gradient = True
-            write_constant(self, constant, name)
+            self.write_constant(constant, name)
         finally:
             self.block, self.scope = block, scope
         if number is not None:
             self.values[number] = name
         return name
+
+    def write_constant(self, constant: Constant, name: str) -> None:
+        """Write the op that makes a constant as the tensor ``name``."""
+        of, dims = constant.dtype, list(constant.dims)
+        if constant.fills or len(constant.values) == 1:
+            self.fill(of, dims, constant.values[0], name)
+            return
+        field = _VALUES.get(of.name)
+        if field is not None:
+            self.write(
+                "assign_value",
+                {},
+                {"Out": (name,)},
+                {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values},
+            )
+            return
+        wide = INT64 if of.is_integer else FP32
+        held = self.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
+        self.write("assign_value", {}, {"Out": (held,)}, {"shape": dims, "dtype": wide.code, _VALUES[wide.name]: constant.values})
+        self.write("cast", {"X": (held,)}, {"Out": (name,)}, {"in_dtype": wide.code, "out_dtype": of.code})
+
+    def fill(self, of: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
+        """Write fill_constant, with its value exactly as the element type holds it."""
+        if isinstance(value, complex):
+            raise Refused("a complex constant has no counterpart")
+        number = bool(value) if of.name == "bool" else int(value) if of.is_integer and math.isfinite(value) else float(value)
+        text = "" if exact(number) else repr(number)
+        held = float(number) if isinstance(number, (bool, int)) else number
+        attrs = {"shape": list(dims), "dtype": of.code, "value": held if abs(held) < 3.4e38 or not math.isfinite(held) else 0.0, "str_value": text}
+        self.write("fill_constant", dict(inputs or {}), {"Out": (name,)}, attrs)
 
     def type_of(self, op: GraphOp, at: int) -> DType:
         """Return the element type of an operand, as the file has it."""
@@ -307,71 +306,6 @@ class Translation:
         op = Op(self.block, attributes, inputs, outputs)
         self.block.ops.append(op)
         return op
-
-    def by_row(self, op: GraphOp, row: Row, more: Mapping[str, Any] | None = None) -> None:
-        """Write an op by its row of the table; ``more``: further attributes."""
-        operator = find(row.type)
-        if operator is None:
-            raise Refused(f"{row.type} is not known here")
-        schema = operator.schema.attributes
-        attrs: dict[str, Any] = dict(more) if more else {}
-        for name in op.attributes:
-            if name in IGNORED:
-                continue
-            here = row.renamed.get(name, name)
-            if name in row.only:
-                _only(op, name, row.only[name])
-            elif here in schema:
-                attrs[here] = fitted(op.attributes.get(name), schema[here].type)
-            elif here not in attrs:
-                raise Refused(f"its attribute {name} = {op.attributes.get(name)!r} has no counterpart")
-        inputs: Slots = {}
-        if len(op.operands) > len(row.operands):
-            raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
-        for at, number in enumerate(op.operands):
-            if number != NOTHING and not row.operands[at].ignored:
-                self._operand(op, at, row.operands[at], schema, inputs, attrs)
-        outputs: Slots = {}
-        declared = {r.name: r for r in operator.schema.results}
-        for at, number in enumerate(op.results):
-            slot = row.results[at] if at < len(row.results) else ""
-            used = number in self.used
-            if used and not slot:
-                raise Refused(f"its result {at} has no counterpart")
-            if not slot or number == NOTHING or op.types[at] is None or not (used or not declared[slot].optional):
-                continue
-            updated = inputs.get(declared[slot].updates or "", ())
-            if updated and all(self._is_kept(name) for name in updated):  # its state, as in 2.x
-                outputs[slot] = updated
-                self.values[number] = updated if isinstance(op.types[at], ListType) else updated[0]
-            elif not declared[slot].updates or updated:
-                name = self.result(op, at)
-                outputs[slot] = name if isinstance(name, tuple) else (name,)
-        self.write(row.type, inputs, outputs, attrs)
-
-    def _operand(self, op: GraphOp, at: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
-        if row.attribute:
-            held = as_numbers(self.given(op, at))
-            if held is not None and (value := _attribute(held, schema[row.attribute].type, bool(row.slot))) is not None:
-                attrs[row.attribute] = value
-                return
-            if not row.slot:
-                raise Refused(f"its operand {at} ({row.attribute}) is computed, and an attribute in 2.x")
-        if not row.slot:
-            raise Refused(f"its operand {at} has no counterpart")
-        several = self.tensors(op, at)
-        listed = isinstance(self.given(op, at), tuple) and (len(several) > 1 or self.is_one(several[0]))
-        inputs[row.many if listed else row.slot] = several
-
-    def _is_kept(self, name: str) -> bool:
-        variable = self.program.global_block.vars.get(name)
-        return variable is not None and variable.persistable
-
-    def is_one(self, name: str) -> bool:
-        """Tell whether a tensor has one element, as the file has it."""
-        variable = self.block.find(name)
-        declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
-        return declared is None or declared.dims is None or math.prod(declared.dims) == 1
 
     def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
         """Keep an op that has no counterpart, under its own name: `show` and `check` work around it."""
@@ -440,111 +374,3 @@ def _scope(given: Any) -> str:
         return ""
     parts = ["".join([c if c.isalnum() or c in "_-" else "_" for c in part]) for part in given.split("/") if part]
     return f"/{'/'.join(parts)}/"
-
-
-def _only(op: GraphOp, name: str, at: Any) -> None:
-    """Refuse an attribute without a counterpart at another value than the one that means nothing."""
-    value = op.attributes.get(name)
-    if at is not None and value != at:
-        raise Refused(f"its attribute {name} = {value!r} has no counterpart; it can be written at {at!r}")
-
-
-def fitted(value: Any, type: AttrType) -> Any:
-    """Return an attribute's value for the type that the operator here holds it in."""
-    if isinstance(value, ElementTypeName):
-        return code_of(value)
-    if isinstance(value, (PlaceOfTensor, UnknownAttribute)):
-        raise Refused(f"an attribute of the kind {value} says nothing here")
-    if type in _FLOATING:
-        if isinstance(value, list):
-            return [float(v) for v in value]
-        return [float(value)] if type in _LISTS else float(value)
-    if type in _LISTS and not isinstance(value, list):
-        return [value]
-    if type in (AttrType.INT, AttrType.LONG):
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if isinstance(value, float) and value.is_integer():
-            return int(value)
-    return value
-
-
-def code_of(name: str) -> int:
-    """Return the number of an element type by its name; -1 for "Undefined"."""
-    if name.startswith("Undefined"):
-        return -1
-    try:
-        return dtype_of(name).code
-    except DescriptionError:
-        raise Refused(f"elements of the type {name} are not known here") from None
-
-
-def as_numbers(value: Value | None) -> Constant | None:
-    """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
-    if isinstance(value, Constant):
-        return value
-    if isinstance(value, tuple) and value and all(isinstance(one, Constant) for one in value):
-        elements = [e for one in value for e in one.elements]
-        return Constant(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
-    return None
-
-
-def _attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
-    """Return a constant as an attribute of this type; None if it does not hold it, and a tensor can stand there."""
-    if math.prod(constant.dims) > 64:
-        return None
-    elements = constant.elements
-    if type in _LISTS:
-        if else_tensor and type in _NARROW and not all(exact(e) for e in elements):
-            return None
-        return [float(e) for e in elements] if type in _FLOATING else [int(e) for e in elements]
-    if len(elements) != 1:
-        raise Refused(f"one number is wanted; seen {len(elements)}")
-    one = elements[0]
-    if type in _FLOATING:
-        return None if else_tensor and type in _NARROW and not exact(one) else float(one)
-    return bool(one) if type is AttrType.BOOLEAN else repr(float(one)) if type is AttrType.STRING else int(one)
-
-
-def exact(value: Any) -> bool:
-    """Tell whether 32 bits of floating point hold a number."""
-    try:
-        number = float(value)
-        return number == value and (not math.isfinite(number) or struct.unpack("f", struct.pack("f", number))[0] == number)
-    except OverflowError:
-        return False
-
-
-_VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}
-
-
-def write_constant(translation: Translation, constant: Constant, name: str) -> None:
-    """Write the op that makes a constant as the tensor ``name``."""
-    of, dims = constant.dtype, list(constant.dims)
-    if constant.fills or len(constant.values) == 1:
-        fill(translation, of, dims, constant.values[0], name)
-        return
-    field = _VALUES.get(of.name)
-    if field is not None:
-        translation.write(
-            "assign_value",
-            {},
-            {"Out": (name,)},
-            {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values},
-        )
-        return
-    wide = INT64 if of.is_integer else FP32
-    held = translation.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
-    translation.write("assign_value", {}, {"Out": (held,)}, {"shape": dims, "dtype": wide.code, _VALUES[wide.name]: constant.values})
-    translation.write("cast", {"X": (held,)}, {"Out": (name,)}, {"in_dtype": wide.code, "out_dtype": of.code})
-
-
-def fill(translation: Translation, of: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
-    """Write fill_constant, with its value exactly as the element type holds it."""
-    if isinstance(value, complex):
-        raise Refused("a complex constant has no counterpart")
-    number = bool(value) if of.name == "bool" else int(value) if of.is_integer and math.isfinite(value) else float(value)
-    text = "" if exact(number) else repr(number)
-    held = float(number) if isinstance(number, (bool, int)) else number
-    attrs = {"shape": list(dims), "dtype": of.code, "value": held if abs(held) < 3.4e38 or not math.isfinite(held) else 0.0, "str_value": text}
-    translation.write("fill_constant", dict(inputs or {}), {"Out": (name,)}, attrs)

@@ -1,0 +1,100 @@
+"""Ops written by their rows of the table: other names for slots and attributes, and constants as attributes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from foreshape.errors import FormatError
+from foreshape.interop.pir.constants import Refused, as_attribute, as_numbers, fitted
+from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType
+from foreshape.interop.pir.table import OperandRow, Row, row_of
+from foreshape.interop.pir.translation import IGNORED, Translation
+from foreshape.operator.registry import find
+from foreshape.program.op import Slots
+
+
+def by_table(t: Translation, op: GraphOp) -> None:
+    """Write an op by its row; one without a row is kept under its own name."""
+    row = row_of(op.name) if op.dialect in ("pd_op", "onednn_op") else None
+    if row is None:
+        t.unknown(op)
+    else:
+        write_by_row(t, op, row)
+
+
+def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] | None = None) -> None:
+    """Write an op by its row of the table; ``more``: further attributes."""
+    operator = find(row.type)
+    if operator is None:
+        raise Refused(f"{row.type} is not known here")
+    schema = operator.schema.attributes
+    attrs: dict[str, Any] = dict(more) if more else {}
+    for name in op.attributes:
+        if name in IGNORED:
+            continue
+        here = row.renamed.get(name, name)
+        if name in row.only:
+            _only(op, name, row.only[name])
+        elif here in schema:
+            attrs[here] = fitted(op.attributes.get(name), schema[here].type)
+        elif here not in attrs:
+            raise Refused(f"its attribute {name} = {op.attributes.get(name)!r} has no counterpart")
+    inputs: Slots = {}
+    if len(op.operands) > len(row.operands):
+        raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
+    for at, number in enumerate(op.operands):
+        if number != NOTHING and not row.operands[at].ignored:
+            _operand(t, op, at, row.operands[at], schema, inputs, attrs)
+    outputs: Slots = {}
+    declared = {r.name: r for r in operator.schema.results}
+    for at, number in enumerate(op.results):
+        slot = row.results[at] if at < len(row.results) else ""
+        used = number in t.used
+        if used and not slot:
+            raise Refused(f"its result {at} has no counterpart")
+        if not slot or number == NOTHING or op.types[at] is None or not (used or not declared[slot].optional):
+            continue
+        updated = inputs.get(declared[slot].updates or "", ())
+        if updated and all(_is_kept(t, name) for name in updated):  # its state, as in 2.x
+            outputs[slot] = updated
+            t.values[number] = updated if isinstance(op.types[at], ListType) else updated[0]
+        elif not declared[slot].updates or updated:
+            name = t.result(op, at)
+            outputs[slot] = name if isinstance(name, tuple) else (name,)
+    t.write(row.type, inputs, outputs, attrs)
+
+
+def _operand(t: Translation, op: GraphOp, at: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
+    if row.attribute:
+        held = as_numbers(t.given(op, at))
+        if held is not None and (value := as_attribute(held, schema[row.attribute].type, bool(row.slot))) is not None:
+            attrs[row.attribute] = value
+            return
+        if not row.slot:
+            raise Refused(f"its operand {at} ({row.attribute}) is computed, and an attribute in 2.x")
+    if not row.slot:
+        raise Refused(f"its operand {at} has no counterpart")
+    several = t.tensors(op, at)
+    listed = isinstance(t.given(op, at), tuple) and (len(several) > 1 or _is_one(t, several[0]))
+    inputs[row.many if listed else row.slot] = several
+
+
+def _is_kept(t: Translation, name: str) -> bool:
+    variable = t.program.global_block.vars.get(name)
+    return variable is not None and variable.persistable
+
+
+def _is_one(t: Translation, name: str) -> bool:
+    """Tell whether a tensor has one element, as the file has it."""
+    variable = t.block.find(name)
+    declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+    return declared is None or declared.dims is None or math.prod(declared.dims) == 1
+
+
+def _only(op: GraphOp, name: str, at: Any) -> None:
+    """Refuse an attribute without a counterpart at another value than the one that means nothing."""
+    value = op.attributes.get(name)
+    if at is not None and value != at:
+        raise Refused(f"its attribute {name} = {value!r} has no counterpart; it can be written at {at!r}")

@@ -1,0 +1,109 @@
+"""Values known from the file: constants, and the attributes that they become."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final
+
+from foreshape.data_class import data_class
+from foreshape.errors import DescriptionError
+from foreshape.interop.pir.graph import ElementTypeName, PlaceOfTensor, UnknownAttribute
+from foreshape.operator.attributes import AttrType
+from foreshape.spec import DType
+from foreshape.spec import dtype as dtype_of
+
+_NARROW: Final = (AttrType.FLOAT, AttrType.FLOATS)
+_FLOATING: Final = (AttrType.FLOAT, AttrType.FLOATS, AttrType.FLOAT64, AttrType.FLOAT64S)
+_LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
+
+
+class Refused(Exception):
+    """An op that cannot be written with the operators of 2.x; the text is the reason."""
+
+
+@data_class(frozen=True, eq=False)
+class Constant:
+    """A tensor known from the file: its element type, dims and elements (one for all of them if ``fills``), made by an op only where a tensor is needed."""
+
+    dtype: DType
+    dims: tuple[int, ...]
+    values: list[Any]
+    fills: bool
+    block: int
+    scope: str
+
+    @property
+    def elements(self) -> list[Any]:
+        """Return one value for each element."""
+        return self.values * math.prod(self.dims) if self.fills else self.values
+
+
+Value = str | tuple[Any, ...] | Constant
+"""A value of the graph here: a variable's name, a list of values, or a constant."""
+
+
+def fitted(value: Any, type: AttrType) -> Any:
+    """Return an attribute's value for the type that the operator here holds it in."""
+    if isinstance(value, ElementTypeName):
+        return code_of(value)
+    if isinstance(value, (PlaceOfTensor, UnknownAttribute)):
+        raise Refused(f"an attribute of the kind {value} says nothing here")
+    if type in _FLOATING:
+        if value.__class__ is list:
+            return [float(v) for v in value]
+        return [float(value)] if type in _LISTS else float(value)
+    if type in _LISTS and value.__class__ is not list:
+        return [value]
+    if type in (AttrType.INT, AttrType.LONG):
+        if value.__class__ is list and len(value) == 1:
+            value = value[0]
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+    return value
+
+
+def code_of(name: str) -> int:
+    """Return the number of an element type by its name; -1 for "Undefined"."""
+    if name.startswith("Undefined"):
+        return -1
+    try:
+        return dtype_of(name).code
+    except DescriptionError:
+        raise Refused(f"elements of the type {name} are not known here") from None
+
+
+def as_numbers(value: Value | None) -> Constant | None:
+    """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
+    if isinstance(value, Constant):
+        return value
+    if isinstance(value, tuple) and value and all(isinstance(one, Constant) for one in value):
+        elements = [e for one in value for e in one.elements]
+        return Constant(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
+    return None
+
+
+def as_attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
+    """Return a constant as an attribute of this type; None if it does not hold it, and a tensor can stand there."""
+    if math.prod(constant.dims) > 64:
+        return None
+    elements = constant.elements
+    if type in _LISTS:
+        if else_tensor and type in _NARROW and not all(exact(e) for e in elements):
+            return None
+        return [float(e) for e in elements] if type in _FLOATING else [int(e) for e in elements]
+    if len(elements) != 1:
+        raise Refused(f"one number is wanted; seen {len(elements)}")
+    one = elements[0]
+    if type in _FLOATING:
+        return None if else_tensor and type in _NARROW and not exact(one) else float(one)
+    return bool(one) if type is AttrType.BOOLEAN else repr(float(one)) if type is AttrType.STRING else int(one)
+
+
+def exact(value: Any) -> bool:
+    """Tell whether 32 bits of floating point hold a number."""
+    try:
+        number = float(value)
+        return number == value and (not math.isfinite(number) or struct.unpack("f", struct.pack("f", number))[0] == number)
+    except OverflowError:
+        return False
