@@ -15,6 +15,10 @@ from foreshape.operator.registry import find
 from foreshape.program.op import Slots
 
 
+_SPARED = frozenset(("ReluOut",))
+"""Results that 2.x makes only if asked for."""
+
+
 def by_table(t: Translation, op: GraphOp) -> None:
     """Write an op by its row; one without a row is kept under its own name."""
     row = row_of(op.name) if op.dialect in ("pd_op", "onednn_op") else None
@@ -54,7 +58,7 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
         used = number in t.used
         if used and not slot:
             raise Refused(f"its result {at} has no counterpart")
-        if not slot or number == NOTHING or op.types[at] is None or not (used or not declared[slot].optional):
+        if not slot or number == NOTHING or op.types[at] is None or (not used and slot in _SPARED):
             continue
         updated = inputs.get(declared[slot].updates or "", ())
         if updated and all(_is_kept(t, name) for name in updated):  # its state, as in 2.x
@@ -77,7 +81,7 @@ def _operand(t: Translation, op: GraphOp, at: int, row: OperandRow, schema: Mapp
     if not row.slot:
         raise Refused(f"its operand {at} has no counterpart")
     several = t.tensors(op, at)
-    listed = isinstance(t.given(op, at), tuple) and (len(several) > 1 or _is_one(t, several[0]))
+    listed = isinstance(t.given(op, at), tuple) and (len(several) != 1 or _is_one(t, several[0]))
     inputs[row.many if listed else row.slot] = several
 
 

@@ -89,7 +89,7 @@ class _Reader:
         self.depth = depth
         self.known: dict[int, bool] = {}
         """Number of a value -> False once the block that made it has ended."""
-        self.types: dict[str, Declared] = {}
+        self.types: dict[tuple[Any, ...], Declared] = {}
         self.parameters: list[Parameter] = []
 
     def graph(self, version: int, trainable: bool, regions: list[Any]) -> Graph:
@@ -217,23 +217,24 @@ class _Reader:
             raise FormatError(f"{place}.TT: values of the type {shown(kind)} are not known here")
         if data.__class__ is not list or len(data) < 2 or data[0].__class__ is not dict:
             raise FormatError.must(f"{place}.TT.D", "an element type and dims", shown(data))
-        key = f"{kind}{data[0].get('#')}{data[1]}"
+        element, dims = data[0].get("#"), data[1]
+        if element.__class__ is not str or dims.__class__ is not list or not all([d.__class__ is int for d in dims]):
+            raise FormatError.must(f"{place}.TT.D", "an element type and dims, whole numbers", shown(data))
+        key = (kind, element, *dims)
         found = self.types.get(key)
         if found is None:
-            found = self.types[key] = _tensor(of, data[0].get("#"), data[1], f"{place}.TT.D")
+            found = self.types[key] = _tensor(of, element, dims, f"{place}.TT.D")
         return found
 
 
-def _tensor(of: Kind, element: Any, dims: Any, place: str) -> Declared:
-    name = element.partition(".")[2] if element.__class__ is str else ""
+def _tensor(of: Kind, element: str, dims: list[int], place: str) -> Declared:
+    name = element.partition(".")[2]
     if name == "t_undefined":
         dtype = None
     elif name in _ELEMENTS:
         dtype = _ELEMENTS[name]
     else:
         raise FormatError(f"{place}[0]: elements of the type {shown(element)} are not known here")
-    if dims.__class__ is not list or not all(d.__class__ is int for d in dims):
-        raise FormatError.must(f"{place}[1]", "dims, whole numbers", shown(dims))
     if len(dims) > 64 or any(d >= 1 << 63 for d in dims):
         raise FormatError.must(f"{place}[1]", "at most 64 dims of 64 bits", shown(dims))
     if of is LOD_TENSOR_ARRAY:

@@ -103,6 +103,12 @@ def slice_(t: Translation, op: GraphOp) -> None:
     t.values[op.results[0]] = given[index]
 
 
+@rule("strided_slice")
+def strided_slice(t: Translation, op: GraphOp) -> None:
+    """Write a strided slice with flags of sizes to infer, which PaddlePaddle 2 reads unchecked."""
+    write_by_row(t, op, _row(op.name), {"infer_flags": [1] * len(op.attributes.get("axes") or ())})
+
+
 @rule("full_with_tensor")
 def full_with_tensor(t: Translation, op: GraphOp) -> None:
     of = _element_type(op, FP32)

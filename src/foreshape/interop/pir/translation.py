@@ -31,7 +31,7 @@ from foreshape.program.op import Op, Slots
 from foreshape.program.program import Program
 from foreshape.program.structure import link_makers
 from foreshape.program.variable import Variable
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, DType, Spec
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType, Spec
 
 SCOPE: Final = "struct_name"
 """The attribute with the path of an op's layer."""
@@ -302,7 +302,8 @@ class Translation:
             raise Refused(str(error)) from error
         for slot in operator.schema.results:
             if slot.name not in outputs and not slot.optional and (slot.updates is None or inputs.get(slot.updates)):
-                outputs[slot.name] = (self.temporary(type, None),)
+                kept = Declared(STEP_SCOPES, None, None) if slot.name in ("Scope", "StepScopes") else None
+                outputs[slot.name] = (self.temporary(type, kept),)
         op = Op(self.block, attributes, inputs, outputs)
         self.block.ops.append(op)
         return op
