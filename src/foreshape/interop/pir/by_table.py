@@ -14,7 +14,6 @@ from foreshape.interop.pir.translation import IGNORED, Translation
 from foreshape.operator.registry import find
 from foreshape.program.op import Slots
 
-
 _SPARED = frozenset(("ReluOut",))
 """Results that 2.x makes only if asked for."""
 
@@ -93,7 +92,7 @@ def _is_kept(t: Translation, name: str) -> bool:
 def _is_one(t: Translation, name: str) -> bool:
     """Tell whether a tensor has one element, as the file has it."""
     variable = t.block.find(name)
-    declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+    declared = variable.declared if variable is not None else None
     return declared is None or declared.dims is None or math.prod(declared.dims) == 1
 
 

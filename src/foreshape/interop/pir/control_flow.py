@@ -130,7 +130,7 @@ def _merged(now: Type, first: Type) -> Type:
 
 def _is_array(t: Translation, name: str) -> bool:
     variable = t.block.find(name)
-    declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+    declared = variable.declared if variable is not None else None
     return declared is not None and declared.kind is LOD_TENSOR_ARRAY
 
 

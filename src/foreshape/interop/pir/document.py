@@ -218,7 +218,7 @@ class _Reader:
         if data.__class__ is not list or len(data) < 2 or data[0].__class__ is not dict:
             raise FormatError.must(f"{place}.TT.D", "an element type and dims", shown(data))
         element, dims = data[0].get("#"), data[1]
-        if element.__class__ is not str or dims.__class__ is not list or not all([d.__class__ is int for d in dims]):
+        if element.__class__ is not str or dims.__class__ is not list or not all(d.__class__ is int for d in dims):
             raise FormatError.must(f"{place}.TT.D", "an element type and dims, whole numbers", shown(data))
         key = (kind, element, *dims)
         found = self.types.get(key)

@@ -147,8 +147,8 @@ class Translation:
     def declare(self, name: str, type: Type, block: Block | None = None) -> Variable:
         """Make the variable ``name``."""
         block = self.block if block is None else block
-        made = Variable._new(name, block, None, None)  # pyright: ignore[reportPrivateUsage]
-        made._declared = type if isinstance(type, Declared) else None  # pyright: ignore[reportPrivateUsage]
+        made = Variable.make(name, block, None, None)
+        made.declared = type if isinstance(type, Declared) else None
         self.names.add(name)
         block.vars[name] = made
         return made
@@ -277,7 +277,7 @@ class Translation:
         if isinstance(value, tuple):
             return self.dtype_of(value[0]) if value else FP32
         variable = self.block.find(value) if value is not None else None
-        declared = variable._declared if variable is not None else None  # pyright: ignore[reportPrivateUsage]
+        declared = variable.declared if variable is not None else None
         return declared.dtype if declared is not None and declared.dtype is not None else FP32
 
     # --- ops
@@ -364,7 +364,7 @@ class Translation:
     def _holder(self, name: str) -> None:
         block = self.program.global_block
         if name not in block.vars:
-            made = Variable._new(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)  # pyright: ignore[reportPrivateUsage]
+            made = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)
             made.persistable = True
             block.vars[name] = made
 
