@@ -36,9 +36,12 @@ INTERNAL = {
 @cache
 def _imports(module: Path) -> dict[str, tuple[str, str]]:
     """Name -> the module that it comes from, and what it is called there, of everything that a file imports from this package."""
-    nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    listing = module.with_name("exports.py")  # of a package whose names are imported when they are first used
+    source = listing if module.name == "__init__.py" and listing.exists() else module
+    nodes = [*ast.walk(ast.parse(source.read_text(encoding="utf-8")))]
+    named = {n.value.id: t.id for n in nodes if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name) for t in n.targets if isinstance(t, ast.Name)}
     found = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0 and (n.module or "").startswith("foreshape")]
-    return {alias.asname or alias.name: (f"{node.module}", alias.name) for node in found for alias in node.names}
+    return {named.get(alias.name) or alias.asname or alias.name: (f"{node.module}", alias.name) for node in found for alias in node.names}
 
 
 @cache

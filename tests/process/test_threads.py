@@ -225,14 +225,15 @@ def seen_threads(monkeypatch: pytest.MonkeyPatch, network: Network) -> list[int]
     from foreshape.engine import executor as engine
 
     seen: list[int] = []
-    make, over = engine.CompiledStep.__init__, engine.CompiledStep.over
+    make, bind = engine.CompiledStep.__init__, engine.CompiledStep.bind
     monkeypatch.setattr(engine.CompiledStep, "__init__", lambda self, *a, **k: (seen.append(torch.get_num_threads()), make(self, *a, **k))[1])
 
     def bound(self: Any, scope: fs.Scope) -> Any:
-        function, held = over(self, scope)
-        return lambda *tensors: (seen.append(torch.get_num_threads()), function(*tensors))[1], held
+        found = bind(self, scope)
+        function = found.function
+        return found._replace(function=lambda *tensors: (seen.append(torch.get_num_threads()), function(*tensors))[1])
 
-    monkeypatch.setattr(engine.CompiledStep, "over", bound)
+    monkeypatch.setattr(engine.CompiledStep, "bind", bound)
     network.step()
     monkeypatch.undo()
     return seen

@@ -186,5 +186,8 @@ def test_a_file_that_is_cut_off_is_still_of_its_kind(own: Own, tmp_path: Path) -
 def test_a_model_is_looked_for_under_the_names_that_others_give_it(tmp_path: Path) -> None:
     (tmp_path / "inference.json").write_bytes(OTHERS["pir"][0]())
     assert "a program of PaddlePaddle 3" in refused(fs.load_inference_model, tmp_path / "inference")
-    assert "without a file __model__; give the path of a program, such as inference.json" in refused(fs.load_inference_model, tmp_path)
+    assert "a program of PaddlePaddle 3" in refused(fs.load_inference_model, tmp_path)  # the one program of a folder
+    (tmp_path / "other.json").write_bytes(b"{}")
+    (tmp_path / "inference.json").rename(tmp_path / "main.json")
+    assert "neither a file __model__ nor one program; give the path of one of its programs, such as main.json" in refused(fs.load_inference_model, tmp_path)
     assert "nothing.pdmodel' cannot be read: No such file" in refused(fs.load_inference_model, tmp_path / "nothing")

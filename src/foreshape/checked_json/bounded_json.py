@@ -15,16 +15,15 @@ MAX_STRINGS: Final = 2_000_000
 MAX_DIGITS: Final = 64
 """The most digits in a row: longer numbers are meaningless, and their time grows with the square."""
 
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.|\\\Z)*+"?', re.DOTALL)  # matches at every quote, or each of them would look to the end
 
 
-def parse(data: bytes, containers: int = MAX_CONTAINERS, *, unique: bool = True) -> Any:
+def parse(data: bytes, containers: int = 0, *, unique: bool = True) -> Any:
     """Parse JSON in UTF-8, of which every text can be written as UTF-8.
 
     Args:
         data: the bytes.
-        containers: the largest number of objects and arrays.
+        containers: the largest number of objects and arrays, if it is more than MAX_CONTAINERS.
         unique: refuse an object that repeats a key, and a long number; otherwise the last value counts, a number has the digits that Python takes, and
             the parse takes half the time.
 
@@ -33,14 +32,16 @@ def parse(data: bytes, containers: int = MAX_CONTAINERS, *, unique: bool = True)
     """
     if data.count(b'"') > 2 * MAX_STRINGS:
         raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")
-    keys = MAX_KEYS * max(1, containers // MAX_CONTAINERS)
-    if data.count(b"{") + data.count(b"[") > containers or data.count(b":") > keys or (unique and _LONG_NUMBER.search(data)):  # perhaps within strings
+    containers = max(containers, MAX_CONTAINERS)
+    keys = MAX_KEYS * (containers // MAX_CONTAINERS)
+    long_number = rb"[0-9]{%d}" % (MAX_DIGITS + 1)
+    if data.count(b"{") + data.count(b"[") > containers or data.count(b":") > keys or (unique and re.search(long_number, data)):  # perhaps within strings
         outside = _STRING.sub(b"", data)
         if outside.count(b"{") + outside.count(b"[") > containers:
             raise FormatError(f"more than {containers} objects and arrays (MAX_CONTAINERS)")
         if outside.count(b":") > keys:
             raise FormatError(f"more than {keys} keys (MAX_KEYS)")
-        if unique and _LONG_NUMBER.search(outside):
+        if unique and re.search(long_number, outside):
             raise FormatError(f"a number of more than {MAX_DIGITS} digits (MAX_DIGITS)")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique if unique else None)

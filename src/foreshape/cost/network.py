@@ -81,11 +81,17 @@ class Network:
         return self.moving(way, count, ranks) + self.waiting(way, count, ranks)
 
     def moving(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds of moving bytes."""
+        """Return the seconds of moving bytes.
+
+        Args:
+            way: the collective.
+            count: the bytes that each rank gives.
+            ranks: the number of ranks.
+        """
         return self._sent(way, count, ranks) / (self.direct if self.direct and way in _DIRECT else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds without moving bytes."""
+        """Return the seconds without moving bytes. ``way``, ``count`` and ``ranks``: as for `moving`."""
         if ranks < 2:
             return 0.0
         if self._is_whole(way, count, ranks) or (self.whole and way in _DIRECT):
@@ -93,7 +99,7 @@ class Network:
         return self.meeting + self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 
     def occupying(self, way: str, count: float, ranks: int) -> float:
-        """Return its seconds of the rank's own processor, while or after it is on its way."""
+        """Return the seconds of the rank's own processor. ``way``, ``count`` and ``ranks``: as for `moving`."""
         return self._sent(way, count, ranks) * self.processor + (self.handling if ranks > 1 else 0.0)
 
     def _sent(self, way: str, count: float, ranks: int) -> float:

@@ -113,7 +113,7 @@ class RanksPlan:
     @property
     def name(self) -> str:
         """Return the strategy, as a user writes it."""
-        words = type(self.strategy).__name__
+        words = "Inference" if isinstance(self.strategy, InferenceOverRanks) else type(self.strategy).__name__
         return "".join(f"_{c.lower()}" if c.isupper() else c for c in words).lstrip("_")
 
     # --- memory

@@ -36,7 +36,7 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     try:
         return read_program(data, limits)
     except FormatError as error:
-        raise error.reworded(f"{'this' if given else os.fsdecode(source)} is no program of PaddlePaddle 3: {error}") from error
+        raise error.reworded(f"{'this' if given else os.fsdecode(source)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
 
 
 def is_paddle_3(head: bytes) -> bool:

@@ -104,11 +104,12 @@ class Variable(ArrayMethods):
 
     @classmethod
     def make(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
+        """Return a new variable ``name`` of a ``block``, not added to it yet, of a known or open ``spec``, made at the line ``site``."""
         return object.__new__(cls)._begin(name, block, spec, site)
 
     @classmethod
     def from_form(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
-        """Make a variable of a file; thousands are made at once, so each field is set once. Its op is linked later."""
+        """Return the variable ``name`` of a ``block`` as a file's ``form`` has it, without its op, which is linked later. Thousands are made at once."""
         made = object.__new__(cls)
         made.name = name
         made.block = block

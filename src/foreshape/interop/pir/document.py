@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foreshape.checked_json.bounded_json import MAX_CONTAINERS, parse
+from foreshape.checked_json.bounded_json import parse
 from foreshape.errors import FormatError
 from foreshape.interop.pir.graph import NOTHING, Attributes, Graph, GraphBlock, GraphOp, ListType, Parameter, Type, shown
 from foreshape.program.declared import Declared
@@ -51,7 +51,7 @@ def read_graph(data: bytes, limits: Limits) -> Graph:
     """
     if len(data) > limits.bytes:
         raise FormatError(f"the file has {len(data)} bytes; the limit is {limits.bytes} (Limits.bytes)")
-    document = parse(data, max(MAX_CONTAINERS, len(data) // _BYTES_FOR_EACH), unique=False)
+    document = parse(data, len(data) // _BYTES_FOR_EACH, unique=False)
     base = _of(document, "base_code", dict, "")
     if base.get("magic") != "pir":
         raise FormatError.must("base_code.magic", "'pir'", shown(base.get("magic")))
