@@ -1,0 +1,127 @@
+"""The table of operators names what is here, and fits the programs that PaddlePaddle 3 wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import pytest
+from differences import UNKNOWN
+from support.paddle3 import cases
+
+from foreshape.interop.pir import table
+from foreshape.interop.pir.graph import plain
+from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.translation import IGNORED, RULES
+from foreshape.operator.registry import find
+
+LINES = resources.files("foreshape.interop.pir").joinpath("operators.txt").read_text().splitlines()
+OPERAND = re.compile(r"-|~|\w+(/\w+)?(@\w+)?|@\w+")
+RESULT = re.compile(r"-|[\w-]+")
+ATTRIBUTE = re.compile(r'\w+>\w+|\w+!(\*|true|false|\{\}|"\w*"|-?\d+|-?\d+\.\d+(e-?\d+)?)')
+
+
+def ops_of(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    regions = [document["program"]["regions"][0]]
+    while regions:
+        for op in regions.pop()["blocks"][0]["ops"]:
+            yield op
+            regions += op.get("regions", ())
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, list[dict[str, Any]]]:
+    """The ops of all programs, by operator."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for file in ("operators", "networks", "twins"):
+        for case in cases(file).values():
+            for op in ops_of(case.document):
+                if op["#"].startswith("1."):
+                    out.setdefault(op["#"][2:], []).append(op)
+    return out
+
+
+def rows() -> list[tuple[str, Row]]:
+    return [(name, row) for name in table.operators() if (row := row_of(name)) is not None]
+
+
+def test_lines_are_well_formed_and_sorted() -> None:
+    wrong: list[str] = []
+    for line in LINES:
+        parts = [part.split() for part in line.split("|")]
+        good = len(parts) in (3, 4) and 1 <= len(parts[0]) <= 2 and all(RESULT.fullmatch(w) for w in parts[2])
+        good = good and all(OPERAND.fullmatch(w) for w in parts[1]) and all(ATTRIBUTE.fullmatch(w) for w in (parts[3] if len(parts) > 3 else ()))
+        wrong += [] if good else [line]
+    assert not wrong
+    names = [line.split(" ", 1)[0] for line in LINES]
+    assert len(set(names)) == len(names) == len(table.operators()) > 350 and names == sorted(names)
+
+
+def test_rows_name_operators_slots_and_attributes_that_are_here() -> None:
+    wrong: list[str] = []
+    for name, row in rows():
+        operator = find(row.type)
+        if operator is None:
+            wrong.append(f"{name}: no operator {row.type}")
+            continue
+        schema = operator.schema
+        operands, results = {s.name for s in schema.operands}, {s.name for s in schema.results}
+        wrong += [f"{name}: no operand {s}" for of in row.operands for s in (of.slot, of.many) if s and s not in operands]
+        wrong += [f"{name}: no attribute {of.attribute}" for of in row.operands if of.attribute and of.attribute not in schema.attributes]
+        wrong += [f"{name}: no result {s}" for s in row.results if s and s not in results]
+        wrong += [f"{name}: no attribute {a}" for a in row.renamed.values() if a not in schema.attributes]
+        wrong += [f"{name}: {a} has two meanings" for a in row.only if a in row.renamed]
+        slots = [s for of in row.operands for s in {of.slot, of.many} if s]
+        wrong += [f"{name}: a slot twice" for listed in (slots, [r for r in row.results if r]) if len(set(listed)) != len(listed)]
+    assert not wrong
+
+
+def test_required_operands_and_results_have_their_place() -> None:
+    """What an operator here cannot do without is in its row."""
+    wrong: list[str] = []
+    for name, row in rows():
+        operator = find(row.type)
+        assert operator is not None
+        has = {s for of in row.operands for s in (of.slot, of.many)}
+        wrong += [f"{name}: {s.name} of {row.type} is not given" for s in operator.schema.operands if not s.optional and s.name not in has]
+    assert not wrong
+
+
+def test_rows_have_as_many_operands_and_results_as_the_programs(written: dict[str, list[dict[str, Any]]]) -> None:
+    wrong: set[str] = set()
+    checked = 0
+    for name, ops in written.items():
+        row = row_of(name)
+        if row is None or name in RULES:
+            continue
+        for op in ops:
+            checked += 1
+            given = len(op["I"])
+            if given != len(row.operands):
+                wrong.add(f"{name}: {given} operands, and {len(row.operands)} in the table")
+            made = len(op["O"])
+            if made != len(row.results):
+                wrong.add(f"{name}: {made} results, and {len(row.results)} in the table")
+    assert not wrong and checked > 3000
+
+
+def test_attributes_of_the_programs_have_a_meaning(written: dict[str, list[dict[str, Any]]]) -> None:
+    wrong: set[str] = set()
+    for name, ops in written.items():
+        row = row_of(name)
+        if row is None or name in RULES:
+            continue
+        operator = find(row.type)
+        assert operator is not None
+        for op in ops:
+            for attribute in op["A"]:
+                there = attribute["N"]
+                if there not in IGNORED and there not in row.only and row.renamed.get(there, there) not in operator.schema.attributes:
+                    wrong.add(f"{name}: {there} = {plain(attribute['AT'], name)}")
+    assert not wrong
+
+
+def test_each_operator_of_the_programs_has_a_row_or_a_rule(written: dict[str, list[dict[str, Any]]]) -> None:
+    assert {f"pd_op.{name}" for name in written if row_of(name) is None and name not in RULES} == set(UNKNOWN.values())
