@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 from typing import Any
 
@@ -447,3 +448,17 @@ def test_unused_sizes_are_given_back() -> None:
     del kept
     gc.collect()
     assert len(expression._dims) < before + 50
+
+
+def test_sizes_of_at_least_a_number_are_divided_and_joined_as_one() -> None:
+    n = symbol("n")
+    for window, stride, padding in itertools.product((2, 3, 5), (2, 3), (0, 1)):
+        size: Size = n
+        for _ in range(4):
+            size = maximum((size + 2 * padding - window) // stride + 1, 1)
+        assert parse(str(size)) is size and str(size).count("max") <= 1
+        for value in range(1, 100):
+            expected = value
+            for _ in range(4):
+                expected = max((expected + 2 * padding - window) // stride + 1, 1)
+            assert evaluate(size, {"n": value}) == substitute(size, {"n": value}) == expected

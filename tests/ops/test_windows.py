@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import foreshape as fs
+from foreshape import layer
+from foreshape.backward import append_backward
 from foreshape.infer.rules import answer
 from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
@@ -27,8 +31,8 @@ def run(type: str, attrs: dict[str, Any], *inputs: Any) -> tuple[Any, Any]:
 
 
 def pooled(x: np.ndarray, kind: str, k: list[int], s: list[int], pads: list[list[int]], ceil: bool, exclusive: bool) -> np.ndarray:
-    """One window after the other; an empty one is 0 in a mean and the least number as a maximum."""
-    out = [(n + sum(p) - w + (step - 1 if ceil else 0)) // step + 1 for n, w, step, p in zip(x.shape[2:], k, s, pads, strict=True)]
+    """One window after the other, the first even beyond its padding; an empty one is 0 in a mean and the least number as a maximum."""
+    out = [max(0, (n + sum(p) - w + (step - 1 if ceil else 0)) // step) + 1 for n, w, step, p in zip(x.shape[2:], k, s, pads, strict=True)]
     y = np.zeros((*x.shape[:2], *out), x.dtype)
     for i, j in np.ndindex(*out):
         starts = [i * s[0] - pads[0][0], j * s[1] - pads[1][0]]
@@ -45,7 +49,7 @@ def pooled(x: np.ndarray, kind: str, k: list[int], s: list[int], pads: list[list
 
 def test_pooling_agrees_with_loops_for_every_padding_and_rounding() -> None:
     rng = np.random.RandomState(1)
-    compared = empty = 0
+    compared = empty = reaching = 0
     for _ in range(400):
         sizes, k, s = (rng.randint(1, high, 2).tolist() for high in (9, 6, 5))
         pads = rng.randint(0, 4, (2, 2)).tolist()
@@ -57,7 +61,7 @@ def test_pooling_agrees_with_loops_for_every_padding_and_rounding() -> None:
             continue  # a window that ends behind the first padding has another divisor there: left as it is
         x = rng.standard_normal((2, 3, *sizes)).astype(np.float32)
         attrs = {"ksize": k, "strides": s, "paddings": [p for pad in pads for p in pad], "pooling_type": kind, "ceil_mode": ceil, "exclusive": exclusive}
-        if any(n + sum(p) + (step - 1 if ceil else 0) < w for n, p, w, step in zip(sizes, pads, k, s, strict=True)):
+        if any(n + sum(p) + (step - 1 if ceil else 0) + step - 1 < w for n, p, w, step in zip(sizes, pads, k, s, strict=True)):
             with pytest.raises(RuleError, match="must fit into the padded image"):
                 run("pool2d", attrs, x)
             continue
@@ -66,8 +70,9 @@ def test_pooling_agrees_with_loops_for_every_padding_and_rounding() -> None:
         assert spec.dims == want.shape == got.shape, attrs
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=str((sizes, attrs)))
         compared += 1
+        reaching += any(n + sum(p) < w for n, p, w in zip(sizes, pads, k, strict=True))
         empty += int(kind == "max" and bool((want == np.finfo(np.float32).min).any()))
-    assert compared > 150 and empty > 3
+    assert compared > 150 and empty > 3 and reaching > 10
 
 
 def test_the_gradient_of_a_maximum_goes_to_the_first_of_equals() -> None:
@@ -108,3 +113,29 @@ def test_a_transposed_convolution_is_the_adjoint_of_a_convolution() -> None:
             np.testing.assert_allclose((out * y).sum(dtype=np.float64), (x * back).sum(dtype=np.float64), rtol=1e-3, atol=1e-3)
             compared += 1
     assert compared > 20
+
+
+def test_an_only_window_beyond_the_image_sees_zeros_frozen_and_trained(tmp_path: Path) -> None:
+    """PaddlePaddle rounds the room of windows towards zero, so that one may reach beyond the image by less than its stride."""
+    rng = np.random.RandomState(2)
+    for window, stride, sizes in ((3, 2, (2, 7)), (5, 4, (2, 3)), (4, 4, (9, 1))):
+        for form in ("convolution", "depthwise", "mean", "maximum"):
+            with fs.program_guard(fs.Program(), fs.Program()):
+                x = layer.data("x", ["batch", 4, "height", "width"], stop_gradient=False)
+                if form in ("convolution", "depthwise"):
+                    y = layer.conv2d(x, 4, window, stride=stride, groups=4 if form == "depthwise" else 1, bias=False)
+                else:
+                    y = layer.pool2d(x, window, "avg" if form == "mean" else "max", stride=stride)
+                out = layer.relu(layer.conv2d(layer.relu(y), 3, 1))
+                gradients = [g for _, g in append_backward(layer.mean(out), ["x"])]
+                feed, executor, scope = rng.standard_normal((2, 4, *sizes)).astype("float32"), fs.Executor(seed=1), fs.Scope()
+                executor.run(fs.default_startup_program(), scope=scope)
+                plain, gradient = executor.run(fs.default_main_program(), feed, [out, *gradients], scope)
+                behind = [(0, max(0, window - n)) for n in sizes]
+                filled = np.pad(feed, [(0, 0), (0, 0), *behind])
+                if form in ("convolution", "depthwise"):
+                    whole, wide = executor.run(fs.default_main_program(), filled, [out, *gradients], scope)
+                    np.testing.assert_allclose(plain, whole, atol=1e-6)
+                    np.testing.assert_allclose(gradient, wide[:, :, : sizes[0], : sizes[1]], atol=1e-7)
+                fs.save_inference_model(str(tmp_path / "model"), [x], [out], scope=scope)
+                np.testing.assert_allclose(fs.Predictor(str(tmp_path / "model")).run(feed)[0], plain, atol=1e-5)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
-from foreshape.dims.questions import SIGNED, bounds, bounds_of_terms, equal
+from foreshape.dims.questions import SIGNED, bounds, bounds_of_terms, equal, less_equal
 from foreshape.dims.text import CALLED, symbol_text, term_text, text_of_terms
 from foreshape.errors import ShapeError
 
@@ -197,8 +197,6 @@ def floordiv(a: Size, b: Size) -> Size:
                     whole[m] = q
                 if r:
                     rest[m] = r
-        if not rest:
-            return of_terms(whole)
         left = of_terms(rest)
         low, high = bounds(left)
         if low is not None and high is not None and low // b == high // b:
@@ -222,6 +220,10 @@ def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
         (m, c) = next(iter(rest.items())) if not constant else next(t for t in rest.items() if t[0])
         if c == 1 and len(m) == 1 and m[0].op == "//" and isinstance(by := m[0].args[1], int) and by * b <= INT64_MAX:
             return floordiv(m[0].args[0] + constant * by, by * b)  # ((x + 1) // 2 + 1) // 2 == (x + 3) // 4
+        if c == 1 and len(m) == 1 and m[0].op == "max" and len(m[0].args) == 2 and isinstance(least := m[0].args[1], int):
+            x, least = floordiv(m[0].args[0] + constant, b), (least + constant) // b
+            either = x if less_equal(least, x) else least if less_equal(x, least) else None
+            return compound("max", (x, least)) if either is None else either  # max(x // 2, 4) // 2 == max(x // 4, 2)
     return compound("//", (left, b))
 
 

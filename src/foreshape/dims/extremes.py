@@ -81,8 +81,9 @@ def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
     group: dict[Size, int] = {}  # each argument, and the size that it came with: arguments of one size are compared already
     numbers: list[int] = []
     for at, given in enumerate(sizes):
-        atom = only_atom(given)
-        for size in atom.args if atom is not None and atom.op == op else (given,):
+        constant = given.terms[-1][1] if isinstance(given, Dim) and not given.terms[-1][0] else 0
+        atom = only_atom(given - constant)
+        for size in (x + constant for x in atom.args) if atom is not None and atom.op == op else (given,):  # max(max(x, 3) - 1, y) == max(x - 1, 2, y)
             if isinstance(size, int):
                 numbers.append(size)
             else:

@@ -8,6 +8,7 @@ from math import prod
 from foreshape.dims import Size
 from foreshape.kernels import onednn, pointwise
 from foreshape.kernels.fused import Effects, FusedKernel, Sizes, Work
+from foreshape.kernels.window_steps import behind, copy_bytes
 from foreshape.spec import Spec
 from foreshape.values.torch_proxy import Lazy, aten, torch
 
@@ -60,7 +61,9 @@ class ConvolutionCalls:
             return 0
         x, w, y = self.x.known_dims, self.w.known_dims, self.y.known_dims
         given = (self.y.dtype.itemsize, self.groups, self.strides, self.dilations)
-        return onednn.convolution(x, w, y, *given) if requested is None else onednn.convolution_backward(x, w, y, *given, requested)
+        more = behind(x[2:], w[2:], self.strides, self.paddings, self.dilations)
+        copied, x = copy_bytes(x, more, self.y.dtype.itemsize), (*x[:2], *(n + m for n, m in zip(x[2:], more, strict=True)))
+        return copied + onednn.convolution(x, w, y, *given) if requested is None else 2 * copied + onednn.convolution_backward(x, w, y, *given, requested)
 
 
 def _forward_work(operands: Sizes, results: Sizes) -> Work | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from foreshape.kernels import pointwise
 from foreshape.kernels.onednn_library import Function, library
 from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
-from foreshape.kernels.window_steps import is_unsound, settle
+from foreshape.kernels.window_steps import behind, is_unsound, settle
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, Tensor, torch
 
@@ -156,8 +156,9 @@ class FrozenConvolution:
         """Return the settings for images of a new size, with the weight packed; None if another kernel must do."""
         paddings, strides, dilations, groups = self._settings
         image, window, weight = x.shape[2:], self._window, self._weight
+        reach = behind(image, window, strides, paddings, dilations)
         strides, dilations = settle(image, window, strides, paddings, dilations)
-        if not has_onednn() or not x.numel() or is_unsound(x.shape[1], image, window, strides, paddings, dilations):
+        if not has_onednn() or not x.numel() or any(reach) or is_unsound(x.shape[1], image, window, strides, paddings, dilations):
             return None
         if self._packed is None and weight is not None:  # another thread may do the same: the packed weight exists before the other goes
             self._packed = private.reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))

@@ -28,6 +28,7 @@ from foreshape.kernels.onednn_library import (
     Unimplemented,
     arguments_of,
 )
+from foreshape.kernels.window_steps import lacking
 from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
@@ -267,9 +268,11 @@ class PackedConvolution(_PackedWindows):
         self._fit(dims)
         strides, dilations, paddings = self._settings
         before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
+        spans = [d * (k - 1) + 1 for k, d in zip(self._shape[2:], dilations, strict=True)]
+        more = (int(lacking(n, span, a + b, s)) for n, span, a, b, s in zip(dims[2:], spans, before, behind, strides, strict=True))
+        behind = [b + (m if m < s else 0) for b, m, s in zip(behind, more, strides, strict=True)]
         padded = [n + a + b for n, a, b in zip(dims[2:], before, behind, strict=True)]
-        windows = zip(padded, self._shape[2:], strides, dilations, strict=True)
-        out = (dims[0], self._shape[0], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in windows))
+        out = (dims[0], self._shape[0], *((n - span) // s + 1 for n, span, s in zip(padded, spans, strides, strict=True)))
         if min(out) < 1 or min(*before, *behind) < 0:
             given = f"paddings {list(before)} and {list(behind)}"
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")

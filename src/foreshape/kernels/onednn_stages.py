@@ -73,10 +73,8 @@ class Pooled(NamedTuple):
         out = list(x[:2])
         for at, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
             room = n + before[at] + behind[at] - k
-            if room < 0:
-                raise Unimplemented("a window reaches beyond the padded image")  # as the only one may, where counts are rounded up
-            count = (-(-room // s) if self.rounds_up else room // s) + 1
-            strides[at] = s if count > 1 else min(s, room + 1)  # of one window the stride says nothing, and the library takes none without limits
+            count = max(-(-room // s) if self.rounds_up else room // s, 0) + 1  # the only one may reach beyond the padded image
+            strides[at] = s if count > 1 else min(s, max(room, 0) + 1)  # of one window the stride says nothing, and the library takes none without limits
             behind[at] += (count - 1) * s - room
             if (count - 1) * s >= n + before[at] or before[at] >= k:
                 raise Unimplemented("a window lies in the padding altogether")

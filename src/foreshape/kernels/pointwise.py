@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from foreshape.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
-from foreshape.values.torch_proxy import Tensor, aten, torch
+from foreshape.kernels.window_steps import as_contiguous, behind, is_unsound, settle, settle_transposed
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 _FEW = 16
 """The number of images from which on torch takes oneDNN unasked."""
@@ -27,6 +27,10 @@ def convolve(x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], pad
     """
     if max(*strides, *dilations) > 1:
         image, window = x.shape[2:], w.shape[2:]
+        more = behind(image, window, strides, padding, dilations)
+        if any(more):
+            x = _filled(x, more)
+            image = x.shape[2:]
         strides, dilations = settle(image, window, strides, padding, dilations)
         if is_unsound(x.shape[1], image, window, strides, padding, dilations):
             x, w = as_contiguous(x), as_contiguous(w)
@@ -41,12 +45,30 @@ def gradients(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return ``aten.convolution_backward``: the gradients of the images, the filters and the bias, each if requested."""
     image, window = x.shape[2:], w.shape[2:]
+    more = () if transposed or max(strides) == 1 else behind(image, window, strides, padding, dilations)
+    if any(more):
+        return _gradients_of_filled(d, x, w, bias, strides, padding, dilations, more, groups, requested)
     if transposed:
         strides, dilations = settle_transposed(image, window, strides, added, dilations)
     else:
         strides, dilations = settle(image, window, strides, padding, dilations)
         dilations = _DILATED if len(strides) == 2 and _is_slow(x, w) else dilations
     return aten.convolution_backward(d, x, w, bias, strides, padding, dilations, transposed, added, groups, requested)
+
+
+def _filled(x: Tensor, more: Sequence[Any]) -> Tensor:
+    """Return images with ``more`` rows and columns of zeros behind them."""
+    return F.pad(x, [n for m in reversed(more) for n in (0, m)])
+
+
+def _gradients_of_filled(
+    d: Tensor, x: Tensor, w: Tensor, bias: Sequence[int] | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], more: Sequence[Any],
+    groups: int, requested: Sequence[bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return the gradients of a convolution of `_filled` images."""
+    added = (0,) * len(more)
+    d_x, *others = gradients(d, _filled(x, more), w, bias, strides, padding, dilations, False, added, groups, requested)
+    return None if d_x is None else F.pad(d_x, [n for m in reversed(more) for n in (0, -m)]).clone(), *others
 
 
 def transpose(

@@ -1,4 +1,4 @@
-"""Strides and dilations with which torch's oneDNN computes convolutions: a reach beyond the images means nothing, and crashes there.
+"""Reaches of windows beyond images, and strides and dilations with which torch's oneDNN computes convolutions: far beyond the images it crashes.
 
 Seen with torch 2.11 to 2.13. A stride of 2^20 crashes with a single window, in the gradients and in transposed convolutions too. With the channels innermost
 two forms fail with any stride above 1 along the width. Windows that all miss the image crash, and one window of one channel reads memory behind the images.
@@ -10,11 +10,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size, maximum, minimum, product
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 NEAR = 64
 """The largest strides and dilations taken unchanged: thousands of forms up to here were right."""
+
+
+def lacking(size: Size, span: Size, around: Size, stride: int) -> Size:
+    """Return how far the only window along an axis reaches beyond its padding: less than its stride, as the guards of shape rules see to.
+
+    Args:
+        size, span, around, stride: the elements of the axis, at least 1, and of a window; those of the padding at both ends.
+    """
+    if stride == 1 or (isinstance(span, int) and isinstance(around, int) and span <= around + 1):
+        return 0
+    return maximum(span - around - size, 0)
+
+
+def behind(
+    image: Sequence[Size], window: Sequence[Size], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
+) -> tuple[Size, ...]:  # fmt: skip
+    """Return the rows and columns that windows reach beyond the padded images; see `lacking`."""
+    each = zip(image, window, strides, paddings, dilations, strict=True)
+    return tuple(lacking(n, d * (k - 1) + 1, 2 * p, s) for n, k, s, p, d in each)
+
+
+def copy_bytes(x: Sequence[Size], more: Sequence[Size], itemsize: int) -> Size:
+    """Return the bytes of images ``[batch, channels, *image]`` copied with ``more`` rows and columns where there are any."""
+    copied = minimum(1, maximum(*more))
+    return copied if copied == 0 else copied * product((*x[:2], *(n + m for n, m in zip(x[2:], more, strict=True)), itemsize))
 
 
 def settle(

@@ -233,6 +233,7 @@ class DeformableConvV1(Deformable):
 
     samples = [
         sample(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), im2col_step=1),
+        sample(Input=f32(2, 3, 2, 5), Offset=f32(2, 12, 1, 2), Filter=f32(4, 3, 3, 2), strides=[2, 3], im2col_step=1),
         sample(
             Input=f32(2, 4, 5, 6),
             Offset=f32(2, 24, 3, 4),

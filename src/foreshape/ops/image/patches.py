@@ -7,6 +7,7 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, i64, reject, sample
@@ -32,6 +33,12 @@ class Patches(Operator):
         top, left, bottom, right = self.paddings
         return (top, bottom), (left, right)
 
+    def _around(self, image: Sequence[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
+        """Return the padding before and after each axis, with what an only patch reaches beyond it."""
+        each = zip(self._pads(), image, self.kernel_sizes, self.dilations, self.strides, strict=True)
+        high, wide = ((before, after + lacking(n, d * (k - 1) + 1, before + after, s)) for (before, after), n, k, d, s in each)
+        return high, wide
+
     def _check(self) -> None:
         for name in ("kernel_sizes", "strides", "dilations"):
             check_count(getattr(self, name), 2, name)
@@ -43,31 +50,31 @@ class Patches(Operator):
         high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", False, **sides) for size, k, d, pad, s in each)
         return high, wide
 
-    def _even(self) -> bool:
+    def _even(self, image: Sequence[Any]) -> bool:
         """Tell whether torch's kernels can pad the image."""
-        return all(before == after for before, after in self._pads())
+        return all(before == after for before, after in self._around(image))
 
     def _apart(self, x: Tensor) -> Tensor:
         """Return the patches, ``[batch, channels * kh * kw, patches]``, of images ``[batch, channels, height, width]``."""
-        (top, bottom), (left, right) = self._pads()
+        (top, bottom), (left, right) = self._around(x.shape[2:])
         padding = [top, left]
-        if not self._even():
+        if not self._even(x.shape[2:]):
             x, padding = F.pad(x, (left, right, top, bottom)), [0, 0]
         return aten.im2col(x, self.kernel_sizes, self.dilations, padding, self.strides)
 
     def _together(self, rows: Tensor, image: Sequence[int]) -> Tensor:
         """Return the adjoint of `_apart`: the sum of all values of a pixel."""
-        (top, bottom), (left, right) = self._pads()
-        if self._even():  # torch leaves the result in the memory of its columns
+        (top, bottom), (left, right) = self._around(image)
+        if self._even(image):  # torch leaves the result in the memory of its columns
             return aten.col2im(rows, list(image), self.kernel_sizes, self.dilations, [top, left], self.strides).clone()
         whole = aten.col2im(rows, [image[0] + top + bottom, image[1] + left + right], self.kernel_sizes, self.dilations, [0, 0], self.strides)
         return whole[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
 
     def _padded(self, dims: Sequence[Size], itemsize: int) -> Size:
         """Return the bytes of images with their paddings, if these are added first, and of torch's copy."""
-        if self._even():
+        if self._even(dims[2:]):
             return product(dims) * itemsize
-        (top, bottom), (left, right) = self._pads()
+        (top, bottom), (left, right) = self._around(dims[2:])
         return 2 * product((dims[0], dims[1], dims[2] + top + bottom, dims[3] + left + right)) * itemsize
 
 
@@ -105,6 +112,7 @@ class Unfold(Patches):
         sample(X=f32(2, 3, 5, 7), kernel_sizes=[2, 3]),
         sample(X=f32(2, 3, 5, 7), kernel_sizes=[2, 3], strides=[2, 1], paddings=[1, 2, 1, 2], dilations=[2, 3]),
         sample(X=f32(2, 3, 5, 7), kernel_sizes=[3, 2], strides=[1, 2], paddings=[0, 1, 2, 0]),
+        sample(X=f32(2, 3, 2, 7), kernel_sizes=[3, 2], strides=[3, 2]),
         sample(X=f32(0, 3, 5, 7), kernel_sizes=[2, 3]),
     ]
     rejects = [
@@ -130,7 +138,8 @@ class Fold(Patches):
     def infer_shape(self, X: Spec) -> Spec:
         self._check()
         check_count(self.output_sizes, 2, "output_sizes")
-        require(self._even(), f"paddings of fold must be equal at both ends of an axis; seen {list(self.paddings)} (top, left, bottom, right)")
+        even = all(before == after for before, after in self._pads())
+        require(even, f"paddings of fold must be equal at both ends of an axis; seen {list(self.paddings)} (top, left, bottom, right)")
         require_rank(3, X, "X")
         batch, width, patches = X.known_dims
         pixels = self.kernel_sizes[0] * self.kernel_sizes[1]
@@ -162,6 +171,7 @@ class Fold(Patches):
         sample(X=f32(2, 18, 20), output_sizes=[5, 7], kernel_sizes=[2, 3]),
         sample(X=f32(2, 12, 21), output_sizes=[6, 5], kernel_sizes=[2, 3], strides=[1, 2], paddings=[1, 1, 1, 1]),
         sample(X=f32(2, 12, 56), output_sizes=[7, 7], kernel_sizes=[3, 2], strides=[1, 1], paddings=[3, 2, 3, 2], dilations=[3, 3]),
+        sample(X=f32(2, 18, 3), output_sizes=[2, 7], kernel_sizes=[3, 2], strides=[3, 2]),
         sample(X=f32(0, 12, 20), output_sizes=[5, 7], kernel_sizes=[2, 3]),
     ]
     rejects = [
@@ -226,7 +236,9 @@ class Im2Sequence(Operator):
     def _filled(self, X: Spec) -> Size:
         batch, channels, image = image_of(X, 4, False, "X")
         p = self.paddings
-        return product((batch, channels, image[0] + p[0] + p[2], image[1] + p[1] + p[3])) * X.known_dtype.itemsize
+        more = (lacking(n, k, p[at] + p[at + 2], s) for at, (n, k, s) in enumerate(zip(image, self.kernels, self.strides, strict=True)))
+        high, wide = (n + p[at] + p[at + 2] + m for at, (n, m) in enumerate(zip(image, more, strict=True)))
+        return product((batch, channels, high, wide)) * X.known_dtype.itemsize
 
     def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
         check_made(Out_GRAD=(d_out, Im2Sequence.infer_shape(self, X)))
@@ -247,6 +259,7 @@ class Im2Sequence(Operator):
     samples = [
         sample(X=f32(2, 3, 5, 7), kernels=[2, 3]),
         sample(X=f32(2, 3, 5, 7), kernels=[2, 3], strides=[2, 3], paddings=[1, 0, 2, 1]),
+        sample(X=f32(2, 3, 2, 7), kernels=[3, 2], strides=[2, 3]),
         sample(X=f32(2, 3, 6, 5), kernels=[5, 2], strides=[3, 4]),
     ]
     rejects = [

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import onednn, pointwise
+from foreshape.kernels.window_steps import behind, copy_bytes, lacking
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.fields import PartialGradient
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal
@@ -89,12 +90,20 @@ class Convolution(Windowed):
         require_divides(self.groups, out, f"groups = {self.groups} must divide dim 0 of Filter", Filter=0)
         if self.padding_algorithm == "SAME":
             return with_image(Input, out, [ceildiv(size, s) for size, s in zip(image, self.strides, strict=True)], last)
-        pads = self._pads(image, window)
+        pads = Windowed._pads(self, image, window)
         sizes: list[Size] = []
         for at, (size, k) in enumerate(zip(image, window, strict=True)):
             span = self.dilations[at] * (k - 1) + 1
             sizes.append(count_windows(size, span, pads[at], self.strides[at], "the window of Filter", Input=at + (1 if last else 2), Filter=at + 2))
         return with_image(Input, out, sizes, last)
+
+    def _pads(self, image: Sequence[Size], window: Sequence[Size]) -> tuple[Any, ...]:
+        """Return the padding before and after each axis, with what an only window reaches beyond it."""
+        pads = super()._pads(image, window)
+        if self.padding_algorithm == "SAME":
+            return pads
+        each = zip(pads, image, window, self.dilations, self.strides, strict=True)
+        return tuple((before, after + lacking(n, d * (k - 1) + 1, before + after, s)) for (before, after), n, k, d, s in each)
 
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
         return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
@@ -128,6 +137,9 @@ class Convolution(Windowed):
             pads = [(k - 1, 0) for k in w[2:]] if self.padding_algorithm == "SAME" else self._pads(x[2:], w[2:])
             x = (*x[:2], *(n + before + after for n, (before, after) in zip(x[2:], pads, strict=True)))
             padded = product(x) * size
+        else:
+            more = behind(x[2:], w[2:], self.strides, self.paddings, self.dilations)
+            padded, x = copy_bytes(x, more, size), (*x[:2], *(n + m for n, m in zip(x[2:], more, strict=True)))
         settings = size, self.groups, self.strides, self._dilations()
         if requested is None:
             return onednn.convolution(x, w, y, *settings) + padded + (Input.nbytes + out.nbytes if last else 0)
@@ -156,7 +168,7 @@ class Convolution(Windowed):
             return None
         settings = {name: getattr(self, name) for name in ("strides", "paddings", "dilations", "groups", "data_format")}
         if any(s != 1 for s in self.strides):  # images of several sizes become one
-            if not all(isinstance(n, int) for n in image):
+            if not all(isinstance(n, int) for n in image) or any(behind(image, Filter.known_dims[2:], self.strides, self.paddings, self.dilations)):
                 return None
             settings["output_size"] = list(image)
         return PartialGradient("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
@@ -185,7 +197,8 @@ class Convolution(Windowed):
 class Conv2d(Convolution):
     """Output = the images in Input convolved with Filter (cross-correlated, as usual), plus Bias if given.
 
-    An axis of size n becomes ``(n + pads - dilation * (window - 1) - 1) // stride + 1`` long, and ``ceil(n / stride)`` with SAME.
+    An axis of size n becomes ``(n + pads - dilation * (window - 1) - 1) // stride + 1`` long, and ``ceil(n / stride)`` with SAME. An only window may reach
+    beyond the padding by less than a stride, into zeros.
     """
 
     type = "conv2d"
@@ -200,6 +213,8 @@ class Conv2d(Convolution):
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 1, 2), padding_algorithm="SAME", strides=[4, 1]),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), padding_algorithm="VALID", paddings=[1, 1]),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), data_format="NHWC", paddings=[0, 1, 2, 1]),
+        sample(Input=f32(2, 3, 2, 7), Filter=f32(5, 3, 4, 2), strides=[3, 2]),
+        sample(Input=f32(2, 3, 2, 4), Filter=f32(5, 3, 3, 4), strides=[2, 3], paddings=[0, 0, 1, 0], dilations=[1, 2]),
         sample(Input=f32(0, 3, 7, 8), Filter=f32(5, 3, 3, 2)),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), paddings=[1, 0]),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), Bias=f32(5), data_format="NHWC"),
@@ -236,6 +251,7 @@ class DepthwiseConv2d(Convolution):
         sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, paddings=[1, 1]),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(6, 1, 3, 2), groups=3, strides=[2, 2], padding_algorithm="SAME"),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(3, 1, 3, 2), groups=3, data_format="NHWC"),
+        sample(Input=f32(2, 2, 5, 3), Filter=f32(3, 1, 3, 2), groups=3, data_format="NHWC", strides=[2, 3]),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), Bias=f32(3), groups=3),
     ]
     rejects = [reject(Input=f32(2, 4, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, says="the channels of Input")]
@@ -255,6 +271,7 @@ class Conv3d(Convolution):
     samples = [
         sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), paddings=[1, 0, 1]),
         sample(Input=f32(2, 4, 5, 6, 3), Filter=f32(2, 3, 2, 3, 2), strides=[1, 2, 1], data_format="NDHWC", padding_algorithm="SAME"),
+        sample(Input=f32(2, 3, 1, 5, 2), Filter=f32(5, 3, 2, 3, 4), strides=[2, 1, 3]),
         sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), Bias=f32(5)),
     ]
     rejects = [reject(Input=f32(2, 3, 5, 6), Filter=f32(5, 3, 2, 3, 2), says="Input must have 5 dims")]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from foreshape.data_class import data_class
-from foreshape.dims import Size, ceildiv, no_less, product
+from foreshape.dims import Size, ceildiv, maximum, minimum, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pooling import FEW, INDEX_BYTES, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
+from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -37,13 +38,13 @@ from foreshape.values.torch_proxy import F, Tensor, aten, torch
 class _Sizes:
     """The number of windows, and the bytes of padded images (0 without padding) and of the rows of windows.
 
-    ``native``: torch's kernels pad the images.
+    ``native``: torch's kernels pad the images; None if that depends on their sizes.
     """
 
     windows: Size
     filled: Size
     rows: Size
-    native: bool
+    native: bool | None
 
 
 class Pooling(Operator):
@@ -76,7 +77,9 @@ class Pooling(Operator):
         if self.adaptive:
             return self.ksize
         if algorithm == "SAME":
-            return tuple(ceildiv(n, s) for n, s in zip(image, self.strides, strict=True))
+            counts = [ceildiv(n, s) for n, s in zip(image, self.strides, strict=True)]
+            short = zip(image, self.ksize, self.strides, counts, strict=True)  # windows shorter than their stride have another, behind the image
+            return tuple(maximum(c, ceildiv(n - k, s) + 1) if ceil and k < s else c for n, k, s, c in short)
         pads = pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         each = zip(image, self.ksize, pads, self.strides, strict=True)
         return tuple(count_windows(n, k, pad, s, "the window", ceil, X=at) for at, (n, k, pad, s) in enumerate(each, axis))
@@ -99,16 +102,20 @@ class Pooling(Operator):
             return _Sizes(windows, 0, 0, True)
         pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         extra = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
-        height, width = (n + more for n, more in zip(image, extra, strict=True))
-        native = not ceil and all(before == behind and 2 * before <= k for (before, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
-        return _Sizes(windows, of * height * width * batch if any(extra) else 0, of * counts[0] * width * batch, native)
+        more = [lacking(n, k, around, s) for n, k, around, s in zip(image, self.ksize, extra, self.strides, strict=True)]
+        height, width = (n + around + m for n, around, m in zip(image, extra, more, strict=True))
+        even = not ceil and all(before == behind and 2 * before <= k for (before, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
+        reaching = maximum(*more)
+        native = even and (reaching == 0 if isinstance(reaching, int) else None)
+        filled = of * height * width * batch * (1 if any(extra) else minimum(1, reaching))
+        return _Sizes(windows, filled, of * counts[0] * width * batch, native)
 
 
 class Pool2d(Pooling):
     """Out = the maximum or the mean of each window of X.
 
-    An axis of size n has ``(n - window + pads) // stride + 1`` windows (ceil_mode rounds up), ``ceil(n / stride)`` with SAME. A mean counts the elements of a
-    window inside the image (exclusive) or also in its padding.
+    An axis of size n has ``(n - window + pads) // stride + 1`` windows (ceil_mode rounds up), ``ceil(n / stride)`` with SAME, and at least one: it may reach
+    beyond the padding by less than a stride. A mean counts the elements of a window inside the image (exclusive) or also in its padding.
     """
 
     type = "pool2d"
@@ -198,7 +205,8 @@ class Pool2d(Pooling):
         if self.pooling_type == "avg":
             return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + sizes.windows * size)
         found, image = sizes.windows * (size + INDEX_BYTES), X.nbytes
-        return no_less(image, found) if sizes.native else no_less(2 * sizes.filled, sizes.filled - image + found)
+        by_torch, padded = no_less(image, found), no_less(2 * sizes.filled, sizes.filled - image + found)
+        return by_torch if sizes.native else padded if sizes.native is False else no_less(by_torch, padded)
 
     @gradient("X", "KernelSizes", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, KernelSizes: Sequence[Tensor], Out: Tensor, d_out: Tensor) -> Tensor:
@@ -219,17 +227,26 @@ class Pool2d(Pooling):
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 3], pooling_type="max", strides=[2, 1], paddings=[1, 1], ceil_mode=True),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[2, 3], pooling_type="max", strides=[2, 3], paddings=[0, 1, 2, 0]),
         sample(X=f32(2, 3, 5, 7, distinct=True), ksize=[9, 10], pooling_type="max", paddings=[4, 3]),
+        sample(X=f32(2, 3, 2, 7, distinct=True), ksize=[3, 2], pooling_type="max", strides=[2, 3]),
+        sample(X=f32(2, 3, 2, 1, distinct=True), ksize=[5, 3], pooling_type="max", strides=[4, 3], paddings=[0, 1, 0, 0], ceil_mode=True),
+        sample(X=f32(2, 3, 5, 3, distinct=True), ksize=[9, 10], pooling_type="max", strides=[5, 8]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[1, 1], pooling_type="max"),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[1, 1], pooling_type="max", strides=[2, 3]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 5], pooling_type="max", adaptive=True),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[-1, -1], pooling_type="max", global_pooling=True),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 4], pooling_type="max", padding_algorithm="SAME", strides=[2, 3]),
+        sample(
+            X=f32(2, 3, 4, 7, distinct=True), ksize=[3, 2], pooling_type="max", padding_algorithm="SAME", strides=[4, 3], ceil_mode=True, differentiate=False
+        ),
         sample(X=f32(2, 7, 8, 3, distinct=True), ksize=[3, 2], pooling_type="max", strides=[2, 2], data_format="NHWC"),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 2], pooling_type="avg", strides=[2, 2], paddings=[1, 1]),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 2], pooling_type="avg", strides=[2, 2], paddings=[1, 1], exclusive=False),
         sample(X=f32(2, 3, 7, 9), ksize=[4, 4], pooling_type="avg", strides=[2, 2], paddings=[1, 2], exclusive=False, ceil_mode=True),
         sample(X=f32(2, 3, 7, 9), ksize=[4, 4], pooling_type="avg", strides=[3, 4], paddings=[1, 2, 0, 1], ceil_mode=True),
         sample(X=f32(2, 3, 3, 5), ksize=[1, 2], pooling_type="avg", strides=[3, 4], ceil_mode=True),
+        sample(X=f32(2, 3, 2, 7), ksize=[3, 2], pooling_type="avg", strides=[3, 2]),
+        sample(X=f32(2, 3, 1, 7), ksize=[4, 3], pooling_type="avg", strides=[3, 2], paddings=[1, 0], exclusive=False),
+        sample(X=f32(2, 2, 1, 3), ksize=[4, 2], pooling_type="avg", strides=[3, 2], ceil_mode=True, data_format="NHWC"),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 5], pooling_type="avg", adaptive=True),
         sample(X=f32(2, 3, 7, 8), KernelSizes=[i32(1, data=[3]), i32(1, data=[5])], pooling_type="avg", adaptive=True),
         sample(X=f32(2, 7, 8, 3), KernelSizes=[i64(data=2), i64(data=5)], pooling_type="avg", adaptive=True, data_format="NHWC"),
@@ -299,8 +316,12 @@ class MaxPool2dWithIndex(Pooling):
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 2], strides=[2, 2]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 3], strides=[2, 1], paddings=[1, 0]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 2], strides=[2, 1], paddings=[2, 1]),
+        sample(X=f32(2, 3, 2, 5, distinct=True), ksize=[4, 3], strides=[3, 2]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 5], adaptive=True),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 5], global_pooling=True),
         sample(X=f32(0, 3, 7, 8), ksize=[3, 2]),
     ]
-    rejects = [reject(X=f32(2, 3, 1, 7), ksize=[2, 2], says="must fit into the padded image")]
+    rejects = [
+        reject(X=f32(2, 3, 1, 7), ksize=[2, 2], says="must fit into the padded image"),
+        reject(X=f32(2, 3, 1, 7), ksize=[3, 2], strides=[2, 1], says="must fit into the padded image, but for less than a stride of 2"),
+    ]

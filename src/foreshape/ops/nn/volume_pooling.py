@@ -9,6 +9,7 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.kernels.pooling import INDEX_BYTES, Axis
 from foreshape.kernels.volume_pooling import maxima, maxima_backward, means, means_backward
+from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, reject, sample
@@ -62,7 +63,8 @@ class VolumePooling(Pooling):
         if not (self.global_pooling or self.adaptive):
             pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, dims[2:], self.ksize, self.strides)
             more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
-            filled = product((*dims[:2], *(n + m for n, m in zip(dims[2:], more, strict=True)))) * X.known_dtype.itemsize
+            sizes = (n + m + lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], more, self.ksize, self.strides, strict=True))
+            filled = product((*dims[:2], *sizes)) * X.known_dtype.itemsize
         return 2 * filled + 2 * out.nbytes + 5 * INDEX_BYTES * out.elements
 
 
@@ -123,12 +125,14 @@ class Pool3d(VolumePooling):
     samples = [
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], pooling_type="max", strides=[2, 1, 3]),
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 3, 3], pooling_type="max", strides=[2, 2, 2], paddings=[1, 0, 1], ceil_mode=True),
+        sample(X=f32(2, 3, 2, 4, 3, distinct=True), ksize=[3, 2, 4], pooling_type="max", strides=[2, 1, 3]),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], pooling_type="max", adaptive=True),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[-1, -1, -1], pooling_type="max", global_pooling=True),
         sample(X=f32(2, 5, 6, 7, 3, distinct=True), ksize=[2, 3, 2], pooling_type="max", padding_algorithm="SAME", strides=[2, 1, 3], data_format="NDHWC"),
         sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg", strides=[2, 1, 3], paddings=[1, 1, 0]),
         sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 4], pooling_type="avg", strides=[2, 2, 2], paddings=[1, 1, 2], exclusive=False, ceil_mode=True),
         sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg", paddings=[0, 1, 1, 0, 1, 1]),
+        sample(X=f32(2, 3, 2, 4, 3), ksize=[3, 2, 4], pooling_type="avg", strides=[2, 1, 3]),
         sample(X=f32(2, 3, 3, 4, 5), ksize=[2, 3, 2], pooling_type="avg", adaptive=True),
         sample(X=f32(2, 3, 4, 5, 6), ksize=[-1, -1, -1], pooling_type="avg", global_pooling=True, data_format="NDHWC"),
         sample(X=f32(0, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg"),
@@ -178,6 +182,7 @@ class MaxPool3dWithIndex(VolumePooling):
     samples = [
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], strides=[2, 1, 3]),
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 2, 2], strides=[2, 2, 1], paddings=[1, 0, 1]),
+        sample(X=f32(2, 3, 2, 4, 3, distinct=True), ksize=[3, 2, 4], strides=[2, 1, 3]),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], adaptive=True),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], global_pooling=True),
         sample(X=f32(0, 3, 5, 6, 7), ksize=[2, 3, 2]),

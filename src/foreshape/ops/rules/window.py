@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from foreshape.dims import Size, ceildiv, maximum
+from foreshape.kernels.window_steps import lacking
 from foreshape.operator.require import fail, require, require_at_most
 from foreshape.spec import Spec
 from foreshape.values.torch_proxy import Tensor
@@ -88,10 +89,11 @@ def pads_of(paddings: Sequence[int], algorithm: str, image: Sequence[Size], kern
 def count_windows(size: Size, span: Size, pad: Pad, stride: int, what: str, ceil: bool = False, **sides: int | None) -> Size:
     """Return the number of windows of ``span`` elements in a padded axis; ``ceil`` counts one with only its beginning inside.
 
-    At least one must fit: ``what`` names the window in the error. With ``ceil`` this is PaddlePaddle's count: its last window begins behind the elements if the
-    stride is larger than the window.
+    At least one must fit, but for less than a stride: ``what`` names the window in the error. This is PaddlePaddle's count: with ``ceil`` its last window
+    begins behind the elements if the stride is larger than the window.
     """
-    padded = size + pad[0] + pad[1]
-    slack = stride - 1 if ceil else 0
-    require_at_most(span, padded + slack, f"{what} must fit into the padded image", **sides)
-    return (padded - span + slack) // stride + 1
+    around = pad[0] + pad[1] + (stride - 1 if ceil else 0)
+    but = f", but for less than a stride of {stride}" if stride > 1 else ""
+    require_at_most(span, size + around + stride - 1, f"{what} must fit into the padded image{but}", **sides)
+    count = (size + around - span) // stride + 1
+    return count if lacking(size, span, around, stride) == 0 else maximum(count, 1)
