@@ -283,7 +283,10 @@ class Optimizer(ConstructorRepr):
 def update_op(type: str, parameter: Variable, gradient: Variable, rate: Variable, state: Mapping[str, Variable], attrs: dict[str, Any]) -> UpdateOp:
     """Return an update by an operator that writes each state that it reads, as ``Moment`` to ``MomentOut``."""
     inputs = {"Param": parameter, "Grad": gradient, **state, "LearningRate": rate}
-    return type, inputs, {"ParamOut": parameter, **{f"{slot}Out": variable for slot, variable in state.items()}}, attrs
+    outputs = {"ParamOut": parameter}
+    for slot in state:
+        outputs[f"{slot}Out"] = state[slot]
+    return type, inputs, outputs, attrs
 
 
 def _checked_rate(given: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from foreshape.errors import SchemaError
 from foreshape.program.elsewhere import elsewhere
@@ -18,22 +18,18 @@ if TYPE_CHECKING:
 class _Current(threading.local):  # of a thread: layers are called without the program that they append to
     """The targets of layers in one thread: two programs of its own, made at the first request, until set otherwise."""
 
-    main: Program
-    startup: Program
+    main: Program | None = None
+    startup: Program | None = None
     block: Block | None = None
     within = 0
     """The depth of nested ``with fs.program()``."""
 
-    def begin(self) -> None:
-        """Begin two new programs."""
-        self.main, self.startup, self.block = _new(), _new(), None
-        self.main.startup = self.startup
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("main", "startup"):
-            raise AttributeError(name)
-        self.begin()
-        return getattr(self, name)
+    def begin(self) -> Program:
+        """Begin two new programs, and return the main one."""
+        main, startup = _new(), _new()
+        main.startup = startup
+        self.main, self.startup, self.block = main, startup, None
+        return main
 
 
 _current: Final = _Current()
@@ -45,24 +41,29 @@ def _new() -> Program:
 
 def default_main_program() -> Program:
     """Return the current program of layers, in this thread."""
-    return _current.main
+    main = _current.main
+    return main if main is not None else _current.begin()
 
 
 def default_startup_program() -> Program:
     """Return the startup program of the default main program's parameters."""
+    default_main_program()
+    assert _current.startup is not None
     return _current.startup
 
 
 def current_block() -> Block:
     """Return the current block of layers."""
-    block = _current.block
-    return block if block is not None and block.program is _current.main else _current.main.blocks[0]
+    main, block = _current.main, _current.block
+    if main is None:
+        main = _current.begin()
+    return block if block is not None and block.program is main else main.blocks[0]
 
 
 def startup_of(program: Program) -> Program:
     """Return the startup program of another program: the one of its last description, or the default one."""
     if program is _current.main or program.startup is None:
-        return _current.startup
+        return default_startup_program()
     return program.startup
 
 
@@ -78,7 +79,7 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
     main.refresh()
     if startup is not None:
         main.startup = startup
-    _current.main, _current.startup, _current.block = main, main.startup if main.startup is not None else _current.startup, None
+    _current.main, _current.startup, _current.block = main, main.startup if main.startup is not None else default_startup_program(), None
     try:
         yield
     finally:
