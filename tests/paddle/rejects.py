@@ -23,7 +23,7 @@ import support.harness as harness
 from sides import attended, paddle_python
 
 from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Value
+from foreshape.operator.samples import SampleTensor
 from foreshape.spec import LOD_RANK_TABLE, DType
 
 SIDE = Path(__file__).with_name("paddle_rejects.py")
@@ -41,7 +41,7 @@ def count_of(cls: type[Operator], slots: dict[str, Any], attrs: dict[str, Any]) 
         return len(lists[0]) or 1
     x = slots.get("X")
     axis = attrs.get("axis", 0)
-    return x.dims[axis] if isinstance(x, Value) and isinstance(axis, int) and -len(x.dims) <= axis < len(x.dims) and x.dims[axis] else 2
+    return x.dims[axis] if isinstance(x, SampleTensor) and isinstance(axis, int) and -len(x.dims) <= axis < len(x.dims) and x.dims[axis] else 2
 
 
 def described(name: str, cls: type[Operator], arguments: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def described(name: str, cls: type[Operator], arguments: Any, arrays: dict[str, 
     tables: dict[str, str] = {}
     inputs: dict[str, list[str]] = {}
 
-    def kept(value: Value) -> dict[str, Any]:
+    def kept(value: SampleTensor) -> dict[str, Any]:
         key = f"a{len(arrays)}"
         numbers = harness.array(value, rng)
         arrays[key] = numbers.view(np.uint16) if numbers.dtype.itemsize == 2 and numbers.dtype.kind == "V" else numbers
