@@ -38,6 +38,8 @@ def gradient_words(cls: type[Operator]) -> str:
 
 def entry(cls: type[Operator]) -> str:
     lines = [f"## {cls.type}", "", inspect.cleandoc(cls.__doc__ or "").strip(), ""]
+    if cls.since > 2:
+        lines += [f"An operator of PaddlePaddle {cls.since}, with the slots and attributes that it has there.", ""]
     for o in cls.schema.operands:
         marks = [m for m, on in (("list", o.many), ("optional", o.optional)) if on]
         kinds = "" if len(o.kinds) == 1 else f"; {' or '.join(k.name for k in o.kinds)}"
@@ -49,7 +51,8 @@ def entry(cls: type[Operator]) -> str:
     for a in cls.schema.attributes.values():
         default = "required" if a.default is REQUIRED else f"default {list(a.default) if isinstance(a.default, tuple) else a.default!r}"
         choices = f"; one of {', '.join(map(repr, a.choices))}" if a.choices else ""
-        lines.append(f"- attribute `{a.name}` {a.type.name}, {default}{choices}. {a.doc}".rstrip())
+        later = f"; of PaddlePaddle {a.since}" if a.since > 2 else ""
+        lines.append(f"- attribute `{a.name}` {a.type.name}, {default}{choices}{later}. {a.doc}".rstrip())
     lines += [f"- gradient: {gradient_words(cls)}", f"- file: `{cls.__module__.removeprefix('foreshape.').replace('.', '/')}.py`", ""]
     return "\n".join(lines)
 

@@ -140,13 +140,24 @@ def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
     return out.contiguous() if x.is_contiguous() else out
 
 
+def sums(x: Tensor, axes: Axes) -> Tensor:
+    """Return the sum of each window; 0 for an empty one."""
+    return aten.avg_pool2d(_filled(x, axes, 0.0), *_bare(axes)[:3], False, True, 1)
+
+
+def sums_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
+    """Return the gradient, the whole of it to each element of a window."""
+    padded = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
+    d_padded = aten.avg_pool2d_backward(d, padded, *_bare(axes)[:3], False, True, 1)
+    return d_padded if padded is x else torch.empty_like(x).copy_(_inside(d_padded, axes))
+
+
 def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
     """Return the mean of each window, inside of the image (``exclusive``) or with its padding."""
     native = _native(axes)
     if native is not None:
         return aten.avg_pool2d(x, *native[:3], native[4], not exclusive)
-    window = _bare(axes)
-    return aten.avg_pool2d(_filled(x, axes, 0.0), *window[:3], False, True, 1).div_(_divisors(x, axes, exclusive))
+    return sums(x, axes).div_(_divisors(x, axes, exclusive))
 
 
 def means_backward(x: Tensor, d: Tensor, axes: Axes, exclusive: bool) -> Tensor:
@@ -154,10 +165,7 @@ def means_backward(x: Tensor, d: Tensor, axes: Axes, exclusive: bool) -> Tensor:
     native = _native(axes)
     if native is not None:
         return aten.avg_pool2d_backward(d, x, *native[:3], native[4], not exclusive, None)
-    window = _bare(axes)
-    padded = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
-    d_padded = aten.avg_pool2d_backward(d / _divisors(x, axes, exclusive), padded, *window[:3], False, True, 1)
-    return d_padded if padded is x else torch.empty_like(x).copy_(_inside(d_padded, axes))
+    return sums_backward(x, d / _divisors(x, axes, exclusive), axes)
 
 
 def _divisors(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:

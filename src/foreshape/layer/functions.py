@@ -239,14 +239,15 @@ def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
     return unary(x, "softshrink", **{"lambda": threshold})
 
 
-def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
-    """Return x where x > threshold, otherwise 0.
+def thresholded_relu(x: Variable, threshold: float = 1.0, value: float = 0.0) -> Variable:
+    """Return x where x > threshold, otherwise ``value``.
 
     Args:
         x: floats of any shape.
-        threshold: the bound for 0.
+        threshold: the bound for the value.
+        value: by default 0.
     """
-    return unary(x, "thresholded_relu", threshold=threshold)
+    return unary(x, "thresholded_relu", threshold=threshold, value=value)
 
 
 def soft_relu(x: Variable, threshold: float = 40.0) -> Variable:

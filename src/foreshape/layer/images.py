@@ -92,7 +92,7 @@ def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners:
     return apply("affine_grid", {"Theta": theta}, output_shape=list(shape), align_corners=align_corners)
 
 
-def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
+def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, ceil_mode: bool = False) -> tuple[Variable, Variable]:
     """Return the maximum of each window, and its place in the image, ``row * width + column``, for `max_unpool2d`.
 
     Args:
@@ -100,11 +100,13 @@ def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = 
         kernel_size: one number, or height and width of a window.
         stride: from window to window; by default as kernel_size.
         padding: around an image, one number, or height and width; never the maximum.
+        ceil_mode: count a last window partly outside of the image.
     """
     size = pair(kernel_size, "kernel_size")
     out, mask = apply(
-        "max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"), paddings=pair(padding, "padding")
-    )
+        "max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"), paddings=pair(padding, "padding"),
+        ceil_mode=ceil_mode,
+    )  # fmt: skip
     return out, mask
 
 

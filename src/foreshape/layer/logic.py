@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.errors import TypeMismatchError
 from foreshape.layer.creation import constant_like
-from foreshape.layer.functions import unary
+from foreshape.layer.functions import apply, unary
 from foreshape.layer.math import Operand, binary
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -190,6 +190,38 @@ def bitwise_xor(x: Variable, y: Variable) -> Variable:
 def bitwise_not(x: Variable) -> Variable:
     """Return the bits not set in x."""
     return unary(x, "bitwise_not")
+
+
+def bitwise_left_shift(x: Variable, y: Variable) -> Variable:
+    """Return the bits of x, each y places higher; those shifted out are lost. An operator of PaddlePaddle 3.
+
+    Args:
+        x: integers of any shape.
+        y: of the element type of x, and broadcast against it.
+    """
+    return apply("bitwise_left_shift", {"x": x, "y": y})
+
+
+def bitwise_right_shift(x: Variable, y: Variable, arithmetic: bool = True) -> Variable:
+    """Return the bits of x, each y places lower; those shifted out are lost. An operator of PaddlePaddle 3.
+
+    Args:
+        x: integers of any shape.
+        y: of the element type of x, and broadcast against it.
+        arithmetic: keep the sign; otherwise zeros come in from above.
+    """
+    return apply("bitwise_right_shift", {"x": x, "y": y}, is_arithmetic=arithmetic)
+
+
+def masked_fill(x: Variable, mask: Variable, value: Variable) -> Variable:
+    """Return value where mask holds, and x elsewhere, broadcast. An operator of PaddlePaddle 3.
+
+    Args:
+        x: of any shape.
+        mask: bools, broadcast against x.
+        value: of the element type of x, and broadcast against it, as one number.
+    """
+    return apply("masked_fill", {"x": x, "mask": mask, "value": value})
 
 
 def is_empty(x: Variable) -> Variable:

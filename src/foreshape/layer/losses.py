@@ -130,7 +130,7 @@ def log_loss(x: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weig
     return by_example(current_block().apply("log_loss", {"Predicted": x, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
 
 
-def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
+def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, log_target: bool = False, sample_weight: Variable | None = None) -> Variable:
     """Return label * (log(label) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
 
     With ``sample_weight`` each element is multiplied by its example's weight first.
@@ -139,11 +139,13 @@ def kldiv_loss(x: Variable, label: Variable, reduction: str = "mean", *, sample_
         x: logarithms of a distribution, floats of any shape.
         label: a distribution, of the dims of x.
         reduction: none, sum, mean, or batchmean, the sum divided by the first dim.
+        log_target: label has logarithms of a distribution, too: exp(label) * (label - x).
         sample_weight: ``[batch]``, ``[batch, 1]``, or of the dims of the loss: the factor of each example's loss.
     """
+    operands = {"X": x, "Target": label}
     if sample_weight is None:
-        return current_block().apply("kldiv_loss", {"X": x, "Target": label}, {"reduction": reduction})
-    loss = by_example(current_block().apply("kldiv_loss", {"X": x, "Target": label}, {"reduction": "none"}), sample_weight, "kldiv_loss")
+        return current_block().apply("kldiv_loss", operands, {"reduction": reduction, "log_target": log_target})
+    loss = by_example(current_block().apply("kldiv_loss", operands, {"reduction": "none", "log_target": log_target}), sample_weight, "kldiv_loss")
     if reduction == "batchmean":
         return mean(reduce_sum(loss, list(range(1, loss.spec.rank))))
     return _reduced("kldiv_loss", loss, reduction)

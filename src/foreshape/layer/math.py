@@ -90,9 +90,14 @@ def ceil(x: Variable) -> Variable:
     return unary(x, "ceil")
 
 
-def round(x: Variable) -> Variable:
-    """Return the whole number nearest to x; of two, the one away from 0."""
-    return unary(x, "round")
+def round(x: Variable, decimals: int = 0) -> Variable:
+    """Return the number of so many decimals nearest to x, by default the whole number; of two, the one away from 0.
+
+    Args:
+        x: floats of any shape.
+        decimals: below 0 for tens, hundreds and so on.
+    """
+    return unary(x, "round", decimals=decimals)
 
 
 def sign(x: Variable) -> Variable:

@@ -101,16 +101,31 @@ def mode(x: Variable, axis: int = -1, keepdim: bool = False) -> tuple[Variable, 
     return apply("mode", {"X": x}, axis=axis, keepdim=keepdim)
 
 
-def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
+def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False, mode: str = "avg") -> Variable:
     """Return the medians over ``axis`` (one, several, or by default all) without NaNs.
 
     Args:
         x: floats.
         axis: one, several, or by default all.
         keepdim: keep the axes as dims of 1.
+        mode: for an even number of elements the mean of the middle ones ("avg"), or the lower one ("min").
     """
     axes = [] if axis is None else several(axis)
-    out, _ = apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim)
+    out, _ = apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim, mode=mode)
+    return out
+
+
+def median(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False, mode: str = "avg") -> Variable:
+    """Return the medians over ``axis`` (one, several, or by default all); NaN if an element is. An operator of PaddlePaddle 3.
+
+    Args:
+        x: floats or integers.
+        axis: one, several, or by default all.
+        keepdim: keep the axes as dims of 1.
+        mode: for an even number of elements the mean of the middle ones ("avg"), or the lower one ("min").
+    """
+    axes = [] if axis is None else several(axis)
+    out, _ = apply("median", {"x": x}, axis=axes, keepdim=keepdim, mode=mode)
     return out
 
 
@@ -136,14 +151,16 @@ def _is_int32(layer: str, dtype: Any) -> bool:
     return of is INT32
 
 
-def cumprod(x: Variable, axis: int = -1) -> Variable:
+def cumprod(x: Variable, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Variable:
     """Return the running products along ``axis``.
 
     Args:
         x: numbers of any shape.
         axis: the axis.
+        exclusive: without the element itself.
+        reverse: from the end.
     """
-    return apply("cumprod", {"X": x}, dim=axis)
+    return apply("cumprod", {"X": x}, dim=axis, exclusive=exclusive, reverse=reverse)
 
 
 def logcumsumexp(x: Variable, axis: int | None = None) -> Variable:
@@ -190,7 +207,7 @@ def bincount(x: Variable, weights: Variable | None = None, minlength: int = 0) -
     return apply("bincount", {"X": x, "Weights": weights}, minlength=minlength)
 
 
-def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Variable:
+def histogram(x: Variable, bins: int = 100, min: float = 0, max: float = 0, weight: Variable | None = None, density: bool = False) -> Variable:
     """Count the elements of ``x`` in each of ``bins`` equal ranges between ``min`` and ``max``: int64, ``[bins]``. If these are equal, the ranges go
     from the least to the greatest of ``x``.
 
@@ -198,5 +215,8 @@ def histogram(x: Variable, bins: int = 100, min: int = 0, max: int = 0) -> Varia
         x: numbers of any shape.
         bins: the number of ranges.
         min, max: the ends of all ranges together.
+        weight: of the dims and the element type of x: sum these up instead; fp32, ``[bins]``.
+        density: divide by the sum and the width of a range; fp32, ``[bins]``.
     """
-    return apply("histogram", {"X": x}, bins=bins, min=min, max=max)
+    ends = {"low": min, "high": max} if isinstance(min, float) or isinstance(max, float) else {"min": min, "max": max}
+    return apply("histogram", {"X": x} if weight is None else {"X": x, "Weight": weight}, bins=bins, density=density, **ends)

@@ -183,6 +183,29 @@ def pool2d(
     return current_block().apply("pool2d", {"X": x}, attrs)
 
 
+def lp_pool2d(
+    x: Variable, norm_type: float, kernel_size: Pair, stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False, *,
+    data_format: str = "NCHW",
+) -> Variable:  # fmt: skip
+    """Return the p-norm of windows of images, without absolute values: an odd p wants no negative sums. An operator of PaddlePaddle 3.
+
+    Args:
+        x: ``[batch, channels, height, width]``.
+        norm_type: p, other than 0; the maximum if it is infinite.
+        kernel_size: one number, or height and width of a window.
+        stride: from window to window; by default as kernel_size.
+        padding: as in `conv2d`, counted as 0.
+        ceil_mode: count a last window partly outside of the image.
+        data_format: "NCHW", or "NHWC" with the channels last.
+    """
+    size = pair(kernel_size, "kernel_size")
+    attrs: dict[str, Any] = {
+        "kernel_size": size, "norm_type": norm_type, "ceil_mode": ceil_mode, "strides": size if stride is None else pair(stride, "stride"),
+        "data_format": data_format, **padding_attributes(padding),
+    }  # fmt: skip
+    return current_block().apply("lp_pool2d", {"x": x}, attrs)
+
+
 def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
     """Return the mean ("avg") or maximum ("max") of ``output_size`` windows, of about equal size.
 

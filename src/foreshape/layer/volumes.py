@@ -127,7 +127,9 @@ def pool3d(
     return current_block().apply("pool3d", {"X": x}, attrs)
 
 
-def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> tuple[Variable, Variable]:
+def max_pool3d_with_index(
+    x: Variable, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False
+) -> tuple[Variable, Variable]:
     """Return the maximum of each window, and where in its volume it is, as `max_unpool3d` takes it.
 
     Args:
@@ -135,9 +137,11 @@ def max_pool3d_with_index(x: Variable, kernel_size: Sizes, stride: Sizes | None 
         kernel_size: one number, or depth, height and width of a window.
         stride: from window to window; by default as kernel_size.
         padding: around a volume, one number, or depth, height and width.
+        ceil_mode: count a last window partly outside of the volume.
     """
     size = numbers(kernel_size, "kernel_size", 3)
-    attrs = {"ksize": size, "strides": size if stride is None else numbers(stride, "stride", 3), "paddings": numbers(padding, "padding", 3)}
+    attrs: dict[str, Any] = {"ksize": size, "strides": size if stride is None else numbers(stride, "stride", 3)}
+    attrs |= {"paddings": numbers(padding, "padding", 3), "ceil_mode": ceil_mode}
     return current_block().apply("max_pool3d_with_index", {"X": x}, attrs)
 
 

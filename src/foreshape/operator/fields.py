@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from foreshape.data_class import data_class, field
+from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType, coerce
 from foreshape.spec import ANY, LOD_TENSOR, SELECTED_ROWS, DType, Kind
 
@@ -82,6 +83,7 @@ class Attribute:
     high: float | None
     name: str = ""
     older: str = ""
+    since: int = 2
 
 
 def named(field: Operand | Result | Attribute, name: str) -> Operand | Result | Attribute:
@@ -153,14 +155,18 @@ def attribute(
     low: float | None = None,
     high: float | None = None,
     older: str = "",
+    since: int = 2,
 ) -> Any:
     """Declare an attribute.
 
     ``choices``: all allowed values; ``low`` and ``high``: inclusive bounds (of each element); ``older``: its name in an older version of the
-    operator, read from a file without the present name.
+    operator, read from a file without the present name; ``since``: the first version of PaddlePaddle with it. An op has one of a later version than
+    2 only with another value than the default, so that its file stays one of PaddlePaddle 2.
     """
     held = default if isinstance(default, _Required) else coerce("default", type, default)
-    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older)
+    if since > 2 and held is REQUIRED:
+        raise SchemaError("an attribute that PaddlePaddle 2 lacks needs a default, the meaning of its files")
+    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older, since)
 
 
 # --- gradients

@@ -104,6 +104,8 @@ class Operator:
     """The attributes with its blocks. Such an operator has no shape rule and no kernel: it is its block."""
     region: ClassVar[str] = ""
     """The form of running its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
+    since: ClassVar[int] = 2
+    """The first version of PaddlePaddle with it."""
     side_effects: ClassVar[bool] = False
     collective: ClassVar[bool] = False
     """True if all ranks take part, so a program's collectives run in its own order, on every rank."""
@@ -284,7 +286,9 @@ class Operator:
                         raise SchemaError(_unknown_attribute(cls, name))
                     type = infer_type(value)
                     entries.append((name, type, coerce(name, type, value)))
-            present = {e[0] for e in entries}
+            later = cls.schema.later
+            present = {e[0] for e in entries} | later.keys()
+            entries = [e for e in entries if e[0] not in later or exact(e[2]) != exact(later[e[0]].default)]
             for name, f in cls.schema.attributes.items():
                 if name not in present:
                     if f.default.__class__.__name__ == "_Required":

@@ -11,12 +11,14 @@ from foreshape.operator.fields import Attribute, Operand, Result
 class Schema:
     """The declarations of an operator class, in order."""
 
-    __slots__ = ("attributes", "in_attributes", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
+    __slots__ = ("attributes", "in_attributes", "later", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
 
     def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
         self.operands = tuple(operands)
         self.results = tuple(results)
         self.attributes = {a.name: a for a in attributes}
+        self.later = {a.name: a for a in attributes if a.since > 2}
+        """The attributes that PaddlePaddle 2 lacks; an op has them only with other values than the default."""
         self.operand_names = frozenset(o.name for o in operands)
         self.in_attributes = {o.attribute: o.name for o in operands if o.attribute is not None}
         """Attribute -> the operand saved in its place."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from foreshape.errors import SchemaError, whole
+from foreshape.operator.attributes import exact
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.computations import Computation
 from foreshape.operator.operator import Operator
@@ -213,11 +214,17 @@ class Op:
             return
         entries = list(self.attributes.entries)
         operator = self.operator
+        later = operator.schema.later.get(name) if operator is not None else None
         if operator is not None and name in operator.schema.attributes:
             value = operator.check_attribute(name, value)
-        if not any(e[0] == name for e in entries):
+        if later is not None:
+            entries = [e for e in entries if e[0] != name]
+            if exact(value) != exact(later.default):
+                entries.insert(next((at for at, e in enumerate(entries) if e[0] > name), len(entries)), (name, later.type, value))
+        elif not any(e[0] == name for e in entries):
             raise SchemaError(f"{self.type} has no attribute {name!r}")
-        entries = [(name, e[1], value) if e[0] == name else e for e in entries]
+        else:
+            entries = [(name, e[1], value) if e[0] == name else e for e in entries]
         self.attributes = Attributes.of(self.type, tuple(entries))
         self.block.program.touch()
         self.block.infer_op(self)

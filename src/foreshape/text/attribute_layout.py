@@ -32,8 +32,8 @@ Shape: TypeAlias = tuple[tuple[str, AttrType], ...]
 
 
 def own_layout(cls: type[Operator]) -> Layout:
-    """Return the layout of an op described here."""
-    return tuple(Item(name, None, None) for name in sorted({*cls.schema.attributes, *ROLES}))
+    """Return the layout of an op described here, without the attributes that few ops have: those that PaddlePaddle 2 lacks."""
+    return tuple(Item(name, None, None) for name in sorted({*cls.schema.attributes, *ROLES} - cls.schema.later.keys()))
 
 
 def default_of(cls: type[Operator] | None, item: Item) -> Any:
@@ -62,12 +62,15 @@ def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
     return tuple(items)
 
 
-def _is_own_in_a_scope(shape: Shape, cls: type[Operator], own: Layout) -> bool:
-    """Tell whether an op carries the attributes of one described here, plus its scope in order: the op itself writes the scope."""
-    if (ATTRIBUTE, AttrType.STRING) not in shape or len(shape) != len(own) + 1:
-        return False
-    expected = sorted([*((i.name, type_of(cls, i)) for i in own), (ATTRIBUTE, AttrType.STRING)])
-    return list(shape) == expected
+def _without_additions(shape: Shape, cls: type[Operator], own: Layout) -> Shape:
+    """Return the shape without the scope and attributes that PaddlePaddle 2 lacks, which the op itself writes, if the others are those of an op
+    described here, in order.
+    """
+    additions = {(a.name, a.type) for a in cls.schema.later.values()} | {(ATTRIBUTE, AttrType.STRING)}
+    if len(shape) <= len(own) or additions.isdisjoint(shape) or list(shape) != sorted(shape):
+        return shape
+    rest = tuple(e for e in shape if e not in additions)
+    return rest if rest == tuple((i.name, type_of(cls, i)) for i in own) else shape
 
 
 class AttributeLayouts:
@@ -86,8 +89,7 @@ class AttributeLayouts:
                 continue
             shape = tuple((n, t) for n, t, _ in attributes.entries)
             own = own_layout(cls)
-            if _is_own_in_a_scope(shape, cls, own):
-                shape = tuple(e for e in shape if e[0] != ATTRIBUTE)
+            shape = _without_additions(shape, cls, own)
             layouts = self.by_type.setdefault(attributes.type, {})
             found = layouts.get(shape)
             if found is None:

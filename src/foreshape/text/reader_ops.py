@@ -154,6 +154,8 @@ class OpReader(VariableReader):
         if not cursor.accept("{"):
             return out
         known = {i.name: type_of(cls, i) for i in self._layout_for(cursor, type, cls, number)}
+        for later in cls.schema.later.values() if cls is not None else ():
+            known.setdefault(later.name, later.type)
         while not cursor.accept("}"):
             if out:
                 cursor.expect(",", "',' or '}'")

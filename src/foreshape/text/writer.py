@@ -287,6 +287,10 @@ def _attributes(op: Op, layouts: AttributeLayouts | None) -> tuple[int, list[str
         usual = default_of(cls, item)
         if usual is REQUIRED or not same(value, usual):
             out[f"{name_text(item.name)}={attribute_text(type_of(cls, item), value)}"] = None
+    placed = {i.name for i in layout} if cls.schema.later else ()
+    for name, later in cls.schema.later.items():
+        if name in values and name not in placed and (layouts is not None or not same(values[name], later.default)):
+            out[f"{name}={attribute_text(later.type, values[name])}"] = None
     scope = values.get(ATTRIBUTE)
     if isinstance(scope, str) and not any(item.name == ATTRIBUTE for item in layout) and (layouts is not None or scope not in ("", "/")):
         out[f"{ATTRIBUTE}={attribute_text(AttrType.STRING, scope)}"] = None

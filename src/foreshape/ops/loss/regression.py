@@ -173,6 +173,7 @@ class LogLoss(Operator):
 class KldivLoss(Operator):
     """Loss = Target * (log(Target) - X), elementwise, 0 where Target is not above 0; X is the logarithm of a distribution.
 
+    With ``log_target`` Target is one, too: Loss = exp(Target) * (Target - X).
     ``reduction``: "none", or its "sum", its "mean", or "batchmean", the sum over the size of dim 0.
     """
 
@@ -181,6 +182,7 @@ class KldivLoss(Operator):
     Target = operand(FLOATING, same_type_as="X", doc="as X")
     Loss = result(doc="as X for none, otherwise []")
     reduction = attribute(AttrType.STRING, "mean", choices=["none", "sum", "mean", "batchmean"])
+    log_target = attribute(AttrType.BOOLEAN, False, since=3)
 
     def infer_shape(self, X: Spec, Target: Spec) -> Spec:
         require_same_dims(X, Target, "X", "Target")
@@ -199,14 +201,20 @@ class KldivLoss(Operator):
         return X.nbytes if self.reduction == "none" else 2 * X.nbytes
 
     def kernel(self, X: Tensor, Target: Tensor) -> Tensor:
-        loss = torch.xlogy(Target, Target).sub_(Target * X).masked_fill_(Target <= 0, 0.0)
+        if self.log_target:
+            loss = torch.exp(Target).mul_(Target - X)
+        else:
+            loss = torch.xlogy(Target, Target).sub_(Target * X).masked_fill_(Target <= 0, 0.0)
         return loss if self.reduction == "none" else loss.sum().div_(self._count(X))
 
     @gradient("X", "Target", "Loss@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Target: Tensor, d_loss: Tensor) -> Tensor:
-        return Target.clamp(min=0.0).mul_(d_loss).div_(-self._count(X))
+        return (torch.exp(Target) if self.log_target else Target.clamp(min=0.0)).mul_(d_loss).div_(-self._count(X))
 
-    samples = [sample(X=f32(4, 7), Target=f32(4, 7, low=0.1, high=0.9), reduction=r) for r in ("none", "sum", "mean", "batchmean")]
+    samples = [
+        *(sample(X=f32(4, 7), Target=f32(4, 7, low=0.1, high=0.9), reduction=r) for r in ("none", "sum", "mean", "batchmean")),
+        *(sample(X=f32(4, 7), Target=f32(4, 7, low=-3.0), reduction=r, log_target=True) for r in ("none", "batchmean")),
+    ]
     rejects = [
         reject(X=f32(4, 7), Target=f32(4, 6), says="Target must have the dims of X"),
         reject(X=f32(), Target=f32(), says="X must have a dim 0"),

@@ -53,13 +53,14 @@ class Softshrink(Unary):
 
 
 class ThresholdedRelu(Unary):
-    """Out = X where X > threshold, else 0 (Konda et al., 2015)."""
+    """Out = X where X > threshold, else ``value`` (Konda et al., 2015)."""
 
     type = "thresholded_relu"
     threshold = attribute(AttrType.FLOAT, 1.0)
+    value = attribute(AttrType.FLOAT, 0.0, since=3)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return F.threshold(X, self.threshold, 0.0, into is not None)
+        return F.threshold(X, self.threshold, self.value, into is not None)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -72,5 +73,6 @@ class ThresholdedRelu(Unary):
         *USUAL[1:],
         sample(X=f32(3, 5, distinct=True), threshold=0.3),
         sample(X=f32(3, 5, distinct=True), threshold=-0.9),
+        sample(X=f32(3, 5, distinct=True), threshold=0.3, value=-3.5),
     ]
     rejects = NOT_INTEGERS

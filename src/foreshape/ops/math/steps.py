@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from foreshape.dims import Size
-from foreshape.errors import TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, Operator, gradient, operand, result
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
@@ -14,6 +14,8 @@ from foreshape.ops.math.complex_numbers import c64, real_type
 from foreshape.spec import BOOL, COMPLEX, FLOATING, INT32, INT64, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
+_DIGITS = 308
+"""The largest power of ten among fp64 numbers."""
 _LIKE_GRADIENT = {"X@GRAD": "Out@GRAD"}
 
 
@@ -89,19 +91,45 @@ class Angle(PiecewiseConstant):
 
 
 class Round(PiecewiseConstant):
-    """Out = the whole number nearest to X; of two, the one away from 0."""
+    """Out = the whole multiple of 10^-decimals nearest to X; of two, by ``round_type`` the even one or the one away from 0.
+
+    PaddlePaddle 2 takes the one away from 0, and PaddlePaddle 3.3 the even one. Integers stay as they are.
+    """
 
     type = "round"
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+    decimals = attribute(AttrType.INT, 0, since=3, low=-_DIGITS, high=_DIGITS)
+    round_type = attribute(AttrType.INT, 1, since=3, choices=(0, 1), doc="0: halves are rounded to even, 1: away from 0")
 
     def workspace(self, X: Spec) -> Size:
-        return X.nbytes
+        return 2 * X.nbytes
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return rounded_away(X, into)
+        if not X.is_floating_point():
+            return X.clone() if into is None else into
+        if self.round_type == 0 and not self.decimals:
+            return torch.round(X, out=into)
+        if not self.decimals:
+            return rounded_away(X, into)
+        scale = 10.0 ** abs(self.decimals)
+        scaled = torch.mul(X, scale) if self.decimals > 0 else torch.div(X, scale)
+        out = scaled.round_() if self.round_type == 0 else rounded_away(scaled)
+        return torch.div(out, scale, out=into) if self.decimals > 0 else torch.mul(out, scale, out=into)
 
     samples = [
         sample(X=f32(2, 3, data=[[0.4, 0.6, -1.3], [-1.7, 2.2, 3.9]])),
         sample(X=f32(6, data=[0.5, -0.5, 1.5, 2.5, 0.49999997, -3.4999998]), differentiate=False),
+        sample(X=f32(4, data=[0.5, -1.5, 2.5, math.inf]), round_type=0, differentiate=False),
+        *(sample(X=f32(0, 3), round_type=0), sample(X=f32(), round_type=0)),
+        sample(X=f32(2, 3, data=[[0.44, 0.66, -1.31], [-1.77, 2.22, 3.91]]), decimals=1, round_type=0),
+        sample(X=f32(5, data=[12345.678, 24.0, -36.0, 4.0, -4.0]), decimals=-1, round_type=0),
+        sample(X=f32(6, data=[0.5, -0.25, 1.125, 2.375, 3.625, -math.inf]), decimals=2, differentiate=False),
+        *(sample(X=i64(2, 3), decimals=-1), sample(X=i32(4))),
+    ]
+    rejects = [
+        reject(X=b1(2), says="must be one of", error=TypeMismatchError),
+        reject(X=f32(2), decimals=309, says="decimals must be at least -308 and at most 308", error=SchemaError),
+        reject(X=f32(2), round_type=2, says="round_type must be one of", error=SchemaError),
     ]
 
 

@@ -47,30 +47,30 @@ class _Sizes:
     native: bool | None
 
 
-class Pooling(Operator):
-    """The base of the poolings of images and volumes: their attributes, and the places of their windows. ``_spatial`` is the number of image axes."""
+class Windows(Operator):
+    """The base of operators on windows of images and volumes: the attributes and the places of the windows. ``_spatial`` is the number of image axes."""
 
     abstract = True
     _spatial: ClassVar[int] = 2
-    X = operand(FLOATING, doc="[batch, channels, height, width], or the channels last by data_format")
-    Out = result(doc="as X, with other image sizes")
-    ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result if adaptive; unused with global_pooling")
+    ksize: Any
+    """The sizes of a window, of the attribute ``_size_name`` of the subclass."""
+    _size_name: ClassVar[str] = "ksize"
     global_pooling = attribute(AttrType.BOOLEAN, False, doc="one window, the whole image")
     adaptive = attribute(AttrType.BOOLEAN, False, doc="ksize windows of about equal size")
     strides = attribute(AttrType.INTS, [1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")
 
-    def _image(self, X: Spec, last: bool, sized: bool = False) -> tuple[Size, tuple[Size, ...]]:
+    def _image(self, X: Spec, last: bool, sized: bool = False, slot: str = "X") -> tuple[Size, tuple[Size, ...]]:
         """Return channels and image sizes of X, all attributes checked; ``sized``: the sizes of windows come as tensors."""
-        _, channels, image = image_of(X, self._spatial + 2, last, "X")
+        _, channels, image = image_of(X, self._spatial + 2, last, slot)
         check_count(self.strides, self._spatial, "strides")
         check_paddings(self.paddings, self._spatial)
         if not self.global_pooling and not sized:
-            check_count(self.ksize, self._spatial, "ksize")
-            require(min(self.ksize) >= 1, f"ksize must be at least 1; seen {list(self.ksize)}")
+            check_count(self.ksize, self._spatial, self._size_name)
+            require(min(self.ksize) >= 1, f"{self._size_name} must be at least 1; seen {list(self.ksize)}")
         return channels, image
 
-    def _counts(self, image: Sequence[Any], algorithm: str = "EXPLICIT", ceil: bool = False, axis: int = 2) -> tuple[Any, ...]:
+    def _counts(self, image: Sequence[Any], algorithm: str = "EXPLICIT", ceil: bool = False, axis: int = 2, slot: str = "X") -> tuple[Any, ...]:
         """Return the number of windows along each axis; images may be symbolic."""
         if self.global_pooling:
             return (1,) * self._spatial
@@ -82,7 +82,7 @@ class Pooling(Operator):
             return tuple(maximum(c, ceildiv(n - k, s) + 1) if ceil and k < s else c for n, k, s, c in short)
         pads = pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         each = zip(image, self.ksize, pads, self.strides, strict=True)
-        return tuple(count_windows(n, k, pad, s, "the window", ceil, X=at) for at, (n, k, pad, s) in enumerate(each, axis))
+        return tuple(count_windows(n, k, pad, s, "the window", ceil, **{slot: at}) for at, (n, k, pad, s) in enumerate(each, axis))
 
     def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
         """Return the windows over the images in ``x``; None if they are adaptive (or the whole image)."""
@@ -109,6 +109,15 @@ class Pooling(Operator):
         native = even and (reaching == 0 if isinstance(reaching, int) else None)
         filled = of * height * width * batch * (1 if any(extra) else minimum(1, reaching))
         return _Sizes(windows, filled, of * counts[0] * width * batch, native)
+
+
+class Pooling(Windows):
+    """The base of the poolings of one operand and one size of window."""
+
+    abstract = True
+    X = operand(FLOATING, doc="[batch, channels, height, width], or the channels last by data_format")
+    Out = result(doc="as X, with other image sizes")
+    ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result if adaptive; unused with global_pooling")
 
 
 class Pool2d(Pooling):
@@ -277,18 +286,22 @@ class Pool2d(Pooling):
 
 
 class MaxPool2dWithIndex(Pooling):
-    """Out = the maximum of each window of X; Mask = its place in its image, ``row * width + column``."""
+    """Out = the maximum of each window of X; Mask = its place in its image, ``row * width + column``.
+
+    A window behind the image, of ceil_mode, has the least number of the element type, and some place.
+    """
 
     type = "max_pool2d_with_index"
     Mask = result(doc="int32, as Out")
+    ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         channels, image = self._image(X, False)
-        out = with_image(X, channels, self._counts(image), False)
+        out = with_image(X, channels, self._counts(image, ceil=self.ceil_mode), False)
         return out, out.with_dtype(INT32)
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        axes = self._axes(X)
+        axes = self._axes(X, ceil=self.ceil_mode)
         if axes is None:
             out, index = aten.adaptive_max_pool2d(X, (1, 1) if self.global_pooling else self.ksize)
         else:
@@ -296,7 +309,7 @@ class MaxPool2dWithIndex(Pooling):
         return out, index.to(torch.int32)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        sizes = self._sizes(X)
+        sizes = self._sizes(X, ceil=self.ceil_mode)
         return copies(strided, X=X) + (sizes.windows * INDEX_BYTES if sizes.native else sizes.filled + 4 * sizes.windows * INDEX_BYTES)
 
     def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -319,6 +332,7 @@ class MaxPool2dWithIndex(Pooling):
         sample(X=f32(2, 3, 2, 5, distinct=True), ksize=[4, 3], strides=[3, 2]),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 5], adaptive=True),
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 5], global_pooling=True),
+        sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 3], strides=[3, 2], paddings=[0, 1], ceil_mode=True),
         sample(X=f32(0, 3, 7, 8), ksize=[3, 2]),
     ]
     rejects = [

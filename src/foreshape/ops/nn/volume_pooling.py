@@ -147,23 +147,27 @@ class Pool3d(VolumePooling):
 
 
 class MaxPool3dWithIndex(VolumePooling):
-    """Out = the maximum of each window of X; Mask = its place in its volume, ``(plane * height + row) * width + column``."""
+    """Out = the maximum of each window of X; Mask = its place in its volume, ``(plane * height + row) * width + column``.
+
+    A window behind the volume, of ceil_mode, has the least number of the element type, and some place.
+    """
 
     type = "max_pool3d_with_index"
     Mask = result(doc="int32, as Out")
+    ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         channels, sizes = self._image(X, False)
-        out = with_image(X, channels, self._counts(sizes), False)
+        out = with_image(X, channels, self._counts(sizes, ceil=self.ceil_mode), False)
         return out, out.with_dtype(INT32)
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        axes = self._windows(X)
+        axes = self._windows(X, ceil=self.ceil_mode)
         out, index = aten.adaptive_max_pool3d(X, self._adapted()) if axes is None else maxima(X, axes)
         return out, index.to(torch.int32)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return self._bytes(X, self.infer_shape(X)[0]) + copies(strided, X=X)
+        return self._bytes(X, self.infer_shape(X)[0], ceil=self.ceil_mode) + copies(strided, X=X)
 
     def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
         made, mask = MaxPool3dWithIndex.infer_shape(self, X)
@@ -185,6 +189,7 @@ class MaxPool3dWithIndex(VolumePooling):
         sample(X=f32(2, 3, 2, 4, 3, distinct=True), ksize=[3, 2, 4], strides=[2, 1, 3]),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], adaptive=True),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], global_pooling=True),
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 2, 2], strides=[2, 2, 3], paddings=[0, 1, 0], ceil_mode=True),
         sample(X=f32(0, 3, 5, 6, 7), ksize=[2, 3, 2]),
     ]
     rejects = [reject(X=f32(2, 3, 5, 1, 7), ksize=[2, 2, 2], says="must fit into the padded image")]

@@ -20,29 +20,28 @@ from foreshape.ops.quantization.grid import (
     check_not_empty,
     check_one,
     largest_level,
-    levels,
+    on_grid,
+    rounding,
 )
 from foreshape.spec import FLOATING, INDEX, Spec
 from foreshape.values.torch_proxy import Tensor
 
 
 class Fake(Operator):
-    """The base: Out = the whole numbers of X on the grid of a scale; the largest number of ``bit_length`` bits is the scale.
-
-    Values beyond the scale are clipped; of two whole numbers as near, the one away from 0 is taken.
-    """
+    """The base: Out = the whole numbers of X on the grid of a scale; the largest number of ``bit_length`` bits is the scale. Values beyond it are clipped."""
 
     abstract = True
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X")
     bit_length = bits()
+    round_type = rounding(1, since=3)
     _returns = False
     """True if the whole numbers are multiplied by the scale again."""
 
     def _placed(self, x: Tensor, scale: Tensor) -> Tensor:
         """Return X on the grid of a scale that broadcasts with it."""
         most = largest_level(self.bit_length)
-        out = levels(x, scale, most)
+        out = on_grid(x, scale, most, self.round_type)
         return out.mul_(scale).div_(most) if self._returns else out
 
 
@@ -67,12 +66,14 @@ class FakeQuantizeAbsMax(Fake):
     samples = [
         sample(X=f32(2, 3, 5)),
         sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, 127.0])),
+        sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, 127.0]), round_type=0),
         sample(X=f32(2, 3), bit_length=4),
         sample(X=f32(2, 3, data=[[0.0] * 3] * 2)),
         sample(X=f32()),
     ]
     rejects = [
         reject(X=f32(2, 3), bit_length=17, says="at most 16", error=SchemaError),
+        reject(X=f32(2, 3), round_type=2, says="one of", error=SchemaError),
         reject(X=f32(0, 3), says="X must not be empty"),
     ]
 
@@ -86,6 +87,7 @@ class FakeQuantizeDequantizeAbsMax(Passing, FakeQuantizeAbsMax):
     samples = [
         sample(X=f32(2, 3, 5), differentiate=False),
         sample(X=f32(2, 3), bit_length=4, differentiate=False),
+        sample(X=f32(2, 3), round_type=0, differentiate=False),
         sample(X=f32(), differentiate=False),
     ]
 
@@ -119,7 +121,7 @@ class FakeChannelWiseQuantizeAbsMax(Fake):
     samples = [
         sample(X=f32(4, 3, 5)),
         sample(X=f32(4, 3, 5), quant_axis=1, bit_length=4),
-        sample(X=f32(4, 3, 2, 5), quant_axis=1),
+        sample(X=f32(4, 3, 2, 5), quant_axis=1, round_type=0),
         sample(X=f32(4)),
     ]
     rejects = [
@@ -137,7 +139,7 @@ class FakeChannelWiseQuantizeDequantizeAbsMax(Passing, FakeChannelWiseQuantizeAb
     _returns = True
     samples = [
         sample(X=f32(4, 3, 5), differentiate=False),
-        sample(X=f32(4, 3, 5), quant_axis=1, bit_length=4, differentiate=False),
+        sample(X=f32(4, 3, 5), quant_axis=1, bit_length=4, round_type=0, differentiate=False),
     ]
 
 
@@ -188,6 +190,7 @@ class FakeQuantizeMovingAverageAbsMax(Fake):
     samples = [
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), is_test=True),
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), moving_rate=0.75, bit_length=4),
+        sample(X=f32(5, data=[0.5, 1.5, -2.5, 200.0, -200.0]), InScale=f32(1, data=[127.0]), is_test=True, round_type=0),
         sample(X=f32(0, 3), InScale=f32(data=1.5), is_test=True),
     ]
     rejects = [
@@ -205,6 +208,7 @@ class FakeQuantizeDequantizeMovingAverageAbsMax(Passing, FakeQuantizeMovingAvera
     _returns = True
     samples = [
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), is_test=True, differentiate=False),
+        sample(X=f32(4, 3), InScale=f32(1, data=[0.5]), is_test=True, round_type=0, differentiate=False),
         sample(
             X=f32(4, 3), InScale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), moving_rate=0.75, bit_length=4, differentiate=False
         ),
@@ -239,7 +243,7 @@ class FakeQuantizeRangeAbsMax(Fake):
 
     samples = [
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), is_test=True),
-        sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), Iter=i64(1), is_test=True, bit_length=4),
+        sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), Iter=i64(1), is_test=True, bit_length=4, round_type=0),
     ]
     rejects = [
         reject(X=f32(4, 3), InScale=f32(2), is_test=True, says="InScale must hold one number"),

@@ -20,6 +20,11 @@ def bits(default: int = 8) -> Any:
     return attribute(AttrType.INT, default, low=2, high=16, doc="the bits of a number, its sign included")
 
 
+def rounding(default: int, since: int) -> Any:
+    """Return the attribute of the rounding of halves."""
+    return attribute(AttrType.INT, default, choices=(0, 1), since=since, doc="0: halves are rounded to even, 1: away from 0")
+
+
 def largest_level(bit_length: int) -> int:
     """Return the largest whole number of this many bits."""
     return (1 << (bit_length - 1)) - 1
@@ -67,6 +72,11 @@ def inverse(scale: Tensor) -> Tensor:
 def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
     """Return ``x`` within the scale, as whole numbers from -most to most, halves away from 0. Takes as much memory as ``x``."""
     return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
+
+
+def on_grid(x: Tensor, scale: Tensor, most: int, round_type: int) -> Tensor:
+    """Return ``x / scale * most`` as whole numbers up to ``most``: halves to even and the least -most - 1 if ``round_type`` is 0, else `levels`."""
+    return levels(x, scale, most) if round_type == 1 else (x * (inverse(scale) * most)).round_().clamp_(-most - 1, most)
 
 
 def in_type(of: Composition, x: Any, other: Any) -> Any:

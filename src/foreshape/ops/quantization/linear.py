@@ -22,9 +22,9 @@ from foreshape.ops.quantization.grid import (
     check_one,
     dequantized,
     in_type,
-    inverse,
     largest_level,
-    levels,
+    on_grid,
+    rounding,
 )
 from foreshape.spec import FLOATING, FP32, INT8, INT16, INT32, Spec
 from foreshape.values.torch_proxy import Tensor, torch
@@ -50,13 +50,21 @@ class LinearQuantization(Operator):
     gradient = NOT_DIFFERENTIABLE
     bit_length = bits()
     quant_axis = attribute(AttrType.INT, 0, doc="the axis of the channels, 0 or 1; -1: one scale for all")
-    round_type = attribute(AttrType.INT, 0, choices=(0, 1), doc="0: halves are rounded to even, 1: away from 0")
+    qmin = attribute(AttrType.INT, 0, since=3, doc="ignored, as in PaddlePaddle 3")
+    qmax = attribute(AttrType.INT, 0, low=0, high=2**24, since=3, doc="the largest whole number; 0, of PaddlePaddle 2: that of bit_length")
+    round_type = rounding(0, since=2)
     is_test = attribute(AttrType.BOOLEAN, True)
     only_observer = attribute(AttrType.BOOLEAN, False, doc="leave X as it is")
 
+    def _most(self) -> int:
+        """Return the whole number of the scale."""
+        return self.qmax or largest_level(self.bit_length)
+
 
 class QuantizeLinear(LinearQuantization):
-    """Y = round(X / s * m) from -m - 1 to m, where m = 2^(bit_length - 1) - 1; with ``round_type`` 1 X is clipped at the scale s before.
+    """Y = round(X / s * m) from -m - 1 to m, where m = ``qmax``, or 2^(bit_length - 1) - 1 if this is 0.
+
+    With ``round_type`` 1 X is clipped at the scale s before.
 
     In a test s is Scale. In training it is OutScale: the largest number of each channel, or, with one scale for all, OutAccum / OutState. Here OutAccum = 0.9 *
     InAccum + max(|X|) and OutState = 0.9 * InState + 1. ZeroPoint is ignored, as in PaddlePaddle.
@@ -92,11 +100,7 @@ class QuantizeLinear(LinearQuantization):
             self._observe(X, Scale, InAccum, InState)
         if self.only_observer:
             return X.clone(), *rest
-        most = largest_level(self.bit_length)
-        scale = along(Scale, X, self.quant_axis)
-        if self.round_type == 1:
-            return levels(X, scale, most), *rest
-        return (X * (inverse(scale) * most)).round_().clamp_(-most - 1, most), *rest
+        return on_grid(X, along(Scale, X, self.quant_axis), self._most(), self.round_type), *rest
 
     def _observe(self, x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor | None) -> None:
         if self.quant_axis >= 0:
@@ -111,6 +115,8 @@ class QuantizeLinear(LinearQuantization):
         sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, -200.0]), Scale=f32(data=127.0), quant_axis=-1),
         sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, -200.0]), Scale=f32(data=127.0), quant_axis=-1, round_type=1),
         sample(X=f32(4, 3, 5), Scale=f32(4, low=0.5), ZeroPoint=f32(4), bit_length=4),
+        sample(X=f32(4, 3), Scale=f32(1, data=[0.5]), quant_axis=-1, bit_length=4, qmin=-128, qmax=255),
+        sample(X=f32(4, 3), Scale=f32(1, data=[0.5]), quant_axis=-1, qmin=-8, qmax=7, round_type=1),
         sample(X=f32(4, 3, 5), Scale=f32(3, low=0.5), quant_axis=1, round_type=1, is_test=False),
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), quant_axis=-1, is_test=False),
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), quant_axis=-1, only_observer=True),
@@ -122,13 +128,14 @@ class QuantizeLinear(LinearQuantization):
         reject(X=f32(4, 3, 5), Scale=f32(5), quant_axis=2, says="quant_axis must be -1, 0 or 1"),
         reject(X=f32(4), Scale=f32(4), quant_axis=1, says="the axis 1 of the channels"),
         reject(X=f32(4, 3), Scale=f32(1), quant_axis=-1, is_test=False, says="InAccum and InState are needed in training"),
+        reject(X=f32(4, 3), Scale=f32(4), qmax=-1, says="qmax must be at least 0", error=SchemaError),
         reject(X=f32(4, 3), Scale=f32(4), round_type=2, says="one of", error=SchemaError),
         reject(X=i64(4, 3), Scale=f32(4), says="X must be", error=TypeMismatchError),
     ]
 
 
 class DequantizeLinear(LinearQuantization):
-    """Y = X * Scale / (2^(bit_length - 1) - 1), in the element type of Scale. ZeroPoint is ignored, as in PaddlePaddle."""
+    """Y = X * Scale / m, where m = ``qmax``, or 2^(bit_length - 1) - 1 if this is 0, in the element type of Scale. ZeroPoint is ignored, as in PaddlePaddle."""
 
     type = "dequantize_linear"
     X = operand((*FLOATING, INT8, INT32), doc="whole numbers, any shape")
@@ -150,11 +157,12 @@ class DequantizeLinear(LinearQuantization):
     def expand(self, of: Composition, X: Any, Scale: Any, ZeroPoint: Any, InAccum: Any, InState: Any) -> Any:
         if self.only_observer:
             return in_type(of, X, Scale), InState, InAccum, Scale
-        return dequantized(of, X, Scale, self.quant_axis, largest_level(self.bit_length)), InState, InAccum, Scale
+        return dequantized(of, X, Scale, self.quant_axis, self._most()), InState, InAccum, Scale
 
     samples = [
         sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
         sample(X=f32(4, 3, 5), Scale=f32(4, low=0.5), bit_length=4),
+        sample(X=f32(4, 3, 5), Scale=f32(4, low=0.5), bit_length=4, qmin=-128, qmax=255),
         sample(X=i32(4, 3, 5, low=-127, high=127), Scale=f32(3, low=0.5), quant_axis=1),
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), quant_axis=-1, only_observer=True),
         sample(X=f32(0, 3), Scale=f32(1, data=[1.5]), quant_axis=-1),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from foreshape.dims import Size
-from foreshape.errors import ExecutionError, SchemaError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
-from foreshape.operator.require import require, require_equal, require_rank, unknown_size
+from foreshape.operator.require import require, require_equal, require_rank, require_same_dims, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, Spec
@@ -68,43 +68,58 @@ class Bincount(Operator):
 
 
 class Histogram(Operator):
-    """Out = the number of elements of X in each of ``bins`` ranges of one width between ``min`` and ``max``; others do not count.
+    """Out = the number of elements of X in each of ``bins`` ranges of one width between ``min`` and ``max``, or the sum of their Weight; others do not count.
 
     The last range has its upper end too. If ``min`` and ``max`` are equal they are the least and the greatest of X, or if these are equal, one less and one
-    more.
+    more. With ``density`` Out is divided by its sum and the width of a range.
     """
 
     type = "histogram"
     X = operand(_NUMBERS, doc="any shape")
-    Out = result(doc="[bins], int64")
+    Weight = operand(_NUMBERS, optional=True, same_type_as="X", doc="as X")
+    Out = result(doc="[bins], int64; fp32 with Weight or density")
     bins = attribute(AttrType.LONG, 100, low=1)
     min = attribute(AttrType.INT, 0)
     max = attribute(AttrType.INT, 0)
+    low = attribute(AttrType.FLOAT, 0.0, since=3, doc="with high, if they differ: numbers in place of min and max, for integers without their fractions")
+    high = attribute(AttrType.FLOAT, 0.0, since=3)
+    density = attribute(AttrType.BOOLEAN, False, since=3)
     gradient = NOT_DIFFERENTIABLE
 
-    def infer_shape(self, X: Spec) -> Spec:
+    def infer_shape(self, X: Spec, Weight: Spec | None) -> Spec:
         require(self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
-        return X.dense((self.bins,), INT64)
+        finite = math.isfinite(self.low) and math.isfinite(self.high)
+        require(finite and self.low <= self.high, f"low must be at most high, both finite; seen {self.low} and {self.high}")
+        if Weight is not None:
+            require_same_dims(X, Weight, "X", "Weight")
+        return X.dense((self.bins,), INT64 if Weight is None and not self.density else FP32)
 
-    def workspace(self, X: Spec) -> Size:
-        return 2 * X.nbytes + 40 * X.elements
+    def workspace(self, X: Spec, Weight: Spec | None) -> Size:
+        return 2 * X.nbytes + 40 * X.elements + (0 if Weight is None else 2 * Weight.nbytes + 8 * Weight.elements) + 32 * self.bins
 
     def _range(self, x: Tensor) -> tuple[float, float]:
-        low, high = self.min, self.max
+        low, high = (self.low, self.high) if self.low != self.high else (self.min, self.max)
+        if not x.is_floating_point():
+            low, high = int(low), int(high)
         if low == high and x.numel():
             low, high = (v.item() for v in x.aminmax())
         if not math.isfinite(low) or not math.isfinite(high):
             raise ExecutionError(f"histogram: the numbers between which it counts must be finite; the least and the greatest of X are {low} and {high}")
         return (low - 1, high + 1) if low == high else (low, high)
 
-    def kernel(self, X: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, Weight: Tensor | None) -> Tensor:
         low, high = self._range(X)
-        inside = X[(low <= X).logical_and_(high >= X)]
+        counted = (low <= X).logical_and_(high >= X)
+        inside = X[counted]
         if X.dtype.is_floating_point:
             at = inside.sub_(low).mul_(self.bins).div_(high - low).long()
         else:
             at = inside.long().sub_(int(low)).mul_(self.bins).div_(int(high) - int(low), rounding_mode="floor")
-        return torch.bincount(at.clamp_(max=self.bins - 1), minlength=self.bins)
+        out = torch.bincount(at.clamp_(max=self.bins - 1), None if Weight is None else Weight[counted], minlength=self.bins)
+        if Weight is None and not self.density:
+            return out
+        out = out.to(torch.float32)
+        return out.div_(out.sum().mul_((high - low) / self.bins)) if self.density and X.numel() else out
 
     samples = [
         sample(X=f32(4, 5), bins=7),
@@ -115,8 +130,16 @@ class Histogram(Operator):
         sample(X=f32(3, data=[math.nan, 0.5, 9.0]), bins=2, min=0, max=1),
         sample(X=f32(0), bins=3),
         sample(X=f32(), bins=3),
+        sample(X=f32(4, 5), bins=3, low=-0.25, high=0.75, density=True),
+        sample(X=f32(4, 5), Weight=f32(4, 5), bins=3),
+        sample(X=i64(20), Weight=i64(20), bins=3, low=0.5, high=4.5, density=True),
+        sample(X=f64(5), Weight=f64(5, low=0.5), bins=2, density=True),
+        sample(X=f32(0), Weight=f32(0), bins=3, density=True),
     ]
     rejects = [
+        reject(X=f32(3), low=0.5, high=-0.5, says="low must be at most high"),
+        reject(X=f32(3), Weight=f32(4), says="Weight must have the dims of X"),
+        reject(X=f32(3), Weight=i64(3), says="element type", error=TypeMismatchError),
         reject(X=f32(3), bins=0, says="bins must be at least 1", error=SchemaError),
         reject(X=f32(3), min=2, max=1, says="min must be at most max"),
     ]

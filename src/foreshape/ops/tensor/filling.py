@@ -1,4 +1,4 @@
-"""Tensors filled with numbers, given in the program too, and small tests: empty, is_empty, shard_index, one_hot, multiplex."""
+"""Tensors filled with numbers, given in the program too, and small tests: empty, masked_fill, is_empty, shard_index, one_hot, multiplex."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.attributes import Raw
 from foreshape.operator.require import fail, require, require_at_most, require_equal, require_rank, unknown_size
-from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.ops.math.compare import broadcast
+from foreshape.ops.math.complex_numbers import c64
+from foreshape.ops.rules.broadcast import before_sum
 from foreshape.ops.rules.known_values import carry, fits, is_undefined, known_number, number_at_run
 from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
 from foreshape.ops.tensor.gathering import check_index
-from foreshape.spec import BOOL, FP32, FP64, INDEX, INT64, INTEGER, MAX_VALUE_ELEMENTS, Spec, tensor
+from foreshape.spec import ANY, BOOL, COMPLEX, FP32, FP64, INDEX, INT64, INTEGER, MAX_VALUE_ELEMENTS, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
@@ -44,6 +47,51 @@ class Empty(Operator):
         sample(ShapeTensorList=[i32(1, data=[4]), i32(low=2), i32(1)], shape=[4, -1, -1]),
     ]
     rejects = [reject(shape=[2, -1], says="at least 0"), reject(shape=[2], dtype=77, says="no element type number 77", error=TypeMismatchError)]
+
+
+class MaskedFill(Operator):
+    """out = value where mask holds, else x."""
+
+    type = "masked_fill"
+    family = "shape"
+    since = 3
+    per_element = True
+    x = operand((*ANY, *COMPLEX), doc="any shape")
+    mask = operand((BOOL,), doc="broadcast against x and value")
+    value = operand((*ANY, *COMPLEX), same_type_as="x", doc="broadcast against x and mask")
+    out = result(doc="the broadcast shape", may_share="x")
+
+    def infer_shape(self, x: Spec, mask: Spec, value: Spec) -> Spec:
+        return broadcast(broadcast(x, mask, slots=("x", "mask")), value, slots=("x", "value"))
+
+    def kernel(self, x: Tensor, mask: Tensor, value: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.where(mask, value, x, out=into)
+
+    def _gradient_workspace(self, x: Spec, mask: Spec, value: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return before_sum(requested[0], x, d_out) + before_sum(requested[1], value, d_out)
+
+    @gradient("x", "mask", "value", "out@GRAD", gives=("x@GRAD", "value@GRAD"), may_share={"x@GRAD": "out@GRAD"}, workspace=_gradient_workspace)
+    def backward(self, x: Tensor, mask: Tensor, value: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_value = torch.where(mask, d_out, 0.0).sum_to_size(value.shape) if requested[1] else None
+        if not requested[0]:
+            return None, d_value
+        d_x = torch.where(mask, 0.0, d_out) if into is None else into.masked_fill_(mask, 0.0)
+        return d_x if d_x.shape == x.shape else d_x.sum_to_size(x.shape), d_value
+
+    samples = [
+        sample(x=f32(2, 3, 5), mask=b1(2, 3, 5), value=f32()),
+        sample(x=f32(2, 3), mask=b1(2, 1), value=f32(3)),
+        sample(x=f32(3), mask=b1(5, 2, 3), value=f32(1)),
+        sample(x=f32(0, 3), mask=b1(0, 1), value=f32()),
+        *(sample(x=f32(), mask=b1(), value=f32()), sample(x=i64(2, 3), mask=b1(3), value=i64()), sample(x=b1(2, 3), mask=b1(2, 3), value=b1())),
+        sample(x=c64(2, 3), mask=b1(2, 3), value=c64()),
+    ]
+    rejects = [
+        reject(x=f32(2, 3), mask=b1(4), value=f32(), says="the dims of x and mask must be equal or 1"),
+        reject(x=f32(2, 3), mask=b1(3), value=f32(2), says="the dims of x and value must be equal or 1"),
+        reject(x=f32(2, 3), mask=i64(3), value=f32(), says="mask must be one of bool", error=TypeMismatchError),
+        reject(x=f32(2, 3), mask=b1(3), value=i64(), says="element type", error=TypeMismatchError),
+    ]
 
 
 class IsEmpty(Operator):

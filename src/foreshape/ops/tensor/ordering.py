@@ -103,6 +103,7 @@ class Argsort(Operator):
     Indices = result(doc="as X, int64")
     axis = attribute(AttrType.INT, -1)
     descending = attribute(AttrType.BOOLEAN, False)
+    stable = attribute(AttrType.BOOLEAN, False, since=3, doc="True asks for what is always so here: equal elements keep their order")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         axis = axis_of_any(self.axis, X.rank, X=None)
@@ -125,6 +126,7 @@ class Argsort(Operator):
         sample(X=f32(0, 3)),
         sample(X=f32()),
         sample(X=i64(5)),
+        sample(X=i64(7, high=2), stable=True),
     ]
     rejects = [reject(X=f32(2, 3), axis=-3, says="axis must be in [-2, 2)")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import TypeMismatchError
+from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.onednn import thread_count
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal
@@ -118,29 +118,27 @@ class Mode(Picked):
     rejects = [reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, says="at least 1")]
 
 
-class Nanmedian(Operator):
-    """Out = the median over ``axis`` (all axes if empty) of the elements other than NaN; NaN if there are none.
+class Medians(Operator):
+    """The base of the medians: of the elements over ``axis``, all axes if it is empty, and of the places of the middle ones among these."""
 
-    For an even number of elements it is the mean of the two in the middle, for integers without its fraction. MedianIndex has for each median the places of
-    these two among its elements. They are equal for an odd number, and -1 if all are NaN. The gradient goes to both alike.
-    """
-
-    type = "nanmedian"
-    X = operand(_NUMBERS, doc="any shape")
-    Out = result(doc="X without the axes (with 1 there if keepdim)")
-    MedianIndex = result(doc="[2 * medians], int64")
+    abstract = True
     axis = attribute(AttrType.INTS, [])
     keepdim = attribute(AttrType.BOOLEAN, True)
+    mode = attribute(AttrType.STRING, "avg", since=3, choices=("avg", "min"), doc="of an even number of elements the mean of the middle ones, or the lower")
+    _skips_nan = False
 
     def _axes(self, rank: int) -> tuple[int, ...]:
-        return tuple(sorted(axes_of(self.axis, rank, "axis", X=None))) if self.axis else tuple(range(rank))
+        return tuple(sorted(axes_of(self.axis, rank, "axis", **{self.schema.operands[0].name: None}))) if self.axis else tuple(range(rank))
 
-    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
-        axes = self._axes(X.rank)
-        for axis in axes[: X.rank]:
-            require_at_most(1, X.known_dims[axis], f"a median needs an element: the dim at axis {axis} must be at least 1", X=axis)
-        out = reduced(X, axes, self.keepdim)
-        return out, out.dense((2 * out.elements,), INT64)
+    def _places(self) -> int:
+        """Return the number of places for each median."""
+        return 2 if self.mode == "avg" else 1
+
+    def _median(self, x: Spec) -> Spec:
+        axes, slot = self._axes(x.rank), self.schema.operands[0].name
+        for axis in axes[: x.rank]:
+            require_at_most(1, x.known_dims[axis], f"a median needs an element: the dim at axis {axis} must be at least 1", **{slot: axis})
+        return reduced(x, axes, self.keepdim)
 
     def _rows(self, x: Tensor) -> Tensor:
         """Return the elements of each median, as a row."""
@@ -152,39 +150,78 @@ class Nanmedian(Operator):
             count *= size
         return x.permute([*kept, *axes]).reshape(-1, count)
 
-    def workspace(self, X: Spec) -> Size:
-        return 3 * X.nbytes + 9 * X.elements + 100 * self.infer_shape(X)[0].elements + 16 * thread_count() * X.elements
+    def workspace(self, *specs: Spec) -> Size:
+        x = specs[0]
+        return 3 * x.nbytes + 9 * x.elements + 100 * self._median(x).elements + 16 * thread_count() * x.elements
+
+    def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the medians, and the places of each as a row."""
+        rows = self._rows(x)
+        values, places = torch.sort(rows, stable=True, dim=1)
+        count = (values == values).sum(1, keepdim=True)  # NaN, equal to nothing, is sorted to the end
+        ends = [(count - 1).clamp_(min=0), torch.where(count > 0, count, 0)][: self._places()]
+        if not self._skips_nan:  # the first NaN is the median
+            ends = [torch.where(count < rows.shape[1], 2 * count, end) for end in ends]
+        middle = torch.cat(ends, 1).div_(2, rounding_mode="floor")
+        near = values.gather(1, middle)
+        out = low = near[:, 0]
+        if self.mode == "avg":
+            both = (low + near[:, 1]) / 2 if x.dtype.is_floating_point else torch.div(low + near[:, 1], 2, rounding_mode="trunc")
+            out = torch.where(middle[:, 0] == middle[:, 1], low, both)
+        indices = places.gather(1, middle)
+        if self._skips_nan:
+            indices.masked_fill_(count == 0, -1)
+        dims = [1 if k in self._axes(x.dim()) else d for k, d in enumerate(x.shape) if self.keepdim or k not in self._axes(x.dim())]
+        return out.reshape(dims), indices
+
+    def _gradient_specs(self, x: Spec, places: Spec, d_out: Spec) -> Spec:
+        out = Medians._median(self, x)
+        found, given = (o.name for o in self.schema.operands[1:])
+        check_made(**{given.replace("@", "_"): (d_out, out)})
+        count = Medians._places(self)
+        require_at_most(count * out.elements, places.elements, f"{found} must have {count} places for each median", **{found: None})
+        return x.like()
+
+    def _gradient_workspace(self, x: Spec, places: Spec, d_out: Spec) -> Size:
+        return 3 * x.nbytes + 2 * places.nbytes + 4 * d_out.nbytes
+
+    def _put_back(self, x: Tensor, places: Tensor, d_out: Tensor) -> Tensor:
+        """Return the gradient, alike to the places of each median."""
+        rows, count = torch.zeros_like(self._rows(x)), self._places()
+        index = places.reshape(-1)[: count * rows.shape[0]].reshape(-1, count)
+        part = (d_out.reshape(-1, 1) / count).masked_fill(index < 0, 0.0)
+        rows.scatter_add_(1, index.clamp(min=0), part)
+        axes = self._axes(x.dim())[: x.dim()]
+        order = [*(k for k in range(x.dim()) if k not in axes), *axes]
+        back = sorted(range(x.dim()), key=order.__getitem__)
+        return rows.reshape([x.shape[k] for k in order]).permute(back).contiguous()
+
+
+class Nanmedian(Medians):
+    """Out = the median over ``axis`` (all axes if empty) of the elements other than NaN; NaN if there are none.
+
+    For an even number of elements it is by ``mode`` the mean of the two in the middle, for integers without its fraction, or the lower one. MedianIndex has
+    for each median the places of these two among its elements, or of the lower one. The two are equal for an odd number, and -1 if all are NaN. The
+    gradient goes to both alike.
+    """
+
+    type = "nanmedian"
+    X = operand(_NUMBERS, doc="any shape")
+    Out = result(doc="X without the axes (with 1 there if keepdim)")
+    MedianIndex = result(doc="[2 * medians], int64; with mode min as Out")
+    _skips_nan = True
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        out = self._median(X)
+        return out, out.with_dtype(INT64) if self.mode == "min" else out.dense((2 * out.elements,), INT64)
 
     def kernel(self, X: Tensor) -> Any:
-        values, places = torch.sort(self._rows(X), stable=True, dim=1)
-        count = (values == values).sum(1, keepdim=True)  # NaN, equal to nothing, is sorted to the end
-        middle = torch.cat([(count - 1).clamp_(min=0), torch.where(count > 0, count, 0)], 1).div_(2, rounding_mode="floor")
-        low, high = values.gather(1, middle).unbind(1)
-        odd = middle[:, 0] == middle[:, 1]
-        both = (low + high) / 2 if X.dtype.is_floating_point else torch.div(low + high, 2, rounding_mode="trunc")
-        indices = places.gather(1, middle).masked_fill_(count == 0, -1)
-        dims = [1 if k in self._axes(X.dim()) else d for k, d in enumerate(X.shape) if self.keepdim or k not in self._axes(X.dim())]
-        return torch.where(odd, low, both).reshape(dims), indices.reshape(-1)
+        out, places = self._found(X)
+        return out, places.reshape(out.shape) if self.mode == "min" else places.reshape(-1)
 
-    def _gradient_specs(self, X: Spec, MedianIndex: Spec, d_out: Spec) -> Spec:
-        out, _ = Nanmedian.infer_shape(self, X)  # pyright: ignore[reportArgumentType]
-        check_made(Out_GRAD=(d_out, out))
-        require_at_most(2 * out.elements, MedianIndex.elements, "MedianIndex must have two places for each median", MedianIndex=None)
-        return X.like()
-
-    def _gradient_workspace(self, X: Spec, MedianIndex: Spec, d_out: Spec) -> Size:
-        return 3 * X.nbytes + 2 * MedianIndex.nbytes + 4 * d_out.nbytes
-
-    @gradient("X", "MedianIndex", "Out@GRAD", gives="X@GRAD", infer=_gradient_specs, workspace=_gradient_workspace)
+    @gradient("X", "MedianIndex", "Out@GRAD", gives="X@GRAD", infer=Medians._gradient_specs, workspace=Medians._gradient_workspace)
     def backward(self, X: Tensor, MedianIndex: Tensor, d_out: Tensor) -> Tensor:
-        rows = torch.zeros_like(self._rows(X))
-        index = MedianIndex[: 2 * rows.shape[0]].reshape(-1, 2)
-        half = (d_out.reshape(-1, 1) / 2).masked_fill(index < 0, 0.0)
-        rows.scatter_add_(1, index.clamp(min=0), half)
-        axes = self._axes(X.dim())[: X.dim()]
-        order = [*(k for k in range(X.dim()) if k not in axes), *axes]
-        back = sorted(range(X.dim()), key=order.__getitem__)
-        return rows.reshape([X.shape[k] for k in order]).permute(back).contiguous()
+        return self._put_back(X, MedianIndex, d_out)
 
     samples = [
         sample(X=f32(2, 5, distinct=True)),
@@ -196,12 +233,57 @@ class Nanmedian(Operator):
         sample(X=f32(0, 3), axis=[1]),
         sample(X=i64(3, 4, low=-9), axis=[1]),
         sample(X=i32(5), keepdim=False),
+        sample(X=f32(3, 4, distinct=True), axis=[1], mode="min"),
+        sample(X=f32(2, 4, data=[[1.0, _NAN, 4.0, 2.0], [_NAN] * 4]), axis=[1], keepdim=False, mode="min", differentiate=False),
     ]
     rejects = [
         reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"),
         reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
         reject(X=f32(0, 3), axis=[0], says="at least 1"),
         reject(X=b1(2), says="must be one of", error=TypeMismatchError),
+    ]
+
+
+class Median(Medians):
+    """out = the median over ``axis`` (all axes if empty), NaN if any of the elements is.
+
+    For an even number of elements it is by ``mode`` the mean of the two in the middle, for integers without its fraction, or the lower one. medians has
+    the places of these two among the elements, or of the lower one; of a NaN the first one's. The gradient goes to both alike.
+    """
+
+    type = "median"
+    since = 3
+    x = operand(_NUMBERS, doc="any shape")
+    out = result(doc="x without the axes (with 1 there if keepdim)")
+    medians = result(doc="[*out, 2], int64; with mode min as out")
+
+    def infer_shape(self, x: Spec) -> tuple[Spec, Spec]:
+        out = self._median(x)
+        return out, (out if self.mode == "min" else out.with_dims((*out.known_dims, 2)) if out.rank else out.dense((2,))).with_dtype(INT64)
+
+    def kernel(self, x: Tensor) -> Any:
+        out, places = self._found(x)
+        return out, places.reshape(out.shape if self.mode == "min" else (*out.shape, 2))
+
+    @gradient("x", "medians", "out@GRAD", gives="x@GRAD", infer=Medians._gradient_specs, workspace=Medians._gradient_workspace)
+    def backward(self, x: Tensor, medians: Tensor, d_out: Tensor) -> Tensor:
+        return self._put_back(x, medians, d_out)
+
+    samples = [
+        sample(x=f32(2, 5, distinct=True)),
+        sample(x=f32(3, 4, distinct=True), axis=[1], keepdim=False),
+        sample(x=f32(3, 4, distinct=True), axis=[1], keepdim=False, mode="min"),
+        sample(x=f32(2, 3, 4, distinct=True), axis=[0, -1], keepdim=False),
+        sample(x=f32(2, 3, 4, distinct=True), axis=[2, 0], mode="min"),
+        sample(x=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, _NAN, _NAN], [3.0, 2.0, 1.0]]), axis=[1], keepdim=False, differentiate=False),
+        *(sample(x=f32(), keepdim=False), sample(x=f32(0, 3), axis=[1]), sample(x=i64(3, 4, low=-9), axis=[1]), sample(x=i32(5), mode="min")),
+    ]
+    rejects = [
+        reject(x=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"),
+        reject(x=f32(2, 3), axis=[0, 0], says="each axis once"),
+        reject(x=f32(0, 3), axis=[0], says="at least 1"),
+        reject(x=f32(2, 3), mode="max", says="mode must be one of", error=SchemaError),
+        reject(x=b1(2), says="must be one of", error=TypeMismatchError),
     ]
 
 

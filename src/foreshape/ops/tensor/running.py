@@ -16,34 +16,64 @@ from foreshape.values.torch_types import element_type
 
 
 class Cumprod(Operator):
-    """Out = the running products of X along the axis ``dim``: of the elements up to each."""
+    """Out = the running products of X along the axis ``dim``: of the elements up to each (before it if ``exclusive``), from the end if ``reverse``.
+
+    Without dims Out = X, as in PaddlePaddle.
+    """
 
     type = "cumprod"
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="as X")
     dim = attribute(AttrType.INT)
+    exclusive = attribute(AttrType.BOOLEAN, False, since=3)
+    reverse = attribute(AttrType.BOOLEAN, False, since=3)
 
     def infer_shape(self, X: Spec) -> Spec:
         axis_of_any(self.dim, X.rank, "dim", X=None)
         return X.like()
 
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes if self.reverse or self.exclusive else 0
+
     def kernel(self, X: Tensor) -> Tensor:
-        return torch.cumprod(X, self.dim, dtype=X.dtype)
+        out = torch.cumprod(self._multiplied(X), self.dim, dtype=X.dtype)
+        return out.flip(self.dim) if self.reverse and X.dim() else out
+
+    def _multiplied(self, x: Tensor) -> Tensor:
+        """Return the numbers whose inclusive products from the begin are the wanted ones, in the order of the products."""
+        if not x.dim() or not (self.reverse or self.exclusive):
+            return x
+        x = x.flip(self.dim) if self.reverse else x.roll(1, self.dim)
+        if self.exclusive and x.shape[self.dim]:
+            x = x.roll(1, self.dim) if self.reverse else x
+            x.narrow(self.dim, 0, 1).fill_(1)
+        return x
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
-        return 6 * X.nbytes + 12 * X.elements
+        return (9 if self.reverse or self.exclusive else 6) * X.nbytes + 12 * X.elements
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        zero = X == 0
-        out = _from_the_end(d_out * Out, self.dim)
+        if not X.dim():
+            return d_out.clone()
+        given, reverse = self._multiplied(X), self.reverse
+        out = self._inclusive(given, Out.flip(self.dim) if reverse else Out, d_out.flip(self.dim) if reverse else d_out)
+        if self.exclusive and X.shape[self.dim]:
+            out.narrow(self.dim, 0, 1).zero_()  # of the 1 before the first number
+            out = out.roll(-1, self.dim)
+        return out.flip(self.dim) if reverse else out
+
+    def _inclusive(self, x: Tensor, products: Tensor, d_out: Tensor) -> Tensor:
+        """Return the gradient for the numbers ``x`` with these ``products``."""
+        zero = x == 0
+        out = _from_the_end(d_out * products, self.dim)
         if not bool(zero.any()):
-            return out.div_(X)
+            return out.div_(x)
         # Behind the first zero of a row all products are 0; its own gradient is made of the products without it.
         behind = zero.cumsum(self.dim)
         first = zero & (behind == 1)
-        without = _from_the_end(torch.cumprod(X.masked_fill(first, 1.0), self.dim).mul_(d_out), self.dim)
-        return torch.where(first, without, out.div_(X).masked_fill_(behind > 0, 0.0))
+        without = _from_the_end(torch.cumprod(x.masked_fill(first, 1.0), self.dim).mul_(d_out), self.dim)
+        return torch.where(first, without, out.div_(x).masked_fill_(behind > 0, 0.0))
 
     samples = [
         sample(X=f32(2, 5), dim=1),
@@ -53,6 +83,12 @@ class Cumprod(Operator):
         sample(X=f32(), dim=0),
         sample(X=i64(2, 5), dim=1),
         sample(X=i32(4), dim=0),
+        sample(X=f32(2, 5), dim=1, reverse=True),
+        sample(X=f32(4, 3), dim=-2, exclusive=True),
+        sample(X=f32(2, 5, data=[[2.0, 0.0, 3.0, 0.0, 1.5], [0.5, 2.0, 1.5, -1.0, 0.0]]), dim=1, exclusive=True, reverse=True),
+        sample(X=f32(0, 3), dim=0, exclusive=True, reverse=True),
+        sample(X=f32(), dim=0, exclusive=True, reverse=True),
+        sample(X=i64(2, 5), dim=0, exclusive=True),
     ]
     rejects = [reject(X=f32(2, 3), dim=2, says="dim must be in [-2, 2)"), reject(X=f32(2, 3), says="needs the attribute dim", error=SchemaError)]
 

@@ -1,0 +1,72 @@
+"""Shifts of the bits of integers."""
+
+from __future__ import annotations
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.ops.math.compare import broadcast
+from foreshape.spec import INTEGER, Spec
+from foreshape.values.torch_proxy import Tensor, torch
+
+
+class Shift(Operator):
+    """The base of the shifts. A shift by less than 0, or by as many bits as the type has or more, shifts all of them out."""
+
+    abstract = True
+    per_element = True
+    since = 3
+    x = operand(INTEGER, doc="any shape")
+    y = operand(INTEGER, same_type_as="x", doc="broadcast against x")
+    out = result(doc="the broadcast shape", may_share="x")
+    is_arithmetic = attribute(AttrType.BOOLEAN, True, doc="a shift to the right keeps the sign; otherwise it brings in zeros")
+    gradient = ZERO_GRADIENT
+    rejects = [
+        reject(x=i64(2, 3), y=i64(2, 4), says="the dims of x and y must be equal or 1"),
+        reject(x=f32(2), y=f32(2), says="x must be one of", error=TypeMismatchError),
+        reject(x=b1(2), y=b1(2), says="x must be one of", error=TypeMismatchError),
+        reject(x=i64(2), y=i32(2), says="element type", error=TypeMismatchError),
+    ]
+
+    def infer_shape(self, x: Spec, y: Spec) -> Spec:
+        return broadcast(x, y, slots=("x", "y"))
+
+
+class BitwiseLeftShift(Shift):
+    """out = x * 2^y without the bits shifted out."""
+
+    type = "bitwise_left_shift"
+
+    def kernel(self, x: Tensor, y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_left_shift(x, y, out=into)
+
+    samples = [
+        sample(x=i64(2, 3, low=-9), y=i64(2, 3, low=-2, high=70)),
+        sample(x=i32(2, 1, 4, low=-9), y=i32(3, 1, high=9), is_arithmetic=False),
+        *(sample(x=i64(), y=i64(high=9)), sample(x=i32(0, 3), y=i32(3))),
+    ]
+
+
+class BitwiseRightShift(Shift):
+    """out = x / 2^y, rounded down; without ``is_arithmetic`` x counts as a number without a sign."""
+
+    type = "bitwise_right_shift"
+
+    def workspace(self, x: Spec, y: Spec) -> Size:
+        return 0 if self.is_arithmetic else 4 * y.nbytes + 2 * y.elements
+
+    def kernel(self, x: Tensor, y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if self.is_arithmetic or not x.is_signed():
+            return torch.bitwise_right_shift(x, y, out=into)
+        bits = 8 * x.element_size()
+        y = y.masked_fill((y < 0).logical_or_(y > bits), bits)
+        out = torch.bitwise_right_shift(x, y, out=into)
+        return out.bitwise_and_(torch.bitwise_left_shift(torch.ones_like(y), bits - y).sub_(1))
+
+    samples = [
+        sample(x=i64(2, 3, low=-9), y=i64(2, 3, low=-2, high=70)),
+        sample(x=i64(7, data=[-9, -9, -9, -9, 9, 9, -1]), y=i64(7, data=[0, 1, 64, -1, 1, 64, 63]), is_arithmetic=False),
+        sample(x=i32(2, 1, 4, low=-9), y=i32(3, 1, high=9), is_arithmetic=False),
+        *(sample(x=i64(), y=i64(high=9)), sample(x=i32(0, 3), y=i32(3))),
+    ]
