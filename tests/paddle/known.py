@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from foreshape.operator.registry import get
 from foreshape.operator.samples import SampleTensor
 from foreshape.spec import FP64
 
@@ -20,7 +21,10 @@ def know(types: str, when: When, why: str) -> None:
 
 def reason(type: str, arguments: Arguments) -> str | None:
     """Why this sample of an operator (or its gradient, of the type with ``_grad``) comes out otherwise there, or None."""
-    return next((why for when, why in KNOWN.get(type, []) if when(arguments)), None)
+    later = get(type).schema.later
+    newer = ", ".join(sorted(n for n in later.keys() & arguments.keys() if arguments[n] != later[n].default))
+    known = next((why for when, why in KNOWN.get(type, []) if when(arguments)), None)
+    return known or (f"PaddlePaddle 2.6.2 does not read what only PaddlePaddle 3 has: {newer}" if newer else None)
 
 
 def always(arguments: Arguments) -> bool:
@@ -77,6 +81,7 @@ know("elementwise_heaviside", lambda a: len(a["X"].dims) < len(a["Y"].dims), "wh
 know("empty", always, "what nobody sets is left there as it is found; here it is zeros")
 know("fake_quantize_moving_average_abs_max", lambda a: a["InScale"].dims == (), STATE)
 know("update_loss_scaling", lambda a: a["PrevLossScaling"].dims == (), STATE)
+know("histogram", has("Weight"), "PaddlePaddle 2.6.2 does not read Weight, which only PaddlePaddle 3 has")
 know("kthvalue_grad mode_grad", lambda a: a["X"].dims == (), EXACT + "of a tensor without dims it is 1 there, whatever comes")
 know("logcumsumexp", lambda a: a["X"].dims == () and bool(a.get("exclusive")),
      "of a tensor without dims PaddlePaddle gives X; here the sum of nothing, as along an axis")  # fmt: skip

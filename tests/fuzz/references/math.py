@@ -44,10 +44,9 @@ UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "celu": lambda op, x: torch.where(x > 0, x, op.alpha * (torch.exp(x / op.alpha) - 1)),
     "hard_shrink": lambda op, x: torch.where((x > op.threshold) | (x < -op.threshold), x, torch.zeros_like(x)),
     "softshrink": lambda op, x: torch.where(x.abs() > vars(op)["lambda"], x - torch.sign(x) * vars(op)["lambda"], torch.zeros_like(x)),
-    "thresholded_relu": lambda op, x: torch.where(x > op.threshold, x, torch.zeros_like(x)),
+    "thresholded_relu": lambda op, x: torch.where(x > op.threshold, x, torch.full_like(x, op.value)),
     "stanh": lambda op, x: op.scale_b * (1 - 2 / (1 + torch.exp(2 * op.scale_a * x))),
     "relu6": lambda op, x: _at_most(torch.where(x <= 0, torch.zeros_like(x), x), op.threshold),
-    "round": lambda op, x: x.sign() * (x.abs() + 0.5).floor(),
     "rsqrt": lambda op, x: x**-0.5,
     "sigmoid": lambda op, x: 1 / (1 + torch.exp(-x)),
     "sign": lambda op, x: x.sign(),
@@ -77,6 +76,15 @@ def _covered(op: Any, x: Tensor) -> bool:
 
 for _type, _function in UNARY.items():
     REFERENCES[_type] = lambda op, a, f=_function: {"Out": f(op, a.X)} if isinstance(a.X, Tensor) and _covered(op, a.X) else None
+
+
+@reference("round")
+def _round(op: Any, a: Any) -> Results | None:
+    """Whole numbers only: with decimals the rounding of a product decides between two."""
+    if op.decimals or not a.X.is_floating_point():
+        return None
+    away = a.X.sign() * (a.X.abs() + 0.5).floor()
+    return {"Out": torch.where((a.X.frac().abs() == 0.5) & (away % 2 != 0), away - a.X.sign(), away) if op.round_type == 0 else away}
 
 
 @reference("scale")

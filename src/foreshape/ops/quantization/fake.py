@@ -34,7 +34,7 @@ class Fake(Operator):
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X")
     bit_length = bits()
-    round_type = rounding(1, since=3)
+    round_type = rounding(1, since=3)  # PaddlePaddle 2.6 reads it too, but does not count it among its attributes
     _returns = False
     """True if the whole numbers are multiplied by the scale again."""
 
