@@ -83,8 +83,6 @@ know("fake_quantize_moving_average_abs_max", lambda a: a["InScale"].dims == (), 
 know("update_loss_scaling", lambda a: a["PrevLossScaling"].dims == (), STATE)
 know("histogram", has("Weight"), "PaddlePaddle 2.6.2 does not read Weight, which only PaddlePaddle 3 has")
 know("kthvalue_grad mode_grad", lambda a: a["X"].dims == (), EXACT + "of a tensor without dims it is 1 there, whatever comes")
-know("logcumsumexp", lambda a: a["X"].dims == () and bool(a.get("exclusive")),
-     "of a tensor without dims PaddlePaddle gives X; here the sum of nothing, as along an axis")  # fmt: skip
 know("merged_momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
 know("locality_aware_nms multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
      "where nothing is kept PaddlePaddle gives a single -1, as one sequence, in other dims than its programs say; here there are no rows")  # fmt: skip

@@ -178,7 +178,7 @@ class KldivLoss(Operator):
     """
 
     type = "kldiv_loss"
-    X = operand(FLOATING, doc="any shape with a dim 0")
+    X = operand(FLOATING, doc="any shape, with a dim 0 for batchmean")
     Target = operand(FLOATING, same_type_as="X", doc="as X")
     Loss = result(doc="as X for none, otherwise []")
     reduction = attribute(AttrType.STRING, "mean", choices=["none", "sum", "mean", "batchmean"])
@@ -186,7 +186,7 @@ class KldivLoss(Operator):
 
     def infer_shape(self, X: Spec, Target: Spec) -> Spec:
         require_same_dims(X, Target, "X", "Target")
-        require(len(X.known_dims) > 0, "X must have a dim 0", X=None)
+        require(len(X.known_dims) > 0 or self.reduction != "batchmean", "X must have a dim 0 for batchmean", X=None)
         return X.like() if self.reduction == "none" else X.dense(())
 
     def totals(self) -> Totals:
@@ -195,7 +195,7 @@ class KldivLoss(Operator):
         return {"Loss": SUM if self.reduction == "sum" else Total(of="X", rows=self.reduction == "batchmean")}
 
     def _count(self, x: Tensor) -> int:
-        return {"mean": x.numel(), "batchmean": x.shape[0]}.get(self.reduction, 1)
+        return x.numel() if self.reduction == "mean" else x.shape[0] if self.reduction == "batchmean" else 1
 
     def workspace(self, X: Spec, Target: Spec) -> Size:
         return X.nbytes if self.reduction == "none" else 2 * X.nbytes
@@ -214,9 +214,10 @@ class KldivLoss(Operator):
     samples = [
         *(sample(X=f32(4, 7), Target=f32(4, 7, low=0.1, high=0.9), reduction=r) for r in ("none", "sum", "mean", "batchmean")),
         *(sample(X=f32(4, 7), Target=f32(4, 7, low=-3.0), reduction=r, log_target=True) for r in ("none", "batchmean")),
+        sample(X=f32(), Target=f32(low=0.1, high=0.9)),
     ]
     rejects = [
         reject(X=f32(4, 7), Target=f32(4, 6), says="Target must have the dims of X"),
-        reject(X=f32(), Target=f32(), says="X must have a dim 0"),
+        reject(X=f32(), Target=f32(), reduction="batchmean", says="X must have a dim 0 for batchmean"),
         reject(X=f32(4), Target=f32(4), reduction="max", says="one of", error=SchemaError),
     ]

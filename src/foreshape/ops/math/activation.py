@@ -10,7 +10,7 @@ from foreshape.operator import AttrType, Operator, attribute, computations, grad
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.spec import FLOATING, Spec
+from foreshape.spec import FLOATING, FP32, INT32, INT64, Spec
 from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 SHARED = {"X@GRAD": "Out@GRAD"}
@@ -36,8 +36,21 @@ class Unary(Operator):
         return X.like()
 
 
+class FloatingFunction(Unary):
+    """The base of functions that make fp32 of integers."""
+
+    abstract = True
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+    Out = result(doc="as X, fp32 for integers", may_share="X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like() if X.dtype is None or X.dtype.is_floating or X.dtype.is_complex else X.with_dtype(FP32)
+
+
 USUAL = [sample(X=f32(2, 3, 5, distinct=True)), sample(X=f32(0, 4)), sample(X=f32())]
 """Samples for every function of one tensor."""
+OF_INTEGERS = [sample(X=i64(2, 3, low=1), differentiate=False)]
+"""A sample for `FloatingFunction`."""
 NOT_INTEGERS = [reject(X=i64(2, 3), says="floating", error=TypeMismatchError)]
 
 

@@ -9,13 +9,13 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
-from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
 from foreshape.ops.math.trigonometry import ByItsSlope
 from foreshape.spec import FLOATING, Spec
 from foreshape.values.torch_proxy import Tensor, aten, aten_into, torch
 
 
-class Expm1(Unary):
+class Expm1(FloatingFunction):
     """Out = e^X - 1, exact for tiny X."""
 
     type = "expm1"
@@ -27,8 +27,7 @@ class Expm1(Unary):
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(Out + 1.0, d_out, into)
 
-    samples = USUAL
-    rejects = NOT_INTEGERS
+    samples = [*USUAL, *OF_INTEGERS]
 
 
 class Logit(Unary):

@@ -150,6 +150,7 @@ class Sign(Unary):
     """Out = 1 where X > 0, -1 where X < 0, else 0."""
 
     type = "sign"
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sign(X, out=into)
@@ -157,8 +158,7 @@ class Sign(Unary):
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("scale", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"scale": 0.0})
 
-    samples = USUAL
-    rejects = NOT_INTEGERS
+    samples = [*USUAL, sample(X=i64(2, 3, low=-3, high=3), differentiate=False)]
 
 
 class Tested(Operator):

@@ -8,9 +8,9 @@ from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import fail
-from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
-from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
 from foreshape.ops.rules.known_values import carry, known_number, mapped
 from foreshape.spec import COMPLEX, FLOATING, INT32, INT64, Spec
@@ -20,11 +20,11 @@ NUMBERS = (*FLOATING, INT32, INT64)
 POSITIVE = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
 
 
-class Exp(Unary):
+class Exp(FloatingFunction):
     """Out = e to the power X."""
 
     type = "exp"
-    X = operand((*FLOATING, *COMPLEX), doc="any shape")
+    X = operand((*FLOATING, INT32, INT64, *COMPLEX), doc="any shape")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.exp(X, out=into)
@@ -36,17 +36,16 @@ class Exp(Unary):
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.mul(d_out, conjugate(Out), out=into)
 
-    samples = [*USUAL, sample(X=c64(2, 3))]
-    rejects = [reject(X=i64(2, 3), says="complex64, complex128", error=TypeMismatchError)]
+    samples = [*USUAL, *OF_INTEGERS, sample(X=c64(2, 3))]
+    rejects = [reject(X=b1(2, 3), says="complex64, complex128", error=TypeMismatchError)]
 
 
-class Logarithm(Unary):
+class Logarithm(FloatingFunction):
     """The base of the logarithms; ``_base`` is the natural logarithm of the base."""
 
     abstract = True
     _base = 1.0
-    samples = POSITIVE
-    rejects = NOT_INTEGERS
+    samples = [*POSITIVE, *OF_INTEGERS]
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -86,7 +85,7 @@ class Log10(Logarithm):
         return torch.log10(X, out=into)
 
 
-class Log1p(Unary):
+class Log1p(FloatingFunction):
     """Out = the natural logarithm of 1 + X, exact for tiny X."""
 
     type = "log1p"
@@ -98,8 +97,7 @@ class Log1p(Unary):
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.div(d_out, X + 1.0, out=into)
 
-    samples = POSITIVE
-    rejects = NOT_INTEGERS
+    samples = [*POSITIVE, *OF_INTEGERS]
 
 
 class Sqrt(Unary):
