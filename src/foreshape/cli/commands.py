@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program (.pdmodel).")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, or its folder.")]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--set", "--shape", metavar="NAME=SIZES", help="A shape of an input, as x=8,3,224,224, or one open size, as words=3000. May be repeated."),
@@ -295,21 +295,28 @@ def run(
             print_profile(program, values, names, scope, device)
 
 
-@app.command(short_help="Convert parameters from one form of file to another.")
+@app.command(short_help="Write a model for PaddlePaddle 2, or its parameters in another form.")
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The saved program (.pdmodel), which has the names of its parameters.")],
-    source: Annotated[Path, typer.Argument(metavar="FROM", help="Its parameters: a .pdiparams or .safetensors file, or a folder with a file for each.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="Where to: a .pdiparams or .safetensors file, or a folder (one that is there, or DIR/).")],
-) -> None:
-    """Convert the parameters of a network from one form of file to another; element types and numbers stay as they are."""
-    from foreshape.cli.show import count_words, human_bytes
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, or .json of PaddlePaddle 3), or its folder.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="[FROM] TO", help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
+                       "TO: a .pdmodel, .pdiparams or .safetensors file, or a folder."),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Write also a model with operators or attributes that PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
+) -> None:  # fmt: skip
+    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, or its parameters to another form of file. To
+    a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
 
+    A model with operators that PaddlePaddle 2.6.2 lacks is not written: they are listed, and the command exits with 1."""
+    from foreshape.cli.convert import print_converted
+
+    if len(paths) > 2:
+        raise typer.BadParameter(f"{len(paths)} paths follow MODEL; it is TO, or FROM and TO", param_hint="[FROM] TO")
     with plain_errors():
-        from foreshape.interop.convert import convert_parameters
-
-        found = convert_parameters(model, source, target)
-        with printing():
-            print_plain(f"{target}: {count_words(len(found), 'parameter')}, {human_bytes(sum(len(one.data) for one in found.values()))}")
+        right = print_converted(os.fspath(model), None if len(paths) == 1 else paths[0], paths[-1], force)
+    if not right:
+        raise typer.Exit(1)
 
 
 @app.command(short_help="List the operators by family, or those with a word.")

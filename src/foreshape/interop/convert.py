@@ -13,8 +13,8 @@ from typing import Final
 
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
 from foreshape.interop.inference import as_stored, parameters_of
-from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_stored
-from foreshape.interop.program_files import load_program
+from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_combined, write_stored
+from foreshape.interop.program_files import find_program, load_program
 from foreshape.interop.safetensors_file import contents, header_of
 from foreshape.program import Variable
 from foreshape.spec import BOOL
@@ -29,12 +29,12 @@ Path = str | os.PathLike[str]
 
 
 @border("the parameters cannot be converted", FormatError)
-def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Stored]:
+def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[str, Stored]:
     """Write the parameters of a program in another form.
 
     Args:
-        model: the ``.pdmodel`` with the names, element types and dims; a combined file has no names.
-        source: the parameters: a folder with a file for each, a ``.safetensors`` file, or else a combined file.
+        model: the program with the names, element types and dims; a combined file has no names. It is named as for `load_inference_model`.
+        source: the parameters: a folder with a file for each, a ``.safetensors`` file, or else a combined file; None for those beside the program.
         target: ``.safetensors``, ``.pdiparams``, or a folder: an existing one, or a path with a slash at its end. Files are written to
             temporary names and renamed when all are complete; other files in the folder stay.
 
@@ -45,9 +45,10 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
         FormatError: a file cannot be read or written, is cut off, or has other tensors than the program's parameters; the message has the
         tensor's name. Nothing is written then.
     """
-    program = load_program(model)
+    path, beside = find_program(model)
+    program = load_program(path)
     parameters = parameters_of(program)
-    into, given = os.fspath(target), os.fspath(source)
+    into, given = os.fspath(target), os.fspath(beside if source is None else source)
     folder = os.path.isdir(into) or into.endswith(("/", os.sep))
     if not folder and not into.endswith((_TENSORS, _COMBINED)):
         raise FormatError(f"{into}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {into}/")
@@ -58,9 +59,7 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
     if folder:
         _write_folder(into, values)
     elif into.endswith(_COMBINED):
-        with replacing(into) as file:
-            for name in sorted(values):
-                write_stored(file, values[name])
+        write_combined(into, values)
     else:
         _write_safetensors(into, values)
     return values

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.infer.redescribe import redescribe
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
-from foreshape.interop.program_files import load_program
+from foreshape.interop.program_files import find_program, load_program
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
@@ -21,11 +21,8 @@ from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import save_program
-from foreshape.wire.files import path_of
 
 Given = Sequence[Variable | str] | Variable | str
-_PROGRAMS: Final = (".pdmodel", ".json", ".onnx")
-"""The endings of programs; whatever else than a ``.pdmodel`` stands in its place is told apart by its content."""
 
 
 class StoredValues(Protocol):
@@ -100,7 +97,7 @@ def load_inference_model(
         FormatError: a file cannot be read or is invalid (a large one changed since, at the first use of the tensor).
         DescriptionError: an inconsistent program. Nothing is put into the scope then.
     """
-    model, default = _paths(path_prefix)
+    model, default = find_program(path_prefix)
     program = load_program(model)
     program.refresh()
     feeds = _columns(program, "feed", outputs=True)
@@ -207,24 +204,6 @@ def _stored(value: Pieces, variable: Variable) -> Pieces:
 
 
 # --- reading
-
-
-def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the paths of the program and of its parameters."""
-    path = path_of(given)
-    if os.path.isdir(path):
-        model = os.path.join(path, "__model__")
-        if os.path.exists(model):
-            return model, path
-        others = [n for n in sorted(os.listdir(path)) if n.endswith(_PROGRAMS)]
-        usual = [n for n in others if n.startswith("inference.")]
-        if len(usual) != 1 and len(others) != 1:
-            told = f"; give the path of one of its programs, such as {others[0]}" if others else ""
-            raise FormatError(f"{path}: a folder with neither a file __model__ nor one program{told}")
-        path = os.path.join(path, (usual if len(usual) == 1 else others)[0])
-    prefix = path.removesuffix(".pdmodel").removesuffix(".json")
-    model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _PROGRAMS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
-    return model, prefix + ".pdiparams"
 
 
 def _columns(program: Program, type: str, outputs: bool) -> list[str]:

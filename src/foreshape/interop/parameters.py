@@ -127,6 +127,13 @@ def write_parameters(path: Any, values: Mapping[str, Any], types: Mapping[str, D
             _write(file, values[name], (types or {}).get(name))
 
 
+def write_combined(path: Any, values: Mapping[str, Stored]) -> None:
+    """Write stored tensors as one combined file, in the sorted order of their names. Raises `FormatError`: the path cannot be written to."""
+    with replacing(path) as file:
+        for name in sorted(values):
+            write_stored(file, values[name])
+
+
 def bf16_bits(array: Any) -> Array:
     """Convert fp32 numbers to the 16 bits of bf16, rounded to nearest, ties to even; a NaN stays one."""
     import numpy

@@ -9,9 +9,13 @@ from typing import Any, Final
 from foreshape import wire
 from foreshape.errors import FormatError, border
 from foreshape.program.program import Program
-from foreshape.wire.files import read_file
+from foreshape.wire.files import path_of, read_file
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
 
+MODEL: Final = "__model__"
+"""The program's file in a folder with a file for each parameter."""
+_ENDINGS: Final = (".pdmodel", ".json", ".onnx")
+"""The endings of programs; whatever else than a ``.pdmodel`` stands in its place is told apart by its content."""
 _LOOKED_AT: Final = 4096
 _PADDLE_3: Final = re.compile(rb'"magic"\s*:\s*"pir"|"regions"\s*:\s*\[')
 
@@ -21,13 +25,15 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     """Load the program in a file (a path) or in bytes: PaddlePaddle's ``.pdmodel``, or the ``.json`` of PaddlePaddle 3.
 
     Args:
-        source: a path, or bytes. The format is told by the content.
+        source: a path, as `load_inference_model` takes it, or bytes. The format is told by the content.
         limits: the accepted sizes; by default `Limits()`.
 
     Raises:
         FormatError: it cannot be read, or it is no program; the message has the file and the place inside the file.
     """
     given = isinstance(source, (bytes, bytearray, memoryview))
+    if not given and not os.path.isfile(source):
+        source = find_program(source)[0]
     if not is_paddle_3(bytes(source[:_LOOKED_AT]) if given else _head(source)):  # pyright: ignore[reportUnknownArgumentType]
         return wire.load_program(source, limits)
     from foreshape.interop.pir import read_program
@@ -37,6 +43,36 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
         return read_program(data, limits)
     except FormatError as error:
         raise error.reworded(f"{'this' if given else os.fsdecode(source)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
+
+
+def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the paths of a program and of its parameters.
+
+    Args:
+        given: the path of the program, or that without its ending, or a folder with one program.
+
+    Raises:
+        FormatError: a folder without a program, or with several and none named ``inference``.
+    """
+    path = path_of(given)
+    if os.path.isdir(path):
+        if os.path.exists(model := os.path.join(path, MODEL)):
+            return model, path
+        found = programs_in(path)
+        usual = [n for n in found if n.startswith("inference.")]
+        if len(usual) != 1 and len(found) != 1:
+            told = f"; give the path of one of its programs, such as {found[0]}" if found else ""
+            raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program{told}")
+        path = os.path.join(path, (usual if len(usual) == 1 else found)[0])
+    prefix = path.removesuffix(".pdmodel").removesuffix(".json")
+    model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
+    return model, prefix + ".pdiparams"
+
+
+def programs_in(folder: str) -> list[str]:
+    """Return the names of the programs in a folder, sorted; a ``.json`` of something else is none."""
+    names = [n for n in sorted(os.listdir(folder)) if n.endswith(_ENDINGS)]
+    return [n for n in names if not n.endswith(".json") or is_paddle_3(_head(os.path.join(folder, n)))]
 
 
 def is_paddle_3(head: bytes) -> bool:

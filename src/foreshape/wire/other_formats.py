@@ -50,7 +50,7 @@ def _is_text(head: bytes) -> bool:
         if len(head) < _LOOKED_AT or error.start < _LOOKED_AT - 4:  # within a cut letter
             return False
         text = head[: error.start].decode()
-    return all(c.isprintable() or c in "\t\n\r\f" for c in text)
+    return all(c.isprintable() or c in "\t\n\r\f\u3000" for c in text)
 
 
 def _begins(*starts: bytes) -> Callable[[bytes], bool]:
@@ -117,4 +117,5 @@ def instead_of(data: Any, *own: str) -> str:
         return ""
     what = JSON if head.lstrip()[:1] in (b"{", b"[") else "a text"
     shown = head[:200].decode(errors="ignore").split("\n", 1)[0]
-    return "" if what in own else f"it is {what}, which begins with {shown[:_SHOWN]!r}"
+    more = ", and not as PaddlePaddle 3 writes a program" if what == JSON and PROGRAM in own else ""
+    return "" if what in own else f"it is {what}, which begins with {shown[:_SHOWN]!r}{more}"

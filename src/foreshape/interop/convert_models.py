@@ -1,0 +1,155 @@
+"""Models of PaddlePaddle 3, and old ones, as the pair of files that PaddlePaddle 2 opens: NAME.pdmodel and NAME.pdiparams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from foreshape.errors import FormatError, border
+from foreshape.interop.inference import as_stored, parameters_of
+from foreshape.interop.parameters import Stored, open_parameters, write_combined
+from foreshape.interop.program_files import MODEL, find_program, load_program, programs_in
+from foreshape.program import Op, Program
+from foreshape.program.unknown import is_unknown
+from foreshape.wire import save_program
+
+_PAIR: Final = (".pdmodel", ".pdiparams")
+_OLDER: Final = 2
+"""The version of PaddlePaddle that opens a ``.pdmodel``."""
+
+Path = str | os.PathLike[str]
+
+
+class Lacking(NamedTuple):
+    """An operator, or an attribute, that PaddlePaddle 2 lacks.
+
+    Attributes:
+        name: the operator, as ``median``, or the attribute with its value, as ``argsort with stable = True``.
+        count: the number of ops with it.
+        place: of the first one, as ``op 3 of block 0``.
+        reason: why it cannot be written, of an operator that PaddlePaddle 2 has.
+    """
+
+    name: str
+    count: int
+    place: str
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return ``median (3 ops, the first is op 3 of block 0)``."""
+        where = self.place if self.count == 1 else f"{self.count:,} ops, the first is {self.place}"
+        return f"{self.name} ({where}){self.reason and ': '}{self.reason}"
+
+
+class Converted(NamedTuple):
+    """A converted model.
+
+    Attributes:
+        model, params: the written files; params is empty for a network without parameters.
+        ops: the number of the program's ops.
+        parameters: name -> the tensor.
+        lacking: what PaddlePaddle 2 lacks of it; empty unless the writing was forced.
+    """
+
+    model: str
+    params: str
+    ops: int
+    parameters: dict[str, Stored]
+    lacking: list[Lacking]
+
+
+@border("the model cannot be converted", FormatError)
+def convert_model(source: Path, target: Path, params: Path | None = None, *, force: bool = False) -> Converted:
+    """Write a model as the pair that PaddlePaddle 2.6.2 opens.
+
+    Args:
+        source: the program (PaddlePaddle 3's ``.json``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
+        target: the ``.pdmodel`` to write; the parameters get the same name with ``.pdiparams``.
+        params: the parameters, if not beside the program.
+        force: write also a model with operators or attributes that PaddlePaddle 2 lacks; it opens here, and not there.
+
+    Raises:
+        FormatError: a file cannot be read or written; the network has mistakes; or, unless forced, PaddlePaddle 2 lacks operators or attributes of
+        it, which the message lists. Nothing is written then.
+    """
+    into = os.fspath(target)
+    if not into.endswith(_PAIR[0]):
+        raise FormatError(f"{into}: a model is written to a file that ends in {_PAIR[0]}")
+    model, beside = find_program(source)
+    if _same(model, into):
+        raise FormatError(f"{into}: a model is not written to where it is read from")
+    program = load_program(model)
+    missing = lacking(program)
+    if missing and not force:
+        listed = "".join(f"\n    {one.words}" for one in missing)
+        raise FormatError(f"{model} needs what PaddlePaddle 2.6.2 lacks, and is not written (unless forced, for Foreshape alone):{listed}")
+    if force:
+        program.refresh_quietly()
+    else:
+        program.refresh()
+    parameters = parameters_of(program)
+    values = open_parameters(beside if params is None else params, parameters, as_stored(parameters)) if parameters else {}
+    stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
+    if parameters and not _same(beside if params is None else params, stored):
+        write_combined(stored, values)
+    save_program(program, into)
+    return Converted(into, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)
+
+
+def models_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the programs in a folder and its folders: the path of each, and its place in a folder of converted models, without an ending.
+
+    A path of one program, with or without its ending, gives that one.
+
+    Raises:
+        FormatError: two of them have the same place.
+    """
+    if not os.path.isdir(folder):
+        path = find_program(folder)[0]
+        yield path, "inference" if os.path.basename(path) == MODEL else os.path.splitext(os.path.basename(path))[0]
+        return
+    places: dict[str, str] = {}
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(n for n in folders if not n.startswith("."))
+        for name in [MODEL] if MODEL in names else programs_in(at):
+            path = os.path.join(at, name)
+            stem = "inference" if name == MODEL else os.path.splitext(name)[0]
+            place = os.path.normpath(os.path.join(os.path.relpath(at, folder), stem))
+            if place in places:
+                raise FormatError(f"{places[place]} and {path} would both be written to {place}{_PAIR[0]}: convert one of them alone")
+            places[place] = path
+            yield path, place
+
+
+def lacking(program: Program) -> list[Lacking]:
+    """Return the operators and attributes that PaddlePaddle 2 lacks, each with its count, in the order of their first ops."""
+    found: dict[tuple[str, str], tuple[int, str]] = {}
+    for block in program.blocks:
+        for at, op in enumerate(block.ops):
+            for key in _lacking(op):
+                count, place = found.get(key, (0, f"op {at} of block {block.idx}"))
+                found[key] = (count + 1, place)
+    return [Lacking(name, count, place, reason) for (name, reason), (count, place) in found.items()]
+
+
+def _lacking(op: Op) -> Iterator[tuple[str, str]]:
+    operator = op.attributes.operator
+    if is_unknown(op):
+        yield op.type, ""
+    elif op.attributes.error is not None:
+        yield op.type, str(op.attributes.error)
+    elif operator is not None:
+        if getattr(operator, "since", _OLDER) > _OLDER:
+            yield op.type, ""
+        for name, later in getattr(operator.schema, "later", {}).items():
+            if (value := op.attributes.values.get(name, later.default)) != later.default:
+                yield f"{op.type} with {name} = {value!r}", ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is not there
+        return False
