@@ -92,7 +92,7 @@ OTHERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "tar": (tar, "a tar archive"),
     "npz": (lambda: written(lambda f: np.savez(f, **ARRAYS)), "a .npz archive"),
     "hdf5": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(80), "an HDF5 file"),
-    "json": (lambda: b'{"blocks": []}', "it is JSON"),
+    "json": (lambda: b'{"blocks": []}', "it is JSON, which begins with '{\"blocks\": []}'"),
     "text": (lambda: b"Global:\n  model_name: PP-OCRv5\n", "a text, which begins with 'Global:'"),
     "text of other letters": (lambda: "模型".encode() * 3000, "a text, which begins with '模型"),
 }
@@ -189,5 +189,7 @@ def test_a_model_is_looked_for_under_the_names_that_others_give_it(tmp_path: Pat
     assert "a program of PaddlePaddle 3" in refused(fs.load_inference_model, tmp_path)  # the one program of a folder
     (tmp_path / "other.json").write_bytes(b"{}")
     (tmp_path / "inference.json").rename(tmp_path / "main.json")
+    assert "a program of PaddlePaddle 3" in refused(fs.load_inference_model, tmp_path)  # what else is JSON is passed over
+    (tmp_path / "second.pdmodel").write_bytes(good())
     assert "neither a file __model__ nor one program; give the path of one of its programs, such as main.json" in refused(fs.load_inference_model, tmp_path)
     assert "nothing.pdmodel' cannot be read: No such file" in refused(fs.load_inference_model, tmp_path / "nothing")

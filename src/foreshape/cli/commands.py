@@ -303,7 +303,7 @@ def convert(
         typer.Argument(metavar="[FROM] TO", help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
                        "TO: a .pdmodel, .pdiparams or .safetensors file, or a folder."),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Write also a model with operators or attributes that PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
 ) -> None:  # fmt: skip
     """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, or its parameters to another form of file. To
     a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.

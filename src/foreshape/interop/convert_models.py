@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from foreshape.data_class import data_class
 from foreshape.errors import FormatError, border
 from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import Stored, open_parameters, write_combined
@@ -21,7 +22,8 @@ _OLDER: Final = 2
 Path = str | os.PathLike[str]
 
 
-class Lacking(NamedTuple):
+@data_class(frozen=True)
+class Lacking:
     """An operator, or an attribute, that PaddlePaddle 2 lacks.
 
     Attributes:
@@ -34,7 +36,7 @@ class Lacking(NamedTuple):
     name: str
     count: int
     place: str
-    reason: str = ""
+    reason: str
 
     @property
     def words(self) -> str:

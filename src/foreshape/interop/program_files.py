@@ -32,17 +32,16 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
         FormatError: it cannot be read, or it is no program; the message has the file and the place inside the file.
     """
     given = isinstance(source, (bytes, bytearray, memoryview))
-    if not given and not os.path.isfile(source):
-        source = find_program(source)[0]
-    if not is_paddle_3(bytes(source[:_LOOKED_AT]) if given else _head(source)):  # pyright: ignore[reportUnknownArgumentType]
-        return wire.load_program(source, limits)
+    path: Any = None if given else _file_of(source)
+    if not is_paddle_3(bytes(source[:_LOOKED_AT]) if given else _head(path)):  # pyright: ignore[reportUnknownArgumentType]
+        return wire.load_program(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
     from foreshape.interop.pir import read_program
 
-    data = bytes(source) if given else read_file(source, (limits or DEFAULT_LIMITS).bytes)  # pyright: ignore[reportUnknownArgumentType]
+    data = bytes(source) if given else read_file(path, (limits or DEFAULT_LIMITS).bytes)  # pyright: ignore[reportUnknownArgumentType]
     try:
         return read_program(data, limits)
     except FormatError as error:
-        raise error.reworded(f"{'this' if given else os.fsdecode(source)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
+        raise error.reworded(f"{'this' if given else os.fsdecode(path)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
 
 
 def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
@@ -73,6 +72,14 @@ def programs_in(folder: str) -> list[str]:
     """Return the names of the programs in a folder, sorted; a ``.json`` of something else is none."""
     names = [n for n in sorted(os.listdir(folder)) if n.endswith(_ENDINGS)]
     return [n for n in names if not n.endswith(".json") or is_paddle_3(_head(os.path.join(folder, n)))]
+
+
+def _file_of(source: Any) -> Any:
+    """Return the program of a path; what is no path is left to the reader, whose error says so."""
+    try:
+        return source if os.path.isfile(source) else find_program(source)[0]
+    except (ValueError, TypeError):
+        return source
 
 
 def is_paddle_3(head: bytes) -> bool:

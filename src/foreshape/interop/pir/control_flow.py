@@ -11,7 +11,7 @@ from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
 from foreshape.spec import BOOL, INT32, LOD_TENSOR, LOD_TENSOR_ARRAY
 
-_ONE_TRUTH = Declared(LOD_TENSOR, BOOL, (1,))
+_ONE_TRUTH = Declared(LOD_TENSOR, BOOL, None)
 
 
 def _yielded(t: Translation, op: GraphOp, block: GraphBlock, count: int) -> GraphOp:
@@ -62,7 +62,7 @@ def branches(t: Translation, op: GraphOp) -> None:
         t.block, t.scope = outer, scope
         results.append(names)
         _run(t, "conditional_block", block, {"Cond": (holds,)}, "Input", {"is_scalar_condition": True})
-    chosen = t.temporary("cast", Declared(LOD_TENSOR, INT32, (1,)))
+    chosen = t.temporary("cast", Declared(LOD_TENSOR, INT32, None))
     if outs:
         t.write("cast", {"X": (condition,)}, {"Out": (chosen,)}, {"in_dtype": BOOL.code, "out_dtype": INT32.code})
     made = [at for at, type in enumerate(op.types) if type is not None]

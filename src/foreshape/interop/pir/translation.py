@@ -165,13 +165,13 @@ class Translation:
         """Make the variable of a result, or one for each element of a list; it is the value from now on."""
         number, type = op.results[at], op.types[at]
         if isinstance(type, ListType):
-            listed = tuple([self.declare(self.fresh(op.name), one).name for one in type.elements])
+            listed = tuple([self.declare(self.fresh(op.name), one if number in self.used else None).name for one in type.elements])
             self.values[number] = listed
             return listed
         name = self.wanted.get(number)
         if name is None or self.block.idx:
             name = self.fresh(op.name.rstrip("_"))
-        made = self.declare(name, type)
+        made = self.declare(name, type if number in self.used else None)  # of what nobody reads, such as a batch norm's workspace, the file says too much
         if at < len(op.stops):
             made.stop_gradient = op.stops[at]
         self.values[number] = name
