@@ -8,10 +8,9 @@ from typing import Any
 
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import Refused, as_attribute, as_numbers, fitted
-from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType
+from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType, shown
 from foreshape.interop.pir.table import OperandRow, Row, row_of
-from foreshape.interop.pir.translation import IGNORED, Translation
-from foreshape.operator.registry import find
+from foreshape.interop.pir.translation import IGNORED, Translation, known
 from foreshape.program.op import Slots
 
 _SPARED = frozenset(("ReluOut",))
@@ -29,9 +28,7 @@ def by_table(t: Translation, op: GraphOp) -> None:
 
 def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] | None = None) -> None:
     """Write an op by its row of the table; ``more``: further attributes."""
-    operator = find(row.type)
-    if operator is None:
-        raise Refused(f"{row.type} is not known here")
+    operator = known(row.type)
     schema = operator.schema.attributes
     attrs: dict[str, Any] = dict(more) if more else {}
     for name in op.attributes:
@@ -43,7 +40,7 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
         elif here in schema:
             attrs[here] = fitted(op.attributes.get(name), schema[here].type)
         elif here not in attrs:
-            raise Refused(f"its attribute {name} = {op.attributes.get(name)!r} has no counterpart")
+            raise Refused(f"its attribute {name[:100]} = {shown(op.attributes.get(name))} has no counterpart")
     inputs: Slots = {}
     if len(op.operands) > len(row.operands):
         raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
@@ -100,4 +97,4 @@ def _only(op: GraphOp, name: str, at: Any) -> None:
     """Refuse an attribute without a counterpart at another value than the one that means nothing."""
     value = op.attributes.get(name)
     if at is not None and value != at:
-        raise Refused(f"its attribute {name} = {value!r} has no counterpart; it can be written at {at!r}")
+        raise Refused(f"its attribute {name} = {shown(value)} has no counterpart; it can be written at {at!r}")

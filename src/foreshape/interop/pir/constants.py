@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from foreshape.data_class import data_class
 from foreshape.errors import DescriptionError
-from foreshape.interop.pir.graph import ElementTypeName, PlaceOfTensor, UnknownAttribute
+from foreshape.interop.pir.graph import ElementTypeName, PlaceOfTensor, UnknownAttribute, shown
 from foreshape.operator.attributes import AttrType
 from foreshape.spec import DType
 from foreshape.spec import dtype as dtype_of
 
+_MOST_NUMBERS: Final = 65_536
+_NUMBERS: Final = frozenset((int, float, bool))
 _NARROW: Final = (AttrType.FLOAT, AttrType.FLOATS)
 _FLOATING: Final = (AttrType.FLOAT, AttrType.FLOATS, AttrType.FLOAT64, AttrType.FLOAT64S)
 _LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
@@ -35,12 +37,55 @@ class Constant:
 
     @property
     def elements(self) -> list[Any]:
-        """Return one value for each element."""
-        return self.values * math.prod(self.dims) if self.fills else self.values
+        """Return one value for each element.
+
+        Raises:
+            Refused: there are more than any list of numbers in an op has.
+        """
+        if not self.fills:
+            return self.values
+        count = math.prod(self.dims)
+        if count > _MOST_NUMBERS:
+            raise Refused(f"a constant of {count} elements stands where at most {_MOST_NUMBERS} numbers are wanted")
+        return self.values * count
+
+    @property
+    def number(self) -> Any:
+        """Return the only element. Raises `Refused` if there is not exactly one."""
+        count = math.prod(self.dims)
+        if count != 1:
+            raise Refused(f"one number is wanted; seen {count}")
+        return self.values[0]
 
 
 Value = str | tuple[Any, ...] | Constant
 """A value of the graph here: a variable's name, a list of values, or a constant."""
+
+
+def real(value: Any) -> float:
+    """Return a number of an attribute or constant as a float."""
+    if value.__class__ not in _NUMBERS:
+        raise Refused(f"a number is wanted; seen {shown(value)}")
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    """Return a number of an attribute or constant as a whole number of 64 bits; what is behind the point is dropped, as in PaddlePaddle."""
+    if value.__class__ is not int:
+        number = real(value)
+        if not -(2.0**63) <= number < 2.0**63:
+            raise Refused(f"a whole number of 64 bits is wanted; seen {number}")
+        return int(number)
+    return value
+
+
+def numbers_of(value: Any) -> list[Any]:
+    """Return the numbers in an attribute: a list; none if it is left out."""
+    if value is None:
+        return []
+    if value.__class__ is not list or not _NUMBERS.issuperset(map(type, value)):
+        raise Refused(f"a list of numbers is wanted; seen {shown(value)}")
+    return value
 
 
 def fitted(value: Any, type: AttrType) -> Any:
@@ -51,34 +96,37 @@ def fitted(value: Any, type: AttrType) -> Any:
         raise Refused(f"an attribute of the kind {value} says nothing here")
     if type in _FLOATING:
         if value.__class__ is list:
-            return [float(v) for v in value]
-        return [float(value)] if type in _LISTS else float(value)
+            return [real(v) for v in value]
+        return [real(value)] if type in _LISTS else real(value)
     if type in _LISTS and value.__class__ is not list:
         return [value]
     if type in (AttrType.INT, AttrType.LONG):
         if value.__class__ is list and len(value) == 1:
             value = value[0]
         if isinstance(value, float) and value.is_integer():
-            return int(value)
+            return whole(value)
     return value
 
 
 def code_of(name: str) -> int:
     """Return the number of an element type by its name; -1 for "Undefined"."""
-    if name.startswith("Undefined"):
-        return -1
+    return -1 if name.startswith("Undefined") else element_type(name).code
+
+
+def element_type(name: str) -> DType:
+    """Return an element type by its name."""
     try:
-        return dtype_of(name).code
+        return dtype_of(name)
     except DescriptionError:
-        raise Refused(f"elements of the type {name} are not known here") from None
+        raise Refused(f"elements of the type {shown(str(name))} are not known here") from None
 
 
 def as_numbers(value: Value | None) -> Constant | None:
     """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
     if isinstance(value, Constant):
         return value
-    if isinstance(value, tuple) and value and all(isinstance(one, Constant) for one in value):
-        elements = [e for one in value for e in one.elements]
+    if isinstance(value, tuple) and 0 < len(value) <= _MOST_NUMBERS and all(isinstance(one, Constant) and math.prod(one.dims) == 1 for one in value):
+        elements = [one.values[0] for one in value]
         return Constant(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
     return None
 
@@ -91,17 +139,17 @@ def as_attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
     if type in _LISTS:
         if else_tensor and type in _NARROW and not all(exact(e) for e in elements):
             return None
-        return [float(e) for e in elements] if type in _FLOATING else [int(e) for e in elements]
-    if len(elements) != 1:
-        raise Refused(f"one number is wanted; seen {len(elements)}")
-    one = elements[0]
+        return [real(e) for e in elements] if type in _FLOATING else [whole(e) for e in elements]
+    one = constant.number
     if type in _FLOATING:
-        return None if else_tensor and type in _NARROW and not exact(one) else float(one)
-    return bool(one) if type is AttrType.BOOLEAN else repr(float(one)) if type is AttrType.STRING else int(one)
+        return None if else_tensor and type in _NARROW and not exact(one) else real(one)
+    return bool(one) if type is AttrType.BOOLEAN else repr(real(one)) if type is AttrType.STRING else whole(one)
 
 
 def exact(value: Any) -> bool:
     """Tell whether 32 bits of floating point hold a number."""
+    if value.__class__ not in _NUMBERS:
+        return False
     try:
         number = float(value)
         return number == value and (not math.isfinite(number) or struct.unpack("f", struct.pack("f", number))[0] == number)

@@ -31,7 +31,7 @@ def _named(t: Translation, value: Value, number: int) -> str:
     return t.made(number, value) if isinstance(value, Constant) else value
 
 
-@rule("yield")
+@rule("cf.yield")
 def ending(t: Translation, op: GraphOp) -> None:
     """Leave the end of a region to the op of the region."""
 
@@ -57,7 +57,7 @@ def branches(t: Translation, op: GraphOp) -> None:
                 continue
             name = t.declare(t.fresh("branch"), type, outer).name
             t.scope = scope
-            t.write("assign", {"X": (_named(t, t.values[number], number),)}, {"Out": (name,)})
+            t.write("assign", {"X": (_named(t, t.value(number), number),)}, {"Out": (name,)})
             names.append(name)
         t.block, t.scope = outer, scope
         results.append(names)
@@ -67,7 +67,7 @@ def branches(t: Translation, op: GraphOp) -> None:
         t.write("cast", {"X": (condition,)}, {"Out": (chosen,)}, {"in_dtype": BOOL.code, "out_dtype": INT32.code})
     made = [at for at, type in enumerate(op.types) if type is not None]
     for at, true, false in zip(made, results[0], results[1], strict=True):
-        t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (str(t.result(op, at)),)})
+        t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (t.one(op, at),)})
 
 
 @rule("while")
@@ -83,7 +83,7 @@ def loop(t: Translation, op: GraphOp) -> None:
     t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (running,)})
     state: list[str] = []
     for at, (argument, type) in enumerate(zip(region.arguments, op.types, strict=True), 1):
-        first = _named(t, t.values[op.operands[at]], op.operands[at])
+        first = _named(t, t.value(op.operands[at]), op.operands[at])
         if _is_array(t, first):
             name = first
         else:
@@ -96,7 +96,7 @@ def loop(t: Translation, op: GraphOp) -> None:
     t.ops(region)
     t.scope = scope
     given = _yielded(t, op, region, len(op.results) + 1)
-    holds, *news = [_named(t, t.values[number], number) for number in given.operands]
+    holds, *news = [_named(t, t.value(number), number) for number in given.operands]
     moving = set(state)
     for at, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
         if new != old and new in moving:
@@ -147,10 +147,10 @@ def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, att
 # --- arrays
 
 
-@rule("create_array")
+@rule("create_array", without=("dtype",))
 def create_array(t: Translation, op: GraphOp) -> None:
-    type = op.types[0]
-    t.values[op.results[0]] = t.declare(t.fresh("array"), type if isinstance(type, Declared) else None).name
+    type = op.types[0] if op.types else None
+    t.give(op, 0, t.declare(t.fresh("array"), type if isinstance(type, Declared) else None).name)
 
 
 @rule("array_write_")
@@ -158,28 +158,28 @@ def array_write(t: Translation, op: GraphOp) -> None:
     array = t.tensor(op, 0)
     t.write("write_to_array", {"X": (t.tensor(op, 1),), "I": (t.tensor(op, 2),)}, {"Out": (array,)})
     if op.results:
-        t.values[op.results[0]] = array
+        t.give(op, 0, array)
 
 
 @rule("array_read")
 def array_read(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (str(t.result(op, 0)),)})
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.one(op, 0),)})
 
 
 @rule("slice_array_dense")
 def slice_array_dense(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (str(t.result(op, 0)),)})
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.one(op, 0),)})
 
 
 @rule("array_length")
 def array_length(t: Translation, op: GraphOp) -> None:
-    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})
+    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)})
 
 
 @rule("array_to_tensor")
 def array_to_tensor(t: Translation, op: GraphOp) -> None:
     attrs = {"axis": op.attributes.get("axis", 0), "use_stack": op.attributes.get("use_stack", False)}
-    outputs: Slots = {"Out": (str(t.result(op, 0)),)}
+    outputs: Slots = {"Out": (t.one(op, 0),)}
     if len(op.results) > 1 and op.types[1] is not None:
-        outputs["OutIndex"] = (str(t.result(op, 1)),)
+        outputs["OutIndex"] = (t.one(op, 1),)
     t.write("tensor_array_to_tensor", {"X": (t.tensor(op, 0),)}, outputs, attrs)

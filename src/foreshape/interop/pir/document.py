@@ -39,6 +39,12 @@ _KINDS: Final[Mapping[str, Kind]] = {"0.t_dtensor": LOD_TENSOR, "1.t_dense_tenso
 _BYTES_FOR_EACH: Final = 12
 """Of each so many bytes of a file one may begin an object or array: real files have one in 14."""
 _LONGEST_NAME: Final = 2**16
+_DEEPEST_LIST: Final = 8
+_MOST_DIMS: Final = 64
+_NONE: Final[list[Any]] = []
+_WHOLE: Final = frozenset((int,))
+_TRUTHS: Final = frozenset((int, bool))
+_class_of: Final = type
 
 
 def read_graph(data: bytes, limits: Limits) -> Graph:
@@ -77,7 +83,8 @@ def _of(given: Any, name: str, kind: type, place: str) -> Any:
 
 def _listed(given: dict[str, Any], name: str, place: str) -> list[Any]:
     """Return the list in the field ``name``; empty if there is none."""
-    return _of(given, name, list, place) if name in given else []
+    found = given.get(name, _NONE)
+    return found if found.__class__ is list else _of(given, name, list, place)
 
 
 class _Reader:
@@ -117,7 +124,7 @@ class _Reader:
                 raise FormatError.must(f"{where}.#", "a negative number", f"{number}")
             self._define(number, where)
             arguments.append(number)
-            types.append(self.type(given.get("TT"), where))
+            types.append(self.type(given.get("TT"), where, "TT"))
         ops: list[GraphOp] = []
         made = [*arguments]
         for at, given in enumerate(_of(block, "ops", list, place)):
@@ -139,92 +146,113 @@ class _Reader:
 
     def _define(self, number: int, place: str) -> None:
         if number in self.known:
-            raise FormatError(f"{place}: the value {number} is made twice")
+            raise FormatError(f"{place}: the value {shown(number)} is made twice")
         self.known[number] = True
 
     def _parameter(self, given: dict[str, Any], place: str) -> None:
         result = _of(given, "O", dict, place)
         number = _of(result, "%", int, f"{place}.O")
+        if number <= NOTHING:
+            raise FormatError.must(f"{place}.O.%", "the number of a value, above 0", shown(number))
         self._define(number, f"{place}.O")
         facts = _of(given, "A", list, place)
         name: Any = facts[3] if len(facts) > 3 else None
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        if name.__class__ is not str or not 0 < len(name) <= _LONGEST_NAME:
             raise FormatError.must(f"{place}.A[3]", "the parameter's name", shown(name))
-        type = self.type(result.get("TT"), f"{place}.O")
+        type = self.type(result.get("TT"), place, "O")
         if not isinstance(type, Declared) or type.kind is not LOD_TENSOR:
             raise FormatError(f"{place}.O.TT: a parameter is a tensor")
         flags: Any = given.get("OA")
-        if flags is not None and (flags.__class__ is not list or len(flags) < 3):
-            raise FormatError.must(f"{place}.OA", "three numbers", shown(flags))
-        saved, stop, trainable = (True, False, True) if flags is None else (bool(flags[0]), bool(flags[1]), bool(flags[2]))
-        self.parameters.append(Parameter(number, name, type, saved, trainable, stop))
+        saved, stop, trainable = 1, 0, 1
+        if flags is not None:
+            if flags.__class__ is not list or len(flags) < 3 or not _TRUTHS.issuperset(map(_class_of, flags[:3])):
+                raise FormatError.must(f"{place}.OA", "three numbers", shown(flags))
+            saved, stop, trainable = flags[:3]
+        self.parameters.append(Parameter(number, name, type, bool(saved), bool(trainable), bool(stop), place))
 
     def op(self, given: dict[str, Any], place: str, depth: int) -> GraphOp:
         """Read an op: its operands must be made before it, and its results have new numbers."""
         full: Any = given.get("#")
         if not isinstance(full, str) or "." not in full or len(full) > _LONGEST_NAME:
             raise FormatError.must(f"{place}.#", "the name of an operator, with its dialect", shown(full))
-        dialect, _, name = full.partition(".")
-        dialect = _DIALECTS.get(dialect, dialect)
+        number_of, _, name = full.partition(".")
+        dialect: str = _DIALECTS.get(number_of, number_of)
         known = self.known
         operands: list[int] = []
-        for at, one in enumerate(_listed(given, "I", place)):
-            number: Any = _get(one, "%")
-            if number.__class__ is not int:
-                raise FormatError.must(f"{place}.I[{at}]", "the number of a value", shown(one))
-            if number != NOTHING and not known.get(number):
-                reason = "is made in a region that has ended" if number in known else "is not made before it is used"
-                raise FormatError(f"{place}.I[{at}]: the value {number} {reason}")
+        for one in _listed(given, "I", place):
+            number: Any = one.get("%") if one.__class__ is dict else None
+            if number.__class__ is not int or (number != NOTHING and not known.get(number)):
+                raise _no_operand(one, known, f"{place}.I[{len(operands)}]")
             operands.append(number)
         regions: tuple[GraphBlock, ...] = ()
         if given.get("regions"):
             regions = tuple([self.block(r, f"{place}.regions[{at}]", depth + 1) for at, r in enumerate(_listed(given, "regions", place))])
         results: list[int] = []
         types: list[Type] = []
-        for at, one in enumerate(_listed(given, "O", place)):
-            number: Any = _get(one, "%")
+        for one in _listed(given, "O", place):
+            number: Any = one.get("%") if one.__class__ is dict else None
             if number.__class__ is not int or number < 0:
-                raise FormatError.must(f"{place}.O[{at}]", "the number of a value", shown(one))
+                raise FormatError.must(f"{place}.O[{len(results)}]", "the number of a value", shown(one))
             if number in known:
-                raise FormatError(f"{place}.O[{at}]: the value {number} is made twice")
+                raise FormatError(f"{place}.O[{len(results)}]: the value {shown(number)} is made twice")
             if number != NOTHING:
                 known[number] = True
+            types.append(self.type(one.get("TT"), place, "O", len(results)))
             results.append(number)
-            types.append(self.type(one.get("TT"), f"{place}.O[{at}]"))
         attributes: dict[str, Any] = {}
-        for at, one in enumerate(_listed(given, "A", place)):
-            key: Any = _get(one, "N")
+        for one in _listed(given, "A", place):
+            key: Any = one.get("N") if one.__class__ is dict else None
             if key.__class__ is not str:
-                raise FormatError.must(f"{place}.A[{at}].N", "a name", shown(key))
+                raise FormatError.must(f"{place}.A[{len(attributes)}].N", "a name", shown(key))
             attributes[key] = one.get("AT")
         return GraphOp(dialect, name, tuple(operands), tuple(results), tuple(types), Attributes(attributes, place), regions, place, _stops(given.get("OA")))
 
-    def type(self, given: Any, place: str, depth: int = 0) -> Type:
-        """Read a type. Negative dims are open."""
-        if given is None or given.__class__ is not dict:
-            raise FormatError.must(f"{place}.TT", "a type", shown(given))
-        kind, data = given.get("#"), given.get("D")
-        if kind == "NULL":
-            return None
-        if kind == "0.t_vec":
-            if depth > 8:
-                raise FormatError(f"{place}.TT: lists are nested more than 8 deep")
-            if data.__class__ is not list:
-                raise FormatError.must(f"{place}.TT.D", "a list of types", shown(data))
-            return ListType(tuple([self.type(one, f"{place}.TT.D[{at}]", depth + 1) for at, one in enumerate(data)]))
-        of = _KINDS.get(kind) if kind.__class__ is str else None
-        if of is None:
-            raise FormatError(f"{place}.TT: values of the type {shown(kind)} are not known here")
-        if data.__class__ is not list or len(data) < 2 or data[0].__class__ is not dict:
-            raise FormatError.must(f"{place}.TT.D", "an element type and dims", shown(data))
-        element, dims = data[0].get("#"), data[1]
-        if element.__class__ is not str or dims.__class__ is not list or not all(d.__class__ is int for d in dims):
-            raise FormatError.must(f"{place}.TT.D", "an element type and dims, whole numbers", shown(data))
-        key = (kind, element, *dims)
-        found = self.types.get(key)
-        if found is None:
-            found = self.types[key] = _tensor(of, element, dims, f"{place}.TT.D")
-        return found
+    def type(self, given: Any, place: str, field: str, at: int = -1, depth: int = 0) -> Type:
+        """Read a type, in the field ``field`` of the object at ``place``, or in its element ``at``. Negative dims are open."""
+        if given.__class__ is dict:
+            kind, data = given.get("#"), given.get("D")
+            of = _KINDS.get(kind) if kind.__class__ is str else None
+            if of is not None and data.__class__ is list and len(data) > 1 and data[0].__class__ is dict:
+                element, dims = data[0].get("#"), data[1]
+                if element.__class__ is str and dims.__class__ is list and _WHOLE.issuperset(map(_class_of, dims)):
+                    key = (kind, element, *dims)
+                    found = self.types.get(key)
+                    if found is None:
+                        found = self.types[key] = _tensor(of, element, dims, f"{_path(place, field, at)}.TT.D")
+                    return found
+            if kind == "NULL":
+                return None
+            if kind == "0.t_vec" and data.__class__ is list:
+                if depth > _DEEPEST_LIST:
+                    raise FormatError(f"{place}: lists are nested more than {_DEEPEST_LIST} deep")
+                where = f"{_path(place, field, at)}.TT"
+                return ListType(tuple([self.type(one, where, "D", n, depth + 1) for n, one in enumerate(data)]))
+        raise _no_type(given, f"{_path(place, field, at)}.TT")
+
+
+def _path(place: str, field: str, at: int) -> str:
+    return f"{place}.{field}" if at < 0 else f"{place}.{field}[{at}]"
+
+
+def _no_operand(given: Any, known: Mapping[int, bool], place: str) -> FormatError:
+    """Return the error of an operand that is none, or not made before it is used."""
+    number = _get(given, "%")
+    if number.__class__ is not int:
+        return FormatError.must(place, "the number of a value", shown(given))
+    reason = "is made in a region that has ended" if number in known else "is not made before it is used"
+    return FormatError(f"{place}: the value {shown(number)} {reason}")
+
+
+def _no_type(given: Any, place: str) -> FormatError:
+    """Return the error of a type that cannot be read."""
+    if given.__class__ is not dict:
+        return FormatError.must(place, "a type", shown(given))
+    kind = given.get("#")
+    if kind == "0.t_vec":
+        return FormatError.must(f"{place}.D", "a list of types", shown(given.get("D")))
+    if kind.__class__ is not str or kind not in _KINDS:
+        return FormatError(f"{place}: values of the type {shown(kind)} are not known here")
+    return FormatError.must(f"{place}.D", "an element type and dims, whole numbers", shown(given.get("D")))
 
 
 def _tensor(of: Kind, element: str, dims: list[int], place: str) -> Declared:
@@ -235,8 +263,8 @@ def _tensor(of: Kind, element: str, dims: list[int], place: str) -> Declared:
         dtype = _ELEMENTS[name]
     else:
         raise FormatError(f"{place}[0]: elements of the type {shown(element)} are not known here")
-    if len(dims) > 64 or any(d >= 1 << 63 for d in dims):
-        raise FormatError.must(f"{place}[1]", "at most 64 dims of 64 bits", shown(dims))
+    if len(dims) > _MOST_DIMS or any(d >= 1 << 63 for d in dims):
+        raise FormatError.must(f"{place}[1]", f"at most {_MOST_DIMS} dims of 64 bits", shown(dims))
     if of is LOD_TENSOR_ARRAY:
         return Declared(of, dtype, None)
     return Declared(of, dtype, tuple([max(d, -1) for d in dims]))
@@ -245,7 +273,7 @@ def _tensor(of: Kind, element: str, dims: list[int], place: str) -> Declared:
 def _stops(given: Any) -> tuple[bool, ...]:
     """Return ``stop_gradient`` of the results, from an op's second list of attributes."""
     for one in given if given.__class__ is list else ():
-        if _get(one, "N") == "stop_gradient":
-            each = _get(_get(one, "AT"), "D")
+        if one.__class__ is dict and one.get("N") == "stop_gradient":
+            each = _get(one.get("AT"), "D")
             return tuple([_get(e, "D") is True for e in each]) if each.__class__ is list else ()
     return ()

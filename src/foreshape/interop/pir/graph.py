@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape.errors import FormatError
@@ -52,7 +53,7 @@ class GraphOp(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A parameter or buffer: the number of its value, its name and type; ``saved`` False if it has no place in the parameter file."""
+    """A parameter or buffer: the number of its value, its name and type; ``saved`` False if it is not in the parameter file; ``place``: in this file."""
 
     value: int
     name: str
@@ -60,6 +61,7 @@ class Parameter(NamedTuple):
     saved: bool
     trainable: bool
     stop_gradient: bool
+    place: str
 
 
 class GraphBlock(NamedTuple):
@@ -82,16 +84,17 @@ class Graph(NamedTuple):
 class Attributes:
     """The attributes of an op, by name: each is converted from the file's form when it is first asked for."""
 
-    __slots__ = ("_given", "place")
+    __slots__ = ("_given", "_read", "place")
 
     def __init__(self, given: dict[str, Any], place: str) -> None:
         self._given = given
+        self._read: set[str] = set()
         self.place = place
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._given)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -101,16 +104,22 @@ class Attributes:
             FormatError: it is none of the format's attributes.
         """
         found = self._given.get(name, self)
-        return default if found is self else plain(found, f"{self.place}.A[{name[:100]!r}]")
+        if found is self:
+            return default
+        self._read.add(name)
+        try:
+            return plain(found)
+        except _Unfit as unfit:
+            raise FormatError.must(f"{self.place}.A[{name[:100]!r}]", *unfit.args) from None
+
+    def unread(self, but: frozenset[str]) -> list[str]:
+        """Return the names that nobody has asked for, but for some."""
+        read = self._read
+        return [name for name in self._given if name not in read and name not in but]
 
     def values(self) -> dict[str, Any]:
         """Return name -> value of all."""
         return {name: self.get(name) for name in self._given}
-
-
-_NUMBERS: Final = frozenset(("0.a_i32", "0.a_i64", "0.a_index"))
-_FLOATS: Final = frozenset(("0.a_f32", "0.a_f64"))
-_VOID: Final = {"INF": float("inf"), "-INF": float("-inf"), "NAN": float("nan")}
 
 
 class ElementTypeName(str):
@@ -125,82 +134,113 @@ class PlaceOfTensor(NamedTuple):
     kind: int
 
 
-def plain(given: Any, place: str) -> Any:
-    """Return the value of an attribute: a number, text, truth, list of these, `ElementTypeName` or `PlaceOfTensor`; None for none.
-
-    Numbers are taken by their value: the same attribute has another width in another version of the format.
-    """
-    if given.__class__ is not dict or given.get("#").__class__ is not str:
-        raise FormatError(f"{place}: no attribute")
-    kind, value = given["#"], given.get("D")
-    if kind in _NUMBERS:
-        if value.__class__ is not int:
-            raise FormatError.must(place, "a whole number", shown(value))
-        if not -(1 << 63) <= value < 1 << 63:
-            raise FormatError.must(place, "a number of 64 bits", shown(value))
-        return value
-    if kind in _FLOATS:
-        if value.__class__ is float or value.__class__ is int:
-            return float(value)
-        void = given.get("VD")
-        if void.__class__ is str and void.upper() in _VOID:
-            return _VOID[void.upper()]
-        raise FormatError.must(place, "a number", shown(value if void is None else void))
-    if kind == "0.a_bool":
-        if value.__class__ is not bool:
-            raise FormatError.must(place, "true or false", shown(value))
-        return value
-    if kind in ("0.a_str", "0.a_tensorname", "1.a_layout"):
-        return _text(value, place)
-    if kind == "1.a_dtype":
-        return ElementTypeName(_text(value, place))
-    if kind == "0.a_array":
-        return [plain(one, place) for one in _list(value, place)]
-    if kind == "1.a_intarray":
-        for one in _list(value, place):
-            if one.__class__ is not int or not -(1 << 63) <= one < 1 << 63:
-                raise FormatError.must(place, "whole numbers of 64 bits", shown(one))
-        return value
-    if kind == "1.a_place":
-        numbers = _list(value, place)
-        return PlaceOfTensor(numbers[0] if numbers and numbers[0].__class__ is int else 0)
-    if kind == "1.a_scalar":
-        parts = _list(value, place)
-        if len(parts) == 2 and parts[1].__class__ in (int, float, bool):
-            return parts[1]
-        if len(parts) == 3 and all(p.__class__ in (int, float) for p in parts[1:]):
-            return complex(parts[1], parts[2])
-        raise FormatError.must(place, "an element type and a number", shown(parts))
-    if kind in ("0.a_c64", "0.a_c128"):
-        parts = _list(value, place)
-        if len(parts) != 2 or not all(p.__class__ in (int, float) for p in parts):
-            raise FormatError.must(place, "a complex number", shown(parts))
-        return complex(parts[0], parts[1])
-    if kind == "NULL":
-        return None
-    return UnknownAttribute(kind)
-
-
 class UnknownAttribute(str):
     """An attribute of a kind that says nothing to a reader of programs for use: the name of the kind."""
 
     __slots__ = ()
 
 
-def _text(value: Any, place: str) -> str:
+class _Unfit(Exception):
+    """An attribute that is none: its requirement, and what was seen."""
+
+
+def plain(given: Any, depth: int = 0) -> Any:
+    """Return the value of an attribute: a number, text, truth, list of these, `ElementTypeName` or `PlaceOfTensor`; None for none.
+
+    Numbers are taken by their value: the same attribute has another width in another version of the format.
+    """
+    kind: Any = given.get("#") if given.__class__ is dict else None
+    if not isinstance(kind, str):
+        raise _Unfit("an attribute", shown(given))
+    if kind == "0.a_array":
+        return _array(given.get("D"), depth)
+    convert = _CONVERTED.get(kind)
+    return UnknownAttribute(kind) if convert is None else convert(given.get("D"), given)
+
+
+def _array(value: Any, depth: int) -> list[Any]:
+    if depth > _DEEPEST:
+        raise _Unfit(f"a list at most {_DEEPEST} deep", "a deeper one")
+    return [plain(one, depth + 1) for one in _list(value)]
+
+
+def _whole(value: Any, given: Any) -> int:
+    if value.__class__ is not int or not -(1 << 63) <= value < 1 << 63:
+        raise _Unfit("a whole number of 64 bits", shown(value))
+    return value
+
+
+def _real(value: Any, given: Any) -> float:
+    if value.__class__ is float:
+        return value
+    if value.__class__ is int and abs(value) < 1 << 1023:
+        return float(value)
+    void = given.get("VD")
+    if value is None and void.__class__ is str and void.upper() in _VOID:
+        return _VOID[void.upper()]
+    raise _Unfit("a number", shown(void if value is None else value))
+
+
+def _truth(value: Any, given: Any) -> bool:
+    if value.__class__ is not bool:
+        raise _Unfit("true or false", shown(value))
+    return value
+
+
+def _text(value: Any, given: Any) -> str:
     if value.__class__ is not str:
-        raise FormatError.must(place, "a text", shown(value))
+        raise _Unfit("a text", shown(value))
     return value
 
 
-def _list(value: Any, place: str) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     if value.__class__ is not list:
-        raise FormatError.must(place, "a list", shown(value))
+        raise _Unfit("a list", shown(value))
     return value
+
+
+def _whole_numbers(value: Any, given: Any) -> list[int]:
+    for one in _list(value):
+        _whole(one, given)
+    return value
+
+
+def _device(value: Any, given: Any) -> PlaceOfTensor:
+    numbers = _list(value)
+    return PlaceOfTensor(numbers[0] if numbers and numbers[0].__class__ is int else 0)
+
+
+def _scalar(value: Any, given: Any) -> Any:
+    """Return a number that has its element type beside it; a complex one has two."""
+    parts = _list(value)
+    if len(parts) == 3:
+        return _complex(parts[1:], given)
+    if len(parts) != 2:
+        raise _Unfit("an element type and a number", shown(parts))
+    one = parts[1]
+    return one if one.__class__ is bool else _whole(one, given) if one.__class__ is int else _real(one, given)
+
+
+def _complex(value: Any, given: Any) -> complex:
+    parts = _list(value)
+    if len(parts) != 2:
+        raise _Unfit("a real and an imaginary part", shown(parts))
+    return complex(_real(parts[0], given), _real(parts[1], given))
+
+
+_DEEPEST: Final = 8
+_VOID: Final = {"INF": float("inf"), "-INF": float("-inf"), "NAN": float("nan")}
+_CONVERTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "0.a_i32": _whole, "0.a_i64": _whole, "0.a_index": _whole, "0.a_f32": _real, "0.a_f64": _real, "0.a_bool": _truth,
+    "0.a_str": _text, "0.a_tensorname": _text, "1.a_layout": _text, "1.a_dtype": lambda value, given: ElementTypeName(_text(value, given)),
+    "1.a_intarray": _whole_numbers, "1.a_place": _device, "1.a_scalar": _scalar, "0.a_c64": _complex, "0.a_c128": _complex,
+    "NULL": lambda value, given: None,
+}  # fmt: skip
+"""Kind of an attribute -> the function of its data, and of the whole, to its value."""
 
 
 def shown(value: Any) -> str:
     """Return a value of a file for an error: at most a hundred characters."""
     many = {list: "a list", dict: "an object"}.get(value.__class__)
-    text = f"{many} of {len(value)}" if many else repr(value)
+    text = f"{many} of {len(value)}" if many else repr(value[:100] if value.__class__ is str else value)
     return text if len(text) <= 100 else text[:97] + "..."

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from foreshape.errors import FormatError
 from foreshape.interop.pir.by_table import write_by_row
-from foreshape.interop.pir.constants import Constant, Refused, as_numbers, code_of, exact
-from foreshape.interop.pir.graph import NOTHING, GraphOp
+from foreshape.interop.pir.constants import Constant, Refused, Value, as_numbers, code_of, element_type, exact, fitted, numbers_of, real, whole
+from foreshape.interop.pir.graph import NOTHING, GraphOp, shown
 from foreshape.interop.pir.table import Row, row_of
-from foreshape.interop.pir.translation import Translation, rule
+from foreshape.interop.pir.translation import IGNORED, Translation, known, rule
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
 from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, DType
-from foreshape.spec import dtype as dtype_of
 
 _MOST_ELEMENTS: Final = 1 << 31
+_MOST_DIMS: Final = 64
 
 
 def _row(name: str) -> Row:
@@ -27,30 +27,25 @@ def _row(name: str) -> Row:
 
 def _element_type(op: GraphOp, otherwise: DType) -> DType:
     name = str(op.attributes.get("dtype") or "Undefined")
-    return otherwise if name.startswith("Undefined") else dtype_of(name)
+    return otherwise if name.startswith("Undefined") else element_type(name)
 
 
 # --- ends
 
 
-@rule("data")
+@rule("data", without=("shape", "dtype"))
 def data(t: Translation, op: GraphOp) -> None:
-    t.feed(op, sum(o.name == "data" for o in _before(t, op)))
+    t.feed(op, t.feeds)
 
 
 @rule("feed")
 def feed(t: Translation, op: GraphOp) -> None:
-    t.feed(op, int(op.attributes.get("col", 0)))
+    t.feed(op, whole(op.attributes.get("col", 0)))
 
 
 @rule("fetch")
 def fetch(t: Translation, op: GraphOp) -> None:
-    t.fetch(op, int(op.attributes.get("col", 0)))
-
-
-def _before(t: Translation, op: GraphOp) -> list[GraphOp]:
-    ops = t.graph.block.ops
-    return list(ops[: next(at for at, o in enumerate(ops) if o is op)])
+    t.fetch(op, whole(op.attributes.get("col", 0)))
 
 
 # --- constants and lists
@@ -58,55 +53,86 @@ def _before(t: Translation, op: GraphOp) -> list[GraphOp]:
 
 @rule("full")
 def full(t: Translation, op: GraphOp) -> None:
-    of = _element_type(op, FP32)
-    value = op.attributes.get("value")
-    dims = tuple(op.attributes.get("shape") or ())
-    if any(d < 0 for d in dims) or math.prod(dims) > _MOST_ELEMENTS:
-        raise FormatError.must(f"{op.place}: the shape of a constant", "known, of at most 2^31 elements", f"{list(dims)}"[:100])
-    if of.is_integer and isinstance(value, float) and value.is_integer():
-        value = int(value)
+    of, dims, value = _element_type(op, FP32), _dims(op), op.attributes.get("value")
     if isinstance(value, str):
-        value = float(value)
-    t.values[op.results[0]] = Constant(of, dims, [value], True, t.block.idx, t.scope)
+        value = _number_in(value)
+    if value.__class__ is not int and not isinstance(value, complex):
+        number = real(value)
+        value = int(number) if of.is_integer and number.is_integer() else number
+    t.give(op, 0, Constant(of, dims, [value], True, t.block.idx, t.scope))
+
+
+def _number_in(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Refused(f"its value is {shown(text)}, and no number") from None
+
+
+def _dims(op: GraphOp) -> tuple[int, ...]:
+    """Return the dims of a constant."""
+    dims = tuple([whole(d) for d in numbers_of(op.attributes.get("shape"))])
+    if len(dims) > _MOST_DIMS or any(d < 0 for d in dims) or math.prod(dims) > _MOST_ELEMENTS:
+        raise FormatError.must(f"{op.place}: the shape of a constant", "known, of at most 2^31 elements", f"{list(dims)}"[:100])
+    return dims
 
 
 @rule("full_int_array")
 def full_int_array(t: Translation, op: GraphOp) -> None:
-    values = list(op.attributes.get("value") or ())
-    t.values[op.results[0]] = Constant(_element_type(op, INT64), (len(values),), values, False, t.block.idx, t.scope)
+    values = [whole(v) for v in numbers_of(op.attributes.get("value"))]
+    t.give(op, 0, Constant(_element_type(op, INT64), (len(values),), values, False, t.block.idx, t.scope))
 
 
 @rule("assign_value_", "assign_value")
 def assign_value(t: Translation, op: GraphOp) -> None:
-    dims = tuple(op.attributes.get("shape") or ())
-    values = list(op.attributes.get("values") or ())
+    dims, values = _dims(op), numbers_of(op.attributes.get("values"))
     if len(values) != math.prod(dims):
         raise FormatError.must(f"{op.place}: the values of a constant of dims {list(dims)}", f"{math.prod(dims)} numbers", f"{len(values)}")
     of = _element_type(op, FP32)
-    held = [bool(v) for v in values] if of is BOOL else [int(v) if of.is_integer else v for v in values]
-    t.values[op.results[0]] = Constant(of, dims, held, False, t.block.idx, t.scope)
+    held = [bool(v) for v in values] if of is BOOL else [whole(v) for v in values] if of.is_integer else values
+    t.give(op, 0, Constant(of, dims, held, False, t.block.idx, t.scope))
 
 
-@rule("combine")
+@rule("builtin.combine")
 def combine(t: Translation, op: GraphOp) -> None:
-    t.values[op.results[0]] = tuple([t.values[number] for number in op.operands])
+    parts: list[Value] = []
+    for at in range(len(op.operands)):
+        part = t.given(op, at)
+        if part is None or isinstance(part, tuple):
+            raise FormatError(f"{op.place}.I[{at}]: {'nothing' if part is None else 'a list'} stands in a list of tensors")
+        parts.append(part)
+    t.give(op, 0, tuple(parts))
 
 
-@rule("slice")
-def slice_(t: Translation, op: GraphOp) -> None:
-    if op.dialect != "builtin":
-        write_by_row(t, op, _row("slice"))
-        return
-    given, index = t.given(op, 0), op.attributes.get("index")
-    if not isinstance(given, tuple) or not isinstance(index, int) or not 0 <= index < len(given):
-        raise FormatError(f"{op.place}: an element {index} is taken of {len(given) if isinstance(given, tuple) else 'no'} values")
-    t.values[op.results[0]] = given[index]
+def _taken_apart(t: Translation, op: GraphOp) -> tuple[Any, ...]:
+    """Return the list that is the first operand."""
+    given = t.given(op, 0)
+    if not isinstance(given, tuple):
+        raise FormatError(f"{op.place}: a list is taken apart, and its operand is none")
+    return given
+
+
+@rule("builtin.slice")
+def element(t: Translation, op: GraphOp) -> None:
+    given, index = _taken_apart(t, op), op.attributes.get("index")
+    if index.__class__ is not int or not 0 <= index < len(given):
+        raise FormatError(f"{op.place}: the element {shown(index)} is taken of {len(given)} values")
+    t.give(op, 0, given[index])
+
+
+@rule("builtin.split")
+def elements(t: Translation, op: GraphOp) -> None:
+    given = _taken_apart(t, op)
+    if len(given) != len(op.results):
+        raise FormatError(f"{op.place}: a list is taken apart into {len(op.results)} values, and has {len(given)}")
+    for at, one in enumerate(given):
+        t.give(op, at, one)
 
 
 @rule("strided_slice")
 def strided_slice(t: Translation, op: GraphOp) -> None:
     """Write a strided slice with flags of sizes to infer, which PaddlePaddle 2 reads unchecked."""
-    write_by_row(t, op, _row(op.name), {"infer_flags": [1] * len(op.attributes.get("axes") or ())})
+    write_by_row(t, op, _row(op.name), {"infer_flags": [1] * len(numbers_of(op.attributes.get("axes")))})
 
 
 @rule("full_with_tensor")
@@ -114,29 +140,29 @@ def full_with_tensor(t: Translation, op: GraphOp) -> None:
     of = _element_type(op, FP32)
     value, shape = t.constant(op, 0), as_numbers(t.given(op, 1))
     inputs: Slots = {}
-    dims = [int(d) for d in shape.elements] if shape is not None else [-1]
+    dims = [whole(d) for d in shape.elements] if shape is not None else [-1]
     if shape is None:
         inputs["ShapeTensorList" if isinstance(t.given(op, 1), tuple) else "ShapeTensor"] = t.tensors(op, 1)
         dims = [-1] * len(inputs.get("ShapeTensorList", ())) or []
     if value is None:
         inputs["ValueTensor"] = (t.tensor(op, 0),)
-        t.write("fill_constant", inputs, {"Out": (str(t.result(op, 0)),)}, {"shape": dims, "dtype": of.code})
+        t.write("fill_constant", inputs, {"Out": (t.one(op, 0),)}, {"shape": dims, "dtype": of.code})
         return
-    t.fill(of, dims, value.elements[0], str(t.result(op, 0)), inputs)
+    t.fill(of, dims, value.number, t.one(op, 0), inputs)
 
 
 @rule("full_like")
 def full_like(t: Translation, op: GraphOp) -> None:
     of = _element_type(op, t.type_of(op, 0))
     value = t.constant(op, 1)
-    if value is not None and exact(value.elements[0]):
-        t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"value": float(value.elements[0]), "dtype": of.code})
+    if value is not None and exact(value.number):
+        t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)}, {"value": real(value.number), "dtype": of.code})
         return
     zeros, number = t.temporary("fill_any_like", None), t.tensor(op, 1)
     if t.type_of(op, 1) is not of:
         number = _cast(t, number, t.type_of(op, 1), of)
     t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (zeros,)}, {"value": 0.0, "dtype": of.code})
-    t.write("elementwise_add", {"X": (zeros,), "Y": (number,)}, {"Out": (str(t.result(op, 0)),)}, {"axis": -1})
+    t.write("elementwise_add", {"X": (zeros,), "Y": (number,)}, {"Out": (t.one(op, 0),)}, {"axis": -1})
 
 
 @rule("fill")
@@ -144,7 +170,7 @@ def fill_whole(t: Translation, op: GraphOp) -> None:
     value = t.constant(op, 1)
     if value is None:
         raise Refused("its value is computed, and an attribute in 2.x")
-    t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"value": float(value.elements[0]), "dtype": -1})
+    t.write("fill_any_like", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)}, {"value": real(value.number), "dtype": -1})
 
 
 def _cast(t: Translation, name: str, now: DType, then: DType) -> str:
@@ -160,14 +186,14 @@ def arange(t: Translation, op: GraphOp) -> None:
     for at, slot in enumerate(("Start", "End", "Step")):
         constant = t.constant(op, at)
         if constant is not None:
-            number = constant.elements[0]
-            name = t.made(None, Constant(of, (1,), [int(number) if of.is_integer else float(number)], True, t.block.idx, t.scope))
+            number = constant.number
+            name = t.made(None, Constant(of, (1,), [whole(number) if of.is_integer else real(number)], True, t.block.idx, t.scope))
         else:
             name = t.tensor(op, at)
             if t.type_of(op, at) is not of:
                 name = _cast(t, name, t.type_of(op, at), of)
         inputs[slot] = (name,)
-    t.write("range", inputs, {"Out": (str(t.result(op, 0)),)})
+    t.write("range", inputs, {"Out": (t.one(op, 0),)})
 
 
 # --- one operator, other attributes
@@ -176,19 +202,18 @@ def arange(t: Translation, op: GraphOp) -> None:
 @rule("cast")
 def cast(t: Translation, op: GraphOp) -> None:
     code = code_of(str(op.attributes.get("dtype")))
-    t.write("cast", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, {"in_dtype": t.type_of(op, 0).code, "out_dtype": code})
+    t.write("cast", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)}, {"in_dtype": t.type_of(op, 0).code, "out_dtype": code})
 
 
 def _reduced(t: Translation, op: GraphOp, type: str, more: dict[str, Any]) -> None:
     axes = as_numbers(t.given(op, 1)) if len(op.operands) > 1 else None
     if len(op.operands) > 1 and axes is None:
         raise Refused("its axes are computed, and an attribute in 2.x")
-    held = axes.elements if axes is not None else op.attributes.get("axis") or []
-    listed: list[Any] = held if held.__class__ is list else [held]  # pyright: ignore[reportAssignmentType]
-    over = [int(a) for a in listed]
-    every = not over or op.attributes.get("reduce_all") is True
+    held = axes.elements if axes is not None else op.attributes.get("axis")
+    over = [whole(a) for a in (numbers_of(held) if held is None or held.__class__ is list else [held])]
+    every = op.attributes.get("reduce_all") is True or not over
     attrs = {"dim": over or [0], "keep_dim": op.attributes.get("keepdim", False) is True, "reduce_all": every, **more}
-    t.write(type, {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, attrs)
+    t.write(type, {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)}, attrs)
 
 
 @rule("sum")
@@ -220,8 +245,8 @@ def accuracy(t: Translation, op: GraphOp) -> None:
 
 def _as_type(t: Translation, op: GraphOp, at: int, now: DType, then: DType) -> None:
     """Give a result in another element type, under the name that it has."""
-    name = str(t.values[op.results[at]])
-    if op.results[at] in t.used:
+    if at < len(op.results) and op.results[at] in t.used:
+        name = str(t.value(op.results[at]))
         raw = t.temporary(op.name, Declared(LOD_TENSOR, now, None))
         next(o for o in reversed(t.block.ops) if o.type == _row(op.name).type).rename_output(name, raw)
         t.write("cast", {"X": (raw,)}, {"Out": (name,)}, {"in_dtype": now.code, "out_dtype": then.code})
@@ -230,7 +255,7 @@ def _as_type(t: Translation, op: GraphOp, at: int, now: DType, then: DType) -> N
 @rule("select_input")
 def select_input(t: Translation, op: GraphOp) -> None:
     inputs: Slots = {"X": tuple([t.tensor(op, at) for at in range(1, len(op.operands))]), "Mask": (t.tensor(op, 0),)}
-    t.write("select_input", inputs, {"Out": (str(t.result(op, 0)),)})
+    t.write("select_input", inputs, {"Out": (t.one(op, 0),)})
 
 
 @rule("deformable_conv")
@@ -259,42 +284,35 @@ def sigmoid_cross_entropy(t: Translation, op: GraphOp) -> None:
     t.write("softplus", {"X": (minus,)}, {"Out": (soft,)})
     t.write("scale", {"X": (weight,)}, {"Out": (more,)}, {"bias": -1.0})
     t.write("elementwise_mul", {"X": (soft,), "Y": (more,)}, {"Out": (part,)}, {"axis": -1})
-    t.write("elementwise_add", {"X": (plain,), "Y": (part,)}, {"Out": (str(t.result(op, 0)),)}, {"axis": -1})
+    t.write("elementwise_add", {"X": (plain,), "Y": (part,)}, {"Out": (t.one(op, 0),)}, {"axis": -1})
 
 
 @rule("tril", "triu")
 def triangle(t: Translation, op: GraphOp) -> None:
     attrs = {"diagonal": op.attributes.get("diagonal", 0), "lower": op.name == "tril"}
-    t.write("tril_triu", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)}, attrs)
+    t.write("tril_triu", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)}, attrs)
 
 
 @rule("shape")
 def shape(t: Translation, op: GraphOp) -> None:
-    t.write("shape", {"Input": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})
+    t.write("shape", {"Input": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)})
 
 
 @rule("shape64")
 def shape64(t: Translation, op: GraphOp) -> None:
     short = t.temporary("shape", Declared(LOD_TENSOR, INT32, None))
     t.write("shape", {"Input": (t.tensor(op, 0),)}, {"Out": (short,)})
-    t.write("cast", {"X": (short,)}, {"Out": (str(t.result(op, 0)),)}, {"in_dtype": INT32.code, "out_dtype": INT64.code})
+    t.write("cast", {"X": (short,)}, {"Out": (t.one(op, 0),)}, {"in_dtype": INT32.code, "out_dtype": INT64.code})
 
 
 @rule("split", "split_with_num")
 def split(t: Translation, op: GraphOp) -> None:
-    if op.dialect == "builtin":  # the elements of a list
-        given = t.given(op, 0)
-        if not isinstance(given, tuple) or len(given) != len(op.results):
-            raise FormatError(f"{op.place}: a list is taken apart into {len(op.results)} values, and has {len(given) if isinstance(given, tuple) else 1}")
-        for number, one in zip(op.results, given, strict=True):
-            t.values[number] = one
-        return
     inputs: Slots = {"X": (t.tensor(op, 0),)}
     attrs: dict[str, Any] = {}
     last = len(op.operands) - 1
     axis = t.constant(op, last)
     if axis is not None:
-        attrs["axis"] = int(axis.elements[0])
+        attrs["axis"] = whole(axis.number)
     else:
         inputs["AxisTensor"] = (t.tensor(op, last),)
     if op.name == "split_with_num":
@@ -302,42 +320,42 @@ def split(t: Translation, op: GraphOp) -> None:
     else:
         sections = as_numbers(t.given(op, 1))
         if sections is not None:
-            attrs["sections"] = [int(s) for s in sections.elements]
+            attrs["sections"] = [whole(s) for s in sections.elements]
         elif isinstance(t.given(op, 1), tuple):
             inputs["SectionsTensorList"] = t.tensors(op, 1)
             attrs["sections"] = [-1] * len(inputs["SectionsTensorList"])
         else:
             raise Refused("its sections are computed as one tensor; in 2.x they are one tensor each")
-    t.write("split", inputs, {"Out": tuple(t.result(op, 0))}, attrs)
+    t.write("split", inputs, {"Out": t.many(op, 0)}, attrs)
 
 
 @rule("set_value", "set_value_", "set_value_with_tensor", "set_value_with_tensor_")
 def set_value(t: Translation, op: GraphOp) -> None:
     inputs: Slots = {"Input": (t.tensor(op, 0),)}
     of = t.type_of(op, 0)
-    attrs: dict[str, Any] = {name: list(op.attributes.get(name) or ()) for name in ("axes", "decrease_axes", "none_axes")}
+    attrs: dict[str, Any] = {name: numbers_of(op.attributes.get(name)) for name in ("axes", "decrease_axes", "none_axes")}
     attrs["dtype"] = of.code
     at = 1
     if "with_tensor" in op.name:
         inputs["ValueTensor"] = (t.tensor(op, 1),)
         at = 2
     else:
-        values = list(op.attributes.get("values") or ())
-        attrs["shape"] = list(op.attributes.get("shape") or ())
-        attrs[_FIELD.get(of.name, "fp32_values")] = [_FIELD_TYPE.get(of.name, float)(v) for v in values]
+        values = numbers_of(op.attributes.get("values"))
+        attrs["shape"] = numbers_of(op.attributes.get("shape"))
+        attrs[_FIELD.get(of.name, "fp32_values")] = [_FIELD_TYPE.get(of.name, real)(v) for v in values]
     for place, (name, slot) in enumerate((("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")), at):
         numbers = as_numbers(t.given(op, place))
         if numbers is not None:
-            attrs[name] = [int(n) for n in numbers.elements]
+            attrs[name] = [whole(n) for n in numbers.elements]
         elif isinstance(t.given(op, place), tuple):
             inputs[slot] = t.tensors(op, place)
         else:
             inputs[slot] = _elements(t, t.tensor(op, place), len(attrs["axes"]))
-    t.write("set_value", inputs, {"Out": (str(t.result(op, 0)),)}, attrs)
+    t.write("set_value", inputs, {"Out": (t.one(op, 0),)}, attrs)
 
 
 _FIELD: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values", "fp16": "fp16_values"}
-_FIELD_TYPE: Final = {"bool": int, "int32": int, "int64": int}
+_FIELD_TYPE: Final = {"bool": whole, "int32": whole, "int64": whole}
 
 
 def _elements(t: Translation, name: str, count: int) -> tuple[str, ...]:
@@ -353,23 +371,25 @@ def _elements(t: Translation, name: str, count: int) -> tuple[str, ...]:
 def batch_norm(t: Translation, op: GraphOp) -> None:
     """Write a batch norm: its running mean and variance are written where they are read."""
     row = _row("batch_norm_")
-    for at, operand in ((1, 1), (2, 2)):
-        if len(op.results) > at and op.results[at] != NOTHING:
-            t.values[op.results[at]] = t.tensor(op, operand)
+    schema = known("batch_norm").schema.attributes
     attrs: dict[str, Any] = {}
     for name in op.attributes:
         here = row.renamed.get(name, name)
-        if here in ("momentum", "epsilon", "data_layout", "is_test", "use_global_stats", "trainable_statistics"):
-            attrs[here] = op.attributes.get(name)
+        if name not in IGNORED and here in schema:
+            attrs[here] = fitted(op.attributes.get(name), schema[here].type)
     inputs: Slots = {}
     for at, of in enumerate(row.operands):
-        name = t.optional(op, at)
+        name = t.tensor(op, at) if of.slot in ("X", "Mean", "Variance") else t.optional(op, at)
         if name is not None:
             inputs[of.slot] = (name,)
-    outputs: Slots = {"Y": (str(t.result(op, 0)),), "MeanOut": inputs["Mean"], "VarianceOut": inputs["Variance"]}
-    for at, slot in ((3, "SavedMean"), (4, "SavedVariance"), (5, "ReserveSpace")):
-        if len(op.results) > at and op.results[at] != NOTHING and op.types[at] is not None:
-            outputs[slot] = (str(t.result(op, at)),)
+    outputs: Slots = {"Y": (t.one(op, 0),), "MeanOut": inputs["Mean"], "VarianceOut": inputs["Variance"]}
+    for at, slot in enumerate(row.results[1:], 1):
+        if at >= len(op.results) or op.results[at] == NOTHING or op.types[at] is None:
+            continue
+        if slot in outputs:
+            t.give(op, at, outputs[slot][0])
+        else:
+            outputs[slot] = (t.one(op, at),)
     t.write("batch_norm", inputs, outputs, attrs)
 
 
@@ -379,10 +399,10 @@ def einsum(t: Translation, op: GraphOp) -> None:
     kept: Slots = {}
     for at, slot in enumerate(("InnerCache", "XShape"), 1):
         used = at < len(op.results) and op.results[at] in t.used
-        kept[slot] = tuple(t.result(op, at)) if used else tuple([t.temporary("einsum", None) for _ in operands])
-    t.write("einsum", {"Operands": operands}, {"Out": (str(t.result(op, 0)),), **kept}, {"equation": op.attributes.get("equation")})
+        kept[slot] = t.many(op, at) if used else tuple([t.temporary("einsum", None) for _ in operands])
+    t.write("einsum", {"Operands": operands}, {"Out": (t.one(op, 0),), **kept}, {"equation": op.attributes.get("equation")})
 
 
 @rule("assign_out_")
 def assign_out(t: Translation, op: GraphOp) -> None:
-    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (str(t.result(op, 0)),)})
+    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)})

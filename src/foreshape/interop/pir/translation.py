@@ -7,6 +7,7 @@ elsewhere an op makes the tensor.
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from foreshape.interop.pir.graph import (
 )
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.operator import Operator
 from foreshape.operator.registry import find
 from foreshape.program.block import Block
 from foreshape.program.declared import Declared
@@ -33,6 +35,9 @@ from foreshape.program.structure import link_makers
 from foreshape.program.variable import Variable
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType, Spec
 
+_OF_REGIONS: Final = frozenset(("pd_op.if", "pd_op.while"))
+_MOST_LISTED: Final = 4_000_000
+"""Lists can be taken again and again: their tensors are not bounded by the file's size."""
 SCOPE: Final = "struct_name"
 """The attribute with the path of an op's layer."""
 IGNORED: Final = frozenset((
@@ -46,18 +51,34 @@ _VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int6
 """Element type -> the attribute of assign_value with the elements."""
 Rule = Callable[["Translation", GraphOp], None]
 RULES: dict[str, Rule] = {}
-"""Operator -> the function that translates it; filled by the modules of rules."""
+"""Operator, with its dialect -> the function that translates it; filled by the modules of rules."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Return a decorator: the function translates the operators ``names``."""
+_SAYING_NOTHING: dict[str, frozenset[str]] = {}
+"""Operator, with its dialect -> the attributes that its rule need not read."""
+
+
+def rule(*names: str, without: tuple[str, ...] = ()) -> Callable[[Rule], Rule]:
+    """Return a decorator: the function translates the operators ``names``, of the dialect pd_op where no other is named.
+
+    An op with an attribute that the function does not read is refused, but for those in ``without``, which say nothing.
+    """
 
     def register(function: Rule) -> Rule:
         for name in names:
-            RULES[name] = function
+            full = name if "." in name else f"pd_op.{name}"
+            RULES[full], _SAYING_NOTHING[full] = function, IGNORED.union(without)
         return function
 
     return register
+
+
+def known(type: str) -> builtins.type[Operator]:
+    """Return an operator of 2.x. Raises `Refused` if it is not here."""
+    found = find(type)
+    if found is None:
+        raise Refused(f"{type} is not known here")
+    return found
 
 
 class Translation:
@@ -79,6 +100,14 @@ class Translation:
         self.scope = ""
         """The path of the layer of the op in translation."""
         self.place = ""
+        self.feeds = 0
+        """The number of feeds so far."""
+        self.tensor_of: dict[Constant, str] = {}
+        """A constant -> the tensor that an op made of it."""
+        self.listed = 0
+        """The number of tensors in lists that ops have taken."""
+        self.scopes: dict[str, str] = {}
+        """The path of a layer in the file -> here."""
 
     # --- the whole
 
@@ -86,7 +115,7 @@ class Translation:
         """Translate the graph. Raises `FormatError` where it is not as the format has it."""
         for parameter in self.graph.parameters:
             if parameter.name in self.names:
-                raise FormatError(f"the name {parameter.name[:100]!r} is given to two parameters")
+                raise FormatError(f"{parameter.place}.A[3]: the name {parameter.name[:100]!r} is taken")
             made = self.declare(parameter.name, parameter.type, self.program.global_block)
             made.persistable = parameter.saved
             made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
@@ -129,18 +158,25 @@ class Translation:
 
     def ops(self, block: GraphBlock) -> None:
         """Translate the ops of a block, into the current block of the program."""
-        rules = RULES
+        rules, scopes = RULES, self.scopes
         for op in block.ops:
-            attributes = op.attributes
             self.place = op.place
-            self.scope = _scope(attributes.get(SCOPE)) if SCOPE in attributes else ""
-            function = rules.get(op.name) if op.dialect != "custom_op" else None
+            path = op.attributes.get(SCOPE)
+            scope = scopes.get(path) if path.__class__ is str else ""
+            self.scope = scope if scope is not None else scopes.setdefault(path, _scope(path))
+            function = rules.get(op.full_name)
             try:
-                (function or self.otherwise)(self, op)
+                if op.regions and op.full_name not in _OF_REGIONS:
+                    raise Refused("it has regions")
+                if function is None:
+                    self.otherwise(self, op)
+                else:
+                    function(self, op)
+                    unread = op.attributes.unread(_SAYING_NOTHING[op.full_name])
+                    if unread:
+                        raise Refused(f"its attribute {unread[0][:100]} has no counterpart")
             except Refused as refused:
                 self.refuse(op, str(refused))
-            except (IndexError, KeyError, ValueError, TypeError) as error:
-                raise FormatError(f"{op.place}: no op {op.full_name} as PaddlePaddle writes it: {type(error).__name__}: {error}") from error
 
     # --- values
 
@@ -163,6 +199,8 @@ class Translation:
 
     def result(self, op: GraphOp, at: int) -> str | tuple[str, ...]:
         """Make the variable of a result, or one for each element of a list; it is the value from now on."""
+        if at >= len(op.results):
+            raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
         number, type = op.results[at], op.types[at]
         if isinstance(type, ListType):
             listed = tuple([self.declare(self.fresh(op.name), one if number in self.used else None).name for one in type.elements])
@@ -177,6 +215,26 @@ class Translation:
         self.values[number] = name
         return name
 
+    def one(self, op: GraphOp, at: int) -> str:
+        """Make the variable of a result that is one tensor or array."""
+        name = self.result(op, at)
+        if isinstance(name, tuple):
+            raise FormatError(f"{op.place}.O[{at}]: a list, and the result of {op.full_name} is one tensor")
+        return name
+
+    def many(self, op: GraphOp, at: int) -> tuple[str, ...]:
+        """Make the variables of a result that is a list."""
+        names = self.result(op, at)
+        if not isinstance(names, tuple):
+            raise FormatError(f"{op.place}.O[{at}]: one tensor, and the result of {op.full_name} is a list")
+        return names
+
+    def give(self, op: GraphOp, at: int, value: Value) -> None:
+        """Say the value of a result."""
+        if at >= len(op.results):
+            raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
+        self.values[op.results[at]] = value
+
     def temporary(self, stem: str, type: Type) -> str:
         """Make a variable for a value that the file does not have."""
         return self.declare(self.fresh(stem), type).name
@@ -184,7 +242,14 @@ class Translation:
     def given(self, op: GraphOp, at: int) -> Value | None:
         """Return an operand; None if it is left out."""
         number = op.operands[at] if at < len(op.operands) else NOTHING
-        return None if number == NOTHING else self.values[number]
+        return None if number == NOTHING else self.value(number)
+
+    def value(self, number: int) -> Value:
+        """Return a value by its number. Raises `FormatError` if its op has not made it, or it is left out."""
+        found = self.values.get(number)
+        if found is None:
+            raise FormatError(f"{self.place}: the value {number} is {'left out' if number == NOTHING else 'no result of its op'}")
+        return found
 
     def constant(self, op: GraphOp, at: int) -> Constant | None:
         """Return an operand if it is a constant."""
@@ -218,10 +283,16 @@ class Translation:
             return ()
         if not isinstance(found, tuple):
             return (self.tensor(op, at),)
+        self.listed += len(found)
+        if self.listed > _MOST_LISTED:
+            raise FormatError(f"{op.place}.I[{at}]: ops take more than {_MOST_LISTED} tensors in lists")
         return tuple([self.made(None, one) if isinstance(one, Constant) else one for one in found])
 
     def made(self, number: int | None, constant: Constant) -> str:
         """Write the op that makes a constant, where the file has it, and return the tensor's name."""
+        known = self.tensor_of.get(constant)
+        if known is not None:
+            return known
         block, scope = self.block, self.scope
         self.block, self.scope = self.program.blocks[constant.block], constant.scope
         try:
@@ -231,8 +302,7 @@ class Translation:
             self.write_constant(constant, name)
         finally:
             self.block, self.scope = block, scope
-        if number is not None:
-            self.values[number] = name
+        self.tensor_of[constant] = name
         return name
 
     def write_constant(self, constant: Constant, name: str) -> None:
@@ -290,9 +360,7 @@ class Translation:
             inputs, outputs: slot -> names.
             attrs: name -> value.
         """
-        operator = find(type)
-        if operator is None:
-            raise Refused(f"{type} is not known here")
+        operator = known(type)
         given = dict(attrs) if attrs else {}
         if self.scope:
             given["op_namescope"] = self.scope
@@ -335,31 +403,35 @@ class Translation:
 
     def feed(self, op: GraphOp, column: int) -> None:
         """Write the feed of an input."""
-        block = self.program.global_block
-        if self.block is not block:
-            raise FormatError(f"{op.place}: a feed within a region")
+        self._outermost(op)
         name = self._end(op)
-        type = op.types[0]
+        type = op.types[0] if op.types else None
         if not isinstance(type, Declared):
             raise FormatError(f"{op.place}: a feed is a tensor")
         made = self.declare(name, type)
         made.need_check_feed = made.stop_gradient = True
-        self.values[op.results[0]] = name
+        self.give(op, 0, name)
+        self.feeds += 1
         self._holder("feed")
         self.write("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": column})
 
     def fetch(self, op: GraphOp, column: int) -> None:
         """Write the fetch of a result, of a copy if its name is not the value's own."""
+        self._outermost(op)
         name, wanted = self.tensor(op, 0), self._end(op)
         if name != wanted:
-            if self.program.global_block.vars.get(wanted) is not None:
+            if wanted in self.names and self.wanted.get(op.operands[0]) != wanted:
                 wanted = self.fresh(wanted)
             self.declare(wanted, op.types[0] if op.types else None)
             self.write("assign", {"X": (name,)}, {"Out": (wanted,)})
         if op.results:
-            self.values[op.results[0]] = wanted
+            self.give(op, 0, wanted)
         self._holder("fetch")
         self.write("fetch", {"X": (wanted,)}, {"Out": ("fetch",)}, {"col": column})
+
+    def _outermost(self, op: GraphOp) -> None:
+        if self.block.idx:
+            raise FormatError(f"{op.place}: a {op.name} within a region")
 
     def _holder(self, name: str) -> None:
         block = self.program.global_block
