@@ -13,8 +13,8 @@ from support.paddle3 import cases
 
 from foreshape.interop.pir import table
 from foreshape.interop.pir.graph import plain
+from foreshape.interop.pir.registry import IGNORED, RULES
 from foreshape.interop.pir.table import Row, row_of
-from foreshape.interop.pir.translation import IGNORED, RULES
 from foreshape.operator.registry import find
 
 LINES = resources.files("foreshape.interop.pir").joinpath("operators.txt").read_text().splitlines()

@@ -9,8 +9,9 @@ from typing import Any
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import Refused, as_attribute, as_numbers, fitted
 from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType, shown
+from foreshape.interop.pir.registry import IGNORED
 from foreshape.interop.pir.table import OperandRow, Row, row_of
-from foreshape.interop.pir.translation import IGNORED, Translation, known
+from foreshape.interop.pir.translation import Translation, known
 from foreshape.program.op import Slots
 
 _SPARED = frozenset(("ReluOut",))

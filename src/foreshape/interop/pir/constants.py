@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foreshape.data_class import data_class
 from foreshape.errors import DescriptionError
-from foreshape.interop.pir.graph import ElementTypeName, PlaceOfTensor, UnknownAttribute, shown
+from foreshape.interop.pir.graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, shown
 from foreshape.operator.attributes import AttrType
 from foreshape.spec import DType
 from foreshape.spec import dtype as dtype_of
@@ -119,6 +119,12 @@ def element_type(name: str) -> DType:
         return dtype_of(name)
     except DescriptionError:
         raise Refused(f"elements of the type {shown(str(name))} are not known here") from None
+
+
+def element_type_of(op: GraphOp, otherwise: DType) -> DType:
+    """Return the element type in an op's attribute dtype; ``otherwise`` if that says none."""
+    name = str(op.attributes.get("dtype") or "Undefined")
+    return otherwise if name.startswith("Undefined") else element_type(name)
 
 
 def as_numbers(value: Value | None) -> Constant | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import Constant, Value
 from foreshape.interop.pir.graph import GraphBlock, GraphOp, Type
-from foreshape.interop.pir.translation import Translation, rule
+from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.translation import Translation
 from foreshape.program.block import Block
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots

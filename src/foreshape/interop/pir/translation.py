@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.pir.constants import Constant, Refused, Value, exact
-from foreshape.interop.pir.graph import (
-    NOTHING,
-    Graph,
-    GraphBlock,
-    GraphOp,
-    ListType,
-    Type,
-    UnknownAttribute,
-)
+from foreshape.interop.pir.graph import NOTHING, Graph, GraphBlock, GraphOp, ListType, Type, UnknownAttribute
+from foreshape.interop.pir.registry import IGNORED, RULES, SAYING_NOTHING, SCOPE, Rule
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
@@ -33,44 +26,13 @@ from foreshape.program.op import Op, Slots
 from foreshape.program.program import Program
 from foreshape.program.structure import link_makers
 from foreshape.program.variable import Variable
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType, Spec
+from foreshape.spec import FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType
 
 _OF_REGIONS: Final = frozenset(("pd_op.if", "pd_op.while"))
 _MOST_LISTED: Final = 4_000_000
 """Lists can be taken again and again: their tensors are not bounded by the file's size."""
-SCOPE: Final = "struct_name"
-"""The attribute with the path of an op's layer."""
-IGNORED: Final = frozenset((
-    SCOPE, "place", "op_role", "op_dist_attr", "op_callstack", "origin_op_desc", "dist_attr", "chunk_id", "op_chunk_id", "stop_gradient", "persistable",
-    "execution_stream", "event_to_record", "events_to_wait", "force_record_event", "scheduling_priority",
-))  # fmt: skip
-"""Attributes of any op that say nothing of what it computes."""
-
-
 _VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}
 """Element type -> the attribute of assign_value with the elements."""
-Rule = Callable[["Translation", GraphOp], None]
-RULES: dict[str, Rule] = {}
-"""Operator, with its dialect -> the function that translates it; filled by the modules of rules."""
-
-
-_SAYING_NOTHING: dict[str, frozenset[str]] = {}
-"""Operator, with its dialect -> the attributes that its rule need not read."""
-
-
-def rule(*names: str, without: tuple[str, ...] = ()) -> Callable[[Rule], Rule]:
-    """Return a decorator: the function translates the operators ``names``, of the dialect pd_op where no other is named.
-
-    An op with an attribute that the function does not read is refused, but for those in ``without``, which say nothing.
-    """
-
-    def register(function: Rule) -> Rule:
-        for name in names:
-            full = name if "." in name else f"pd_op.{name}"
-            RULES[full], _SAYING_NOTHING[full] = function, IGNORED.union(without)
-        return function
-
-    return register
 
 
 def known(type: str) -> builtins.type[Operator]:
@@ -138,19 +100,20 @@ class Translation:
         """Reserve the names of feeds and fetches: values of the network get theirs after these."""
         for op in block.ops:
             if op.name in ("data", "feed") and op.dialect == "pd_op":
-                name = self._end(op)
+                name = self.name_of_end(op)
                 if name in self.names:
                     raise FormatError(f"{op.place}: the name {name[:100]!r} is taken")
                 self.names.add(name)
         for op in block.ops:
             if op.name == "fetch" and op.dialect == "pd_op":
-                name = self._end(op)
+                name = self.name_of_end(op)
                 if op.operands and op.operands[0] not in self.wanted and name not in self.names:
                     self.wanted[op.operands[0]] = name
                     self.names.add(name)
 
     @staticmethod
-    def _end(op: GraphOp) -> str:
+    def name_of_end(op: GraphOp) -> str:
+        """Return the name of a feed or fetch."""
         name = op.attributes.get("name")
         if name.__class__ is not str or not 0 < len(name) < 1 << 16:
             raise FormatError.must(f"{op.place}: the attribute name of {op.full_name}", "a name", repr(name)[:100])
@@ -172,7 +135,7 @@ class Translation:
                     self.otherwise(self, op)
                 else:
                     function(self, op)
-                    unread = op.attributes.unread(_SAYING_NOTHING[op.full_name])
+                    unread = op.attributes.unread(SAYING_NOTHING[op.full_name])
                     if unread:
                         raise Refused(f"its attribute {unread[0][:100]} has no counterpart")
             except Refused as refused:
@@ -398,47 +361,6 @@ class Translation:
     def refuse(self, op: GraphOp, reason: str) -> None:
         """Keep an op that cannot be written: a check says the reason, and no run begins."""
         self.unknown(op, SchemaError(f"{op.full_name} ({op.place}) cannot be written with the operators of PaddlePaddle 2: {reason}").told(op=op.full_name))
-
-    # --- feeds and fetches
-
-    def feed(self, op: GraphOp, column: int) -> None:
-        """Write the feed of an input."""
-        self._outermost(op)
-        name = self._end(op)
-        type = op.types[0] if op.types else None
-        if not isinstance(type, Declared):
-            raise FormatError(f"{op.place}: a feed is a tensor")
-        made = self.declare(name, type)
-        made.need_check_feed = made.stop_gradient = True
-        self.give(op, 0, name)
-        self.feeds += 1
-        self._holder("feed")
-        self.write("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": column})
-
-    def fetch(self, op: GraphOp, column: int) -> None:
-        """Write the fetch of a result, of a copy if its name is not the value's own."""
-        self._outermost(op)
-        name, wanted = self.tensor(op, 0), self._end(op)
-        if name != wanted:
-            if wanted in self.names and self.wanted.get(op.operands[0]) != wanted:
-                wanted = self.fresh(wanted)
-            self.declare(wanted, op.types[0] if op.types else None)
-            self.write("assign", {"X": (name,)}, {"Out": (wanted,)})
-        if op.results:
-            self.give(op, 0, wanted)
-        self._holder("fetch")
-        self.write("fetch", {"X": (wanted,)}, {"Out": ("fetch",)}, {"col": column})
-
-    def _outermost(self, op: GraphOp) -> None:
-        if self.block.idx:
-            raise FormatError(f"{op.place}: a {op.name} within a region")
-
-    def _holder(self, name: str) -> None:
-        block = self.program.global_block
-        if name not in block.vars:
-            made = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)
-            made.persistable = True
-            block.vars[name] = made
 
 
 def _scope(given: Any) -> str:

@@ -1,0 +1,67 @@
+"""Rules for the feeds and fetches of a program."""
+
+from __future__ import annotations
+
+from foreshape.errors import FormatError
+from foreshape.interop.pir.constants import whole
+from foreshape.interop.pir.graph import GraphOp
+from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.translation import Translation
+from foreshape.program.declared import Declared
+from foreshape.program.variable import Variable
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, Spec
+
+
+@rule("data", without=("shape", "dtype"))
+def data(t: Translation, op: GraphOp) -> None:
+    _feed(t, op, t.feeds)
+
+
+@rule("feed")
+def feed(t: Translation, op: GraphOp) -> None:
+    _feed(t, op, whole(op.attributes.get("col", 0)))
+
+
+def _feed(t: Translation, op: GraphOp, column: int) -> None:
+    """Write the feed of an input."""
+    _outermost(t, op)
+    name, type = t.name_of_end(op), op.types[0] if op.types else None
+    if not isinstance(type, Declared):
+        raise FormatError(f"{op.place}: a feed is a tensor")
+    made = t.declare(name, type)
+    made.need_check_feed = made.stop_gradient = True
+    t.give(op, 0, name)
+    t.feeds += 1
+    _holder(t, "feed")
+    t.write("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": column})
+
+
+@rule("fetch")
+def fetch(t: Translation, op: GraphOp) -> None:
+    """Write the fetch of a result, of a copy if its name is not the value's own."""
+    _outermost(t, op)
+    column = whole(op.attributes.get("col", 0))
+    name, wanted = t.tensor(op, 0), t.name_of_end(op)
+    if name != wanted:
+        if wanted in t.names and t.wanted.get(op.operands[0]) != wanted:
+            wanted = t.fresh(wanted)
+        t.declare(wanted, op.types[0] if op.types else None)
+        t.write("assign", {"X": (name,)}, {"Out": (wanted,)})
+    if op.results:
+        t.give(op, 0, wanted)
+    _holder(t, "fetch")
+    t.write("fetch", {"X": (wanted,)}, {"Out": ("fetch",)}, {"col": column})
+
+
+def _outermost(t: Translation, op: GraphOp) -> None:
+    if t.block.idx:
+        raise FormatError(f"{op.place}: a {op.name} within a region")
+
+
+def _holder(t: Translation, name: str) -> None:
+    """Make the variable that feeds are read from, or that fetches are written to."""
+    block = t.program.global_block
+    if name not in block.vars:
+        made = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)
+        made.persistable = True
+        block.vars[name] = made
