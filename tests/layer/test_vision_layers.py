@@ -26,6 +26,8 @@ def test_convolution_parameters_are_named_and_begun_as_in_paddlepaddle() -> None
         assert layer.pool2d(x, 2, ceil_mode=True).shape == [symbol("batch"), 6, 5, 5]
         assert layer.pool2d(x, global_pooling=True, pool_type="avg").shape == [symbol("batch"), 6, 1, 1]
         assert layer.adaptive_pool2d(x, (4, 3)).shape == [symbol("batch"), 6, 4, 3]
+        largest = layer.adaptive_pool2d(x, (4, 3), "max")  # of pool2d PaddlePaddle would compute other windows
+        assert largest.shape == [symbol("batch"), 6, 4, 3] and largest.op is not None and largest.op.type == "max_pool2d_with_index"
     assert [p.name for p in main.parameters()] == [
         "conv2d_0.w_0", "conv2d_0.b_0", "depthwise_conv2d_0.w_0", "depthwise_conv2d_0.b_0", "conv2d_transpose_0.w_0", "conv2d_transpose_0.b_0",
     ]  # fmt: skip

@@ -215,7 +215,12 @@ def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, d
         pool_type: "avg" or "max".
         data_format: "NCHW", or "NHWC" with the channels last.
     """
-    attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
+    size = pair(output_size, "output_size")
+    whole = pool_type == "max" and size == [1, 1]
+    if pool_type == "max" and not whole and data_format == "NCHW":  # PaddlePaddle's pool2d takes the numbers of such windows for their sizes
+        found: tuple[Variable, Variable] = current_block().apply("max_pool2d_with_index", {"X": x}, {"ksize": size, "adaptive": True})
+        return found[0]
+    attrs = {"ksize": size, "pooling_type": pool_type, "global_pooling" if whole else "adaptive": True, "data_format": data_format}
     return current_block().apply("pool2d", {"X": x}, attrs)
 
 

@@ -109,6 +109,7 @@ class LpPool2d(LpWindows):
         sample(x=f32(2, 3, 7, 8, low=0.2), kernel_size=[3, 3], strides=[2, 2], paddings=[1, 0, 0, 1], norm_type=2.5, ceil_mode=True),
         sample(x=f32(2, 3, 7, 8, distinct=True), kernel_size=[3, 2], strides=[2, 2], norm_type=float("inf")),
         sample(x=f32(2, 3, 7, 8), kernel_size=[3, 2], strides=[2, 2], norm_type=1.0),
+        sample(x=f32(2, 3, 2, 7, low=0.2), kernel_size=[3, 2], strides=[3, 2]),
         sample(x=f32(2, 3, 5, 7, low=0.2), kernel_size=[2, 3], adaptive=True),
         sample(x=f32(2, 3, 5, 7, distinct=True), kernel_size=[2, 3], adaptive=True, norm_type=float("inf")),
         sample(x=f32(2, 3, 5, 7, low=0.2), kernel_size=[-1, -1], global_pooling=True),
