@@ -1,4 +1,4 @@
-"""What optimizers keep beside the parameters: the loss's scale in half precision, sums for an average of models, a decaying rate."""
+"""State of optimizers beside the parameters: the loss's scale in half precision, sums for an average of models, a decaying rate."""
 
 from __future__ import annotations
 
