@@ -12,7 +12,7 @@ from foreshape.interop.pir.table import Row, row_of
 from foreshape.interop.pir.translation import Translation, known
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
-from foreshape.spec import FP32, INT32, INT64, LOD_TENSOR, DType
+from foreshape.spec import FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
 
 
 def _row(name: str) -> Row:
@@ -144,6 +144,39 @@ def _as_type(t: Translation, op: GraphOp, at: int, now: DType, then: DType) -> N
         t.write("cast", {"X": (raw,)}, {"Out": (name,)}, {"in_dtype": now.code, "out_dtype": then.code})
 
 
+@rule("lu")
+def lu(t: Translation, op: GraphOp) -> None:
+    """Write the factors of matrices: of one matrix PaddlePaddle 3 gives one number as Infos, without dims."""
+    write_by_row(t, op, _row("lu"))
+    if len(op.results) > 2 and op.results[2] in t.used and len(t.dims_of(op, 0)) == 2:
+        name = str(t.value(op.results[2]))
+        raw = t.temporary("lu", Declared(LOD_TENSOR, INT32, (1,)))
+        t.block.ops[-1].rename_output(name, raw)
+        t.write("reshape2", {"X": (raw,)}, {"Out": (name,)}, {"shape": []})
+
+
+@rule("fused_elemwise_activation", "fused_elemwise_add_activation")
+def fused_elementwise(t: Translation, op: GraphOp) -> None:
+    """Write unary(binary(X, Y)) or binary(X, unary(Y)), by the order of the two names, as two ops."""
+    names = [str(f) for f in op.attributes.get("functor_list") or ()]
+    binary = next((n for n in names if n.startswith("elementwise_")), None)
+    if len(names) != 2 or binary is None:
+        raise Refused(f"its functor_list is {names}")
+    unary = next(n for n in names if n != binary)
+    given = {name: op.attributes.get(name) for name in ("scale", "save_intermediate_out")}
+    attrs = {"scale": given["scale"]} if unary == "scale" else {}
+    x, y = t.tensor(op, 0), t.tensor(op, 1)
+    between = len(op.results) > 1 and op.results[1] in t.used
+    inner = t.one(op, 1) if between else t.temporary(op.name, None)
+    axis = {"axis": op.attributes.get("axis", -1)}
+    if names[0] == binary:
+        t.write(unary, {"X": (y,)}, {"Out": (inner,)}, attrs)
+        t.write(binary, {"X": (x,), "Y": (inner,)}, {"Out": (t.one(op, 0),)}, axis)
+    else:
+        t.write(binary, {"X": (x,), "Y": (y,)}, {"Out": (inner,)}, axis)
+        t.write(unary, {"X": (inner,)}, {"Out": (t.one(op, 0),)}, attrs)
+
+
 @rule("select_input")
 def select_input(t: Translation, op: GraphOp) -> None:
     inputs: Slots = {"X": tuple([t.tensor(op, at) for at in range(1, len(op.operands))]), "Mask": (t.tensor(op, 0),)}
@@ -177,6 +210,36 @@ def sigmoid_cross_entropy(t: Translation, op: GraphOp) -> None:
     t.write("scale", {"X": (weight,)}, {"Out": (more,)}, {"bias": -1.0})
     t.write("elementwise_mul", {"X": (soft,), "Y": (more,)}, {"Out": (part,)}, {"axis": -1})
     t.write("elementwise_add", {"X": (plain,), "Y": (part,)}, {"Out": (t.one(op, 0),)}, {"axis": -1})
+
+
+@rule("quantize_linear", "quantize_linear_", "dequantize_linear", "dequantize_linear_")
+def quantize_linear(t: Translation, op: GraphOp) -> None:
+    """Write a (de)quantization with its range of levels.
+
+    Of floating-point numbers PaddlePaddle 3.3.1 computes quantize_linear in the place of dequantize_linear, too: both are bound to one kernel there.
+    """
+    row = _row(op.name)
+    if row.type == "dequantize_linear" and t.type_of(op, 0).is_floating:
+        row = row._replace(type="quantize_linear")
+    levels = 2 ** (whole(op.attributes.get("bit_length", 8)) - 1) - 1
+    means_nothing = {"qmin": None, **({"qmax": None} if op.attributes.get("qmax", levels) == levels else {})}  # qmin is not read there
+    write_by_row(t, op, row._replace(only={**row.only, **means_nothing}))
+
+
+@rule("round")
+def round_(t: Translation, op: GraphOp) -> None:
+    """Write a rounding of halves to even, as PaddlePaddle 3 does it; 2.x rounds them away from zero."""
+    write_by_row(t, op, _row("round"), {"round_type": 0})
+
+
+@rule("histogram")
+def histogram(t: Translation, op: GraphOp) -> None:
+    """Write a histogram: its range is of whole numbers in 2.x, and of others in `low` and `high`."""
+    low, high = real(op.attributes.get("min", 0.0)), real(op.attributes.get("max", 0.0))
+    whole_range = low.is_integer() and high.is_integer()
+    bounds = {"min": int(low), "max": int(high)} if whole_range else {"low": low, "high": high}
+    row = _row("histogram")
+    write_by_row(t, op, row._replace(only={**row.only, "min": None, "max": None}), bounds)
 
 
 @rule("tril", "triu")
@@ -283,6 +346,8 @@ def batch_norm(t: Translation, op: GraphOp) -> None:
         else:
             outputs[slot] = (t.one(op, at),)
     t.write("batch_norm", inputs, outputs, attrs)
+    if len(op.results) > 5 and "ReserveSpace" in outputs:
+        _as_type(t, op, 5, FP32, UINT8)
 
 
 @rule("einsum")

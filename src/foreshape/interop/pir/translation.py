@@ -313,6 +313,15 @@ class Translation:
         declared = variable.declared if variable is not None else None
         return declared.dtype if declared is not None and declared.dtype is not None else FP32
 
+    def dims_of(self, op: GraphOp, at: int) -> tuple[int, ...]:
+        """Return the dims of an operand, as the file has them, -1 where open; none if it does not say."""
+        found = self.given(op, at)
+        if isinstance(found, Constant):
+            return found.dims
+        variable = self.block.find(found) if isinstance(found, str) else None
+        declared = variable.declared if variable is not None else None
+        return declared.dims if declared is not None and declared.dims is not None else ()
+
     # --- ops
 
     def write(self, type: str, inputs: Slots, outputs: Slots, attrs: Mapping[str, Any] | None = None) -> Op:
