@@ -5,29 +5,22 @@ from __future__ import annotations
 UNMADE = "PaddlePaddle leaves it unmade, with the type that an array of nothing has"
 MEMORY = "PaddlePaddle leaves what its memory held"
 RESERVED = "what a library's kernel keeps for its gradient"
-UNEVEN = "PaddlePaddle quantizes again, by limits of 8 bits: qmin and qmax"
 
 DIFFERENT: dict[str, tuple[tuple[int, ...], str]] = {
     "adamw-4": ((0,), "PaddlePaddle 3 takes lr_ratio in the decay alone, PaddlePaddle 2 in the whole update"),
-    **{f"batch_norm-{n}": ((2,), UNMADE) for n in (0, 1, 2, 5)},
     **{f"batch_norm-{n}": ((4, 5), MEMORY) for n in (6, 7)},
     "bincount-6": ((0,), "no numbers, of weights of fp32: PaddlePaddle counts in int64"),
     "coalesce_tensor-1": ((3,), MEMORY),
     "coalesce_tensor-4": ((0, 1, 2), MEMORY),
-    "dequantize_linear-0": ((1,), UNEVEN),
-    "quantize_linear-3": ((1,), UNEVEN),
     "eigvalsh-2": ((1,), UNMADE),
     "einsum-0": ((3, 4), UNMADE),
     "einsum-3": ((1, 3, 4), RESERVED),
     **{f"graph_send_recv-{n}": ((0,), UNMADE) for n in (0, 2, 3)},
     **{f"hierarchical_sigmoid-{n}": ((0,), UNMADE) for n in range(4)},
     "linear_interp_v2-3": ((0,), "a result of one element: the first here, as in PaddlePaddle 2, and there the one in the middle"),
-    "logcumsumexp-8": ((0,), "the exclusive sum of one number: nothing here, and there the number"),
     "lstsq-5": ((0,), UNMADE),
     "lstsq-7": ((0,), UNMADE),
     "lstsq-11": ((1, 2), UNMADE),
-    "lu-1": ((2,), "PaddlePaddle 3 gives one number without a dim, which its own file has as [1]"),
-    "lu-2": ((2,), "PaddlePaddle 3 gives one number without a dim, which its own file has as [1]"),
     "lu_unpack-3": ((0,), UNMADE),
     "nce-0": ((0, 1, 2), "other samples are drawn from one seed"),
     "pool3d-2": ((0,), "windows of an adaptive maximum that do not divide the sizes: PaddlePaddle 3's are others than PaddlePaddle 2's"),
@@ -36,22 +29,13 @@ DIFFERENT: dict[str, tuple[tuple[int, ...], str]] = {
     "rnn-2": ((0, 3), RESERVED),
     **{f"segment_pool-{n}": ((1,), UNMADE) for n in (0, 2, 4)},
     "sgd-1": ((0, 1), "PaddlePaddle 3 does not use the parameter of 64 bits that it is given"),
-    "strided_slice-10": ((0,), "from the end backwards to -1: to the first here, as in PaddlePaddle 2, and there to the last"),
     "svd-4": ((0, 2), "the signs of singular vectors are free"),
     "tensor_array_to_tensor-2": ((1,), "the sizes of stacked tensors are 1 here, as in PaddlePaddle 2, and there 0"),
-    "ptq_onnx_format": ((0,), UNEVEN),
 }
 """Case -> the places of the results, and the reason."""
 
 UNKNOWN: dict[str, str] = {
-    "fused_elemwise_activation-1": "pd_op.fused_elemwise_activation",
-    "fused_elemwise_activation-2": "pd_op.fused_elemwise_activation",
-    "fused_elemwise_add_activation-1": "pd_op.fused_elemwise_add_activation",
     "lookup_table_dequant-0": "pd_op.lookup_table_dequant",
     "lookup_table_dequant-1": "pd_op.lookup_table_dequant",
-    "view_shape-0": "pd_op.view_shape",
-    "view_shape-1": "pd_op.view_shape",
-    "view_shape-2": "pd_op.view_shape",
-    "integers": "pd_op.bitwise_left_shift",
 }
 """Case -> the operator that is not known here."""

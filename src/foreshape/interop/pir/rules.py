@@ -21,10 +21,28 @@ def _row(name: str) -> Row:
     return found
 
 
+_FAR: Final = (1 << 31) - 1
+
+
 @rule("strided_slice")
 def strided_slice(t: Translation, op: GraphOp) -> None:
-    """Write a strided slice with flags of sizes to infer, which PaddlePaddle 2 reads unchecked."""
-    write_by_row(t, op, _row(op.name), {"infer_flags": [1] * len(numbers_of(op.attributes.get("axes")))})
+    """Write a strided slice with flags of sizes to infer, which PaddlePaddle 2 reads unchecked.
+
+    With a negative stride an end counts from the end of the axis in PaddlePaddle 3, as in Python. In 2.x an end of -1 is past the first entry.
+    """
+    more: dict[str, Any] = {"infer_flags": [1] * len(numbers_of(op.attributes.get("axes")))}
+    row = _row(op.name)
+    ends, strides = as_numbers(t.given(op, 2)), as_numbers(t.given(op, 3))
+    if ends is not None and strides is not None and any(whole(s) < 0 for s in strides.elements):
+        more["ends"] = [_downward(whole(e)) if whole(s) < 0 else whole(e) for e, s in zip(ends.elements, strides.elements, strict=True)]
+        row = row._replace(operands=(*row.operands[:2], row.operands[2]._replace(ignored=True), row.operands[3]))
+    elif strides is None or any(whole(s) < 0 for s in strides.elements):
+        raise Refused("its strides may be negative and its ends are computed: an end of -1 means another place in 2.x")
+    write_by_row(t, op, row, more)
+
+
+def _downward(end: int) -> int:
+    return -1 if end < -_FAR else _FAR if end == -1 else end
 
 
 @rule("full_with_tensor")
@@ -346,7 +364,7 @@ def batch_norm(t: Translation, op: GraphOp) -> None:
         else:
             outputs[slot] = (t.one(op, at),)
     t.write("batch_norm", inputs, outputs, attrs)
-    if len(op.results) > 5 and "ReserveSpace" in outputs:
+    if "ReserveSpace" in outputs and not attrs.get("is_test"):
         _as_type(t, op, 5, FP32, UINT8)
 
 
