@@ -364,7 +364,7 @@ def batch_norm(t: Translation, op: GraphOp) -> None:
         else:
             outputs[slot] = (t.one(op, at),)
     t.write("batch_norm", inputs, outputs, attrs)
-    if "ReserveSpace" in outputs and not attrs.get("is_test"):
+    if "ReserveSpace" in outputs and not attrs.get("is_test") and not attrs.get("use_global_stats"):
         _as_type(t, op, 5, FP32, UINT8)
 
 
