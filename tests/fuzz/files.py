@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -33,7 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 from mutation import mutate  # noqa: E402
-from support import crafted_checkpoints, crafted_headers, crafted_programs  # noqa: E402
+from support import crafted_checkpoints, crafted_headers, crafted_pir, crafted_programs  # noqa: E402
 from support.commanded import call  # noqa: E402
 from support.messages import good  # noqa: E402
 from support.planned_networks import stack  # noqa: E402
@@ -175,6 +176,8 @@ def crafted_json(good: dict[str, Any], rng: random.Random) -> bytes:
 MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "programs": lambda rng: ("pdmodel", mutate(rng.choice(programs()), programs(), rng)),
     "programs, crafted": lambda rng: ("crafted", crafted_programs.crafted(rng)),
+    "programs of PaddlePaddle 3": lambda rng: ("pdmodel", mutate(rng.choice(crafted_pir.texts()), crafted_pir.texts(), rng)),
+    "programs of PaddlePaddle 3, crafted": lambda rng: ("json", crafted_pir.crafted(rng)),
     "parameters": lambda rng: ("pdiparams", mutate(rng.choice(parameters()), parameters(), rng)),
     "safetensors": lambda rng: ("tensors", mutate(rng.choice(safetensors()), safetensors(), rng)),
     "safetensors headers": lambda rng: ("tensors", crafted_headers.any_header(rng)),
@@ -293,7 +296,14 @@ def plainly(read: Callable[[Path], Any]) -> Callable[[Path], str]:
     return reading
 
 
+def read_and_run(path: Path) -> str:
+    """All that is done with a program, but for the commands."""
+    survive(path.read_bytes())
+    return crafted_programs.use(path.read_bytes(), lambda: None)
+
+
 READERS: dict[str, Callable[[Path], str]] = {
+    "json": read_and_run,
     "pdmodel": read_program,
     "crafted": use_program,
     "pdiparams": plainly(lambda path: read_parameters(path, NAMES)),
@@ -318,6 +328,7 @@ def run(
     Raises:
         Violation: the first case that no reader may come to; its file, named in the message, is left in ``folder``.
     """
+    warnings.simplefilter("ignore", fs.ForeshapeWarning)  # of newer versions of a format
     place = folder if folder is not None else Path(tempfile.mkdtemp(prefix="fuzz-"))
     counts: Counter[str] = Counter()
     names = families or list(MAKERS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foreshape.checked_json.bounded_json import parse
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, ShapeError
 from foreshape.interop.pir.graph import NOTHING, Attributes, Graph, GraphBlock, GraphOp, ListType, Parameter, Type, shown
 from foreshape.program.declared import Declared
 from foreshape.spec import (
@@ -160,8 +160,8 @@ class _Reader:
         if name.__class__ is not str or not 0 < len(name) <= _LONGEST_NAME:
             raise FormatError.must(f"{place}.A[3]", "the parameter's name", shown(name))
         type = self.type(result.get("TT"), place, "O")
-        if not isinstance(type, Declared) or type.kind is not LOD_TENSOR:
-            raise FormatError(f"{place}.O.TT: a parameter is a tensor")
+        if not isinstance(type, Declared) or type.kind is not LOD_TENSOR or type.dtype is None:
+            raise FormatError(f"{place}.O.TT: a parameter is a tensor of a known element type")
         flags: Any = given.get("OA")
         saved, stop, trainable = 1, 0, 1
         if flags is not None:
@@ -267,7 +267,10 @@ def _tensor(of: Kind, element: str, dims: list[int], place: str) -> Declared:
         raise FormatError.must(f"{place}[1]", f"at most {_MOST_DIMS} dims of 64 bits", shown(dims))
     if of is LOD_TENSOR_ARRAY:
         return Declared(of, dtype, None)
-    return Declared(of, dtype, tuple([max(d, -1) for d in dims]))
+    try:
+        return Declared(of, dtype, tuple([max(d, -1) for d in dims]))
+    except ShapeError as error:
+        raise FormatError(f"{place}[1]: {error}") from error
 
 
 def _stops(given: Any) -> tuple[bool, ...]:

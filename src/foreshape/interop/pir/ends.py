@@ -26,8 +26,8 @@ def _feed(t: Translation, op: GraphOp, column: int) -> None:
     """Write the feed of an input."""
     _outermost(t, op)
     name, type = t.name_of_end(op), op.types[0] if op.types else None
-    if not isinstance(type, Declared):
-        raise FormatError(f"{op.place}: a feed is a tensor")
+    if not isinstance(type, Declared) or type.dtype is None:
+        raise FormatError(f"{op.place}: a feed is a tensor of a known element type")
     made = t.declare(name, type)
     made.need_check_feed = made.stop_gradient = True
     t.give(op, 0, name)

@@ -147,7 +147,7 @@ class Translation:
         """Make the variable ``name``."""
         block = self.block if block is None else block
         made = Variable.make(name, block, None, None)
-        made.declared = type if isinstance(type, Declared) else None
+        made.declared = type if isinstance(type, Declared) and type.dtype is not None else None
         self.names.add(name)
         block.vars[name] = made
         return made
@@ -359,7 +359,7 @@ class Translation:
         entries: list[tuple[str, AttrType, Any]] = []
         for name, value in op.attributes.values().items():
             if name not in IGNORED and isinstance(value, (bool, int, float, str)) and not isinstance(value, UnknownAttribute):
-                entries.append((name, infer_type(value), value))
+                entries.append((name, AttrType.FLOAT64 if value.__class__ is float else infer_type(value), value))
         if self.scope:
             entries.append(("op_namescope", AttrType.STRING, self.scope))
         attributes = Attributes.of(op.full_name, tuple(sorted(entries)))
