@@ -13,10 +13,12 @@ from support.some import one_in
 
 @pytest.mark.parametrize("family", one_in(2, files.MAKERS))
 def test_mutated_and_crafted_files_are_read_or_refused(family: str, tmp_path: Path) -> None:
-    crafted = family.endswith("crafted") and family.startswith("programs")  # which are whole, and looked at by everything
-    counts = files.run(math.inf, 1, most=30 if crafted else 40 if "checkpoints" in family else 150, folder=tmp_path, families=[family])
+    crafted = family == "programs, crafted"  # which are whole, and looked at by everything
+    slow = "checkpoints" in family or "PaddlePaddle 3, crafted" in family
+    counts = files.run(math.inf, 1, most=30 if crafted else 40 if slow else 150, folder=tmp_path, families=[family])
     assert not list(tmp_path.glob("case-*"))
-    assert counts[f"{family}: read, with errors" if crafted else f"{family}: refused"] > 8 and (not crafted or counts[f"{family}: run"] > 8), counts
+    assert counts[f"{family}: read, with errors" if crafted else f"{family}: refused"] > 8, counts
+    assert counts[f"{family}: run"] > 8 or not family.endswith("crafted") or not family.startswith("programs"), counts
 
 
 def test_a_case_is_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
