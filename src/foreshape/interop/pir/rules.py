@@ -12,7 +12,7 @@ from foreshape.interop.pir.table import Row, row_of
 from foreshape.interop.pir.translation import Translation, known
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
-from foreshape.spec import FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
+from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
 
 
 def _row(name: str) -> Row:
@@ -315,7 +315,7 @@ def set_value(t: Translation, op: GraphOp) -> None:
     else:
         values = numbers_of(op.attributes.get("values"))
         attrs["shape"] = numbers_of(op.attributes.get("shape"))
-        attrs[_FIELD.get(of.name, "fp32_values")] = [_FIELD_TYPE.get(of.name, real)(v) for v in values]
+        attrs["values"] = [bool(v) if of is BOOL else whole(v) if of.is_integer else real(v) for v in values]
     for place, (name, slot) in enumerate((("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")), at):
         numbers = as_numbers(t.given(op, place))
         if numbers is not None:
@@ -325,10 +325,6 @@ def set_value(t: Translation, op: GraphOp) -> None:
         else:
             inputs[slot] = _elements(t, t.tensor(op, place), len(attrs["axes"]))
     t.write("set_value", inputs, {"Out": (t.one(op, 0),)}, attrs)
-
-
-_FIELD: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values", "fp16": "fp16_values"}
-_FIELD_TYPE: Final = {"bool": whole, "int32": whole, "int64": whole}
 
 
 def _elements(t: Translation, name: str, count: int) -> tuple[str, ...]:
