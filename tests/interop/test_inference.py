@@ -189,3 +189,13 @@ def test_a_file_that_does_not_say_what_must_be_checked_needs_no_checks_in_the_ru
     program.infer()
     step = fs.Executor().step(program, fetches)
     assert "check" not in step.emitted.source and step.emitted.source.count("conv") >= 2
+
+
+def test_a_truth_is_a_result(tmp_path: Path) -> None:
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("x", input_size=3)
+        fs.save_inference_model(tmp_path / "net", [x], {"above": x > 0.0}, scope=fs.Scope())
+        fs.save_inference_model(tmp_path / "plain", [x], [x > 0.0], scope=fs.Scope())
+    array = np.array([[1.0, -1.0, 0.0]], "float32")
+    assert fs.load_inference_model(tmp_path / "net").run(array)["above"].tolist() == [[True, False, False]]
+    assert fs.load_inference_model(tmp_path / "plain").run(array)[0].tolist() == [[True, False, False]]

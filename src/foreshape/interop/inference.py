@@ -16,7 +16,7 @@ from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
 from foreshape.program.gc_pause import collector_waits
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
+from foreshape.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
@@ -157,7 +157,10 @@ def _add_fetches(program: Program, names: Sequence[str], given: Sequence[str | N
                 taken = f"is the name of another variable of the network, {block.vars[wanted]}" if wanted else "is no name"
                 raise SchemaError(f"the result {name} cannot be saved as {wanted!r}, which {taken}: choose another name")
             output = wanted if wanted is not None else program.unique_name(f"{COPIES}{column}.tmp")
-            block.append_op("scale", {"X": variable}, {"Out": output}, {"scale": 1.0, "bias": 0.0, "bias_after_scale": True})
+            if variable.dtype is BOOL:  # no number, which PaddlePaddle scales
+                block.append_op("assign", {"X": variable}, {"Out": output})
+            else:
+                block.append_op("scale", {"X": variable}, {"Out": output}, {"scale": 1.0, "bias": 0.0, "bias_after_scale": True})
             variable = block.vars[output]
         block.append_op("fetch", {"X": variable}, {"Out": holder}, {"col": column})
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.feeding.tables import table_of
-from foreshape.operator.computations import Scaling
+from foreshape.operator.computations import Identity, Scaling
 from foreshape.passes.for_training import Frozen, Statistics
 from foreshape.program import Program, Variable, program_guard
 
@@ -169,8 +169,11 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
 def copied_from(variable: Variable) -> str | None:
     """Return the name of the original of a result copied under another name in a saved model, None without a copy."""
     op = variable.op
-    scaling = op.computes(Scaling) if op is not None else None
-    return op.operand(0) or None if op is not None and scaling is not None and scaling.by == 1.0 else None
+    if op is None:
+        return None
+    scaling = op.computes(Scaling)
+    copies = scaling.by == 1.0 if scaling is not None else variable.name.startswith(COPIES) and op.computes(Identity) is not None
+    return op.operand(0) or None if copies else None
 
 
 def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
