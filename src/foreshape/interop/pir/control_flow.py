@@ -48,7 +48,7 @@ def branches(t: Translation, op: GraphOp) -> None:
     t.write("logical_not", {"X": (condition,)}, {"Out": (otherwise,)})
     results: list[list[str]] = []
     for region, holds in zip(op.regions, (condition, otherwise), strict=True):
-        block = t.program.create_block(outer)
+        block = t.inner_block()
         t.block = block
         t.ops(region)
         given = _yielded(t, op, region, len(op.results))
@@ -92,7 +92,7 @@ def loop(t: Translation, op: GraphOp) -> None:
             t.write("assign", {"X": (first,)}, {"Out": (name,)})
         state.append(name)
         t.values[argument] = name
-    block = t.program.create_block(outer)
+    block = t.inner_block()
     t.block = block
     t.ops(region)
     t.scope = scope
@@ -137,7 +137,6 @@ def _is_array(t: Translation, name: str) -> bool:
 
 def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, attrs: dict[str, object]) -> None:
     """Append the op of a block: its outer reads and writes are operands and results."""
-    t.program.touch()
     read, written = block.outer_names()
     own = {name for names in inputs.values() for name in names}
     inputs[reads] = tuple(sorted(name for name in read if name not in own and t.block.find(name) is not None))

@@ -29,7 +29,7 @@ from foreshape.program.variable import Variable
 from foreshape.spec import FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType
 
 _OF_REGIONS: Final = frozenset(("pd_op.if", "pd_op.while"))
-_MOST_LISTED: Final = 4_000_000
+_MOST_LISTED: Final = 1_000_000
 """Lists can be taken again and again: their tensors are not bounded by the file's size."""
 _VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}
 """Element type -> the attribute of assign_value with the elements."""
@@ -86,6 +86,7 @@ class Translation:
         self._find_used(self.graph.block)
         self._name_ends(self.graph.block)
         self.ops(self.graph.block)
+        self.program.touch()
         link_makers(self.program)
         self.program.mark_loaded()
         return self.program
@@ -140,6 +141,15 @@ class Translation:
                         raise Refused(f"its attribute {unread[0][:100]} has no counterpart")
             except Refused as refused:
                 self.refuse(op, str(refused))
+
+    def inner_block(self) -> Block:
+        """Append a block within the current one.
+
+        The program counts as unchanged until all is translated: the names in a block are asked for once it is whole, and known for the blocks around it.
+        """
+        made = Block(self.program, len(self.program.blocks), self.block.idx)
+        self.program.blocks.append(made)
+        return made
 
     # --- values
 
@@ -249,7 +259,7 @@ class Translation:
         self.listed += len(found)
         if self.listed > _MOST_LISTED:
             raise FormatError(f"{op.place}.I[{at}]: ops take more than {_MOST_LISTED} tensors in lists")
-        return tuple([self.made(None, one) if isinstance(one, Constant) else one for one in found])
+        return tuple([self.made(None, one) if isinstance(one, Constant) else one for one in found]) if Constant in map(builtins.type, found) else found
 
     def made(self, number: int | None, constant: Constant) -> str:
         """Write the op that makes a constant, where the file has it, and return the tensor's name."""
