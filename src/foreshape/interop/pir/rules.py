@@ -237,7 +237,7 @@ def quantize_linear(t: Translation, op: GraphOp) -> None:
     Of floating-point numbers PaddlePaddle 3.3.1 computes quantize_linear in the place of dequantize_linear, too: both are bound to one kernel there.
     """
     row = _row(op.name)
-    if row.type == "dequantize_linear" and t.type_of(op, 0).is_floating:
+    if op.name.startswith("dequantize") and t.type_of(op, 0).is_floating:
         row = row._replace(type="quantize_linear")
     levels = 2 ** (whole(op.attributes.get("bit_length", 8)) - 1) - 1
     means_nothing = {"qmin": None, **({"qmax": None} if op.attributes.get("qmax", levels) == levels else {})}  # qmin is not read there
