@@ -98,8 +98,16 @@ $(PADDLE_VENV)/bin/python:
 	$(PADDLE_VENV)/bin/pip install --quiet --disable-pip-version-check paddlepaddle==2.6.2 'numpy<2' setuptools
 	$(PADDLE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/paddle/requirements.txt
 
-paddle: $(VENV)/dev $(PADDLE_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 (in the Python of PADDLE_PYTHON, or one made for it), compared
-	PADDLE_PYTHON=$(PADDLE_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
+# PaddlePaddle 3 exports what is opened here.
+PADDLE3_VENV := $(CURDIR)/.venv-paddle3
+PADDLE3_PYTHON ?= $(PADDLE3_VENV)/bin/python
+
+$(PADDLE3_VENV)/bin/python:
+	$(PYTHON) -m venv $(PADDLE3_VENV)
+	$(PADDLE3_VENV)/bin/pip install --quiet --disable-pip-version-check paddlepaddle==3.3.1 setuptools
+
+paddle: $(VENV)/dev $(PADDLE_PYTHON) $(PADDLE3_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 and 3.3.1 (in the Pythons of PADDLE_PYTHON and PADDLE3_PYTHON, or some made for them), compared
+	PADDLE_PYTHON=$(PADDLE_PYTHON) PADDLE3_PYTHON=$(PADDLE3_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
 
 $(VENV)/docs: $(VENV)/demo
 	$(PIP) -e '.[demo,docs]'
