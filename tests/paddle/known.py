@@ -136,3 +136,6 @@ KNOWN_PROGRAMS = {
     "avg_pool1d": OUTSIDE,
     "avg_pool2d": OUTSIDE,
 }
+
+EXPORTED: dict[tuple[str, str], str] = {}
+"""Side ("here", "there"), export of PaddlePaddle 3 -> why its results differ."""

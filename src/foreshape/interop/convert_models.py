@@ -143,9 +143,9 @@ def _lacking(op: Op) -> Iterator[tuple[str, str]]:
     elif op.attributes.error is not None:
         yield op.type, str(op.attributes.error)
     elif operator is not None:
-        if getattr(operator, "since", _OLDER) > _OLDER:
+        if operator.since > _OLDER:
             yield op.type, ""
-        for name, later in getattr(operator.schema, "later", {}).items():
+        for name, later in operator.schema.later.items():
             if (value := op.attributes.values.get(name, later.default)) != later.default:
                 yield f"{op.type} with {name} = {value!r}", ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import Constant, Value
+from foreshape.interop.pir.constants import Constant, Value, real
 from foreshape.interop.pir.graph import GraphBlock, GraphOp, Type
 from foreshape.interop.pir.registry import rule
 from foreshape.interop.pir.translation import Translation
@@ -142,6 +142,32 @@ def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, att
     inputs[reads] = tuple(sorted(name for name in read if name not in own and t.block.find(name) is not None))
     wrote = tuple(dict.fromkeys(n for op in block.ops for n in op.all_writes() if n in written))
     t.write(type, inputs, {"Out": wrote}, {**attrs, "sub_block": block.idx})
+
+
+@rule("increment_")
+def increment(t: Translation, op: GraphOp) -> None:
+    t.write("increment", {"X": (t.tensor(op, 0),)}, {"Out": (in_place(t, op, 0),)}, {"step": float(real(op.attributes.get("value", 1.0)))})
+
+
+@rule("assign_out_")
+def assign_out(t: Translation, op: GraphOp) -> None:
+    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (in_place(t, op, 1),)})
+
+
+def in_place(t: Translation, op: GraphOp, at: int) -> str:
+    """Return the name of a result that stands in an operand's memory.
+
+    A value of a block around is written anew itself, for the next round of a loop. In its own block the result is another variable, and the value
+    from now on.
+    """
+    number = op.operands[at]
+    name = t.tensor(op, at)
+    if number in t.rewritten and name not in t.block.vars:
+        t.give(op, 0, name)
+        return name
+    name = t.one(op, 0)
+    t.values[number] = name
+    return name
 
 
 # --- arrays

@@ -372,8 +372,3 @@ def einsum(t: Translation, op: GraphOp) -> None:
         used = at < len(op.results) and op.results[at] in t.used
         kept[slot] = t.many(op, at) if used else tuple([t.temporary("einsum", None) for _ in operands])
     t.write("einsum", {"Operands": operands}, {"Out": (t.one(op, 0),), **kept}, {"equation": op.attributes.get("equation")})
-
-
-@rule("assign_out_")
-def assign_out(t: Translation, op: GraphOp) -> None:
-    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)})

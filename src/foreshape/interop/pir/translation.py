@@ -43,6 +43,10 @@ def known(type: str) -> builtins.type[Operator]:
     return found
 
 
+_WRITTEN: Final[Mapping[str, int]] = {"increment_": 0, "assign_out_": 1}
+"""The operators that loops of `paddle.static.nn.While` write their counter and condition with: the place of the operand that they write into."""
+
+
 class Translation:
     """The state of one translation."""
 
@@ -57,6 +61,8 @@ class Translation:
         self.counts: dict[str, int] = {}
         self.used: set[int] = set()
         """The values that an op reads."""
+        self.rewritten: set[int] = set()
+        """The values of a block that an op within a region writes anew; see `control_flow.in_place`."""
         self.wanted: dict[int, str] = {}
         """Value -> the name of a result of the program."""
         self.scope = ""
@@ -94,6 +100,9 @@ class Translation:
     def _find_used(self, block: GraphBlock) -> None:
         for op in block.ops:
             self.used.update(op.operands)
+            written = _WRITTEN.get(op.name)
+            if written is not None and block is not self.graph.block and written < len(op.operands):
+                self.rewritten.add(op.operands[written])
             for region in op.regions:
                 self._find_used(region)
 
@@ -206,7 +215,8 @@ class Translation:
         """Say the value of a result."""
         if at >= len(op.results):
             raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
-        self.values[op.results[at]] = value
+        number = op.results[at]
+        self.values[number] = self.made(number, value) if number in self.rewritten and isinstance(value, Constant) else value
 
     def temporary(self, stem: str, type: Type) -> str:
         """Make a variable for a value that the file does not have."""
