@@ -5,13 +5,21 @@ The numbers are from ``make paddle UPDATE=1``, which runs PaddlePaddle; this nee
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import foreshape.interop.pir
 import foreshape.ops  # noqa: F401  all operators
-from foreshape.operator.registry import all_operators
+from foreshape.interop.pir.registry import RULES
+from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.table import operators as in_table
+from foreshape.interop.pir.translation import Translation
+from foreshape.operator.registry import all_operators, find
 
 PAGE = Path(__file__).with_name("compatibility.md")
 KEPT = Path(__file__).with_name("compatibility.json")
@@ -76,6 +84,16 @@ hardest points, which is no part of a program.""",
 }
 
 
+PADDLE_3 = """## Operators of PaddlePaddle 3
+
+[Programs of PaddlePaddle 3](paddlepaddle-3.md) are read as these operators. An operand of PaddlePaddle 3 that PaddlePaddle 2 has as an attribute becomes it
+where it is constant. *Also computed*: it may be a tensor here too. *Only at*: another value of this attribute is refused by name, since PaddlePaddle 2 has no
+counterpart. An operator with `_` at its end, which works in place, is read as the one without it. An operator that is not in this table keeps its
+own name. `foreshape show` and `foreshape check` work around it, and a run that needs it is refused. Where several operators stand, the numbers are
+computed by some or all of them.
+"""
+
+
 def total(section: Section, what: str) -> str:
     return f"{sum(found[what] for found in section.values()):,}"
 
@@ -130,7 +148,7 @@ def not_compared(section: Section) -> list[str]:
             reason = "They run a block, and are compared in the programs below that have loops and branches"
         elif of in ("feed", "fetch"):
             reason = "They are in each program below"
-        elif of in section:
+        elif of in section or cls.since > 2:
             reason = "PaddlePaddle 2.6.2 has no such operator"
         else:
             reason = "They are newer than the figures"
@@ -156,6 +174,58 @@ def programs(section: Section, heading: str, words: str) -> list[str]:
     return out
 
 
+def paddle_3() -> list[str]:
+    """The operators of PaddlePaddle 3, each with those that it is read as."""
+    cells = dict(sorted({**dict(_in_table()), **dict(_by_rules())}.items(), key=lambda one: one[0].lower()))
+    return ["", PADDLE_3, "| PaddlePaddle 3 | here | operands that become attributes | also computed | only at |", "|---|---|---|---|---|",
+            *(f"| `{name}` | {' | '.join(of)} |" for name, of in cells.items())]  # fmt: skip
+
+
+def _in_table() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name in in_table():
+        row = row_of(name)
+        if row is None or (name.endswith("_") and (plain := row_of(name[:-1])) is not None and plain == row):
+            continue
+        yield name, (f"`{row.type}`", *_attributes(row))
+
+
+def _attributes(row: Row) -> tuple[str, str, str]:
+    constant = [o.attribute for o in row.operands if o.attribute]
+    computed = [o.attribute for o in row.operands if o.attribute and o.slot]
+    only = [f"{name} = {'any' if at is None else json.dumps(at)}" for name, at in row.only.items()]
+    return ", ".join(constant), ", ".join(computed), ", ".join(only)
+
+
+def _by_rules() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The operators with functions of their own: the operators that these write, as their source says."""
+    for full, function in RULES.items():
+        name = full.removeprefix("pd_op.")
+        row = row_of(name.removesuffix("_bias"))
+        found = [t.format(name=short) for t in _written(function) for short in (name.rstrip("_"), name[:3])]
+        types = dict.fromkeys([row.type, *found] if row is not None else found)
+        words = (inspect.getdoc(function) or "A constant, or a part of a list.").partition("\n")[0].rstrip(".")
+        said = ", ".join(f"`{t}`" for t in types if find(t)) or words[:1].lower() + words[1:]
+        yield name, (said, *(_attributes(row) if row is not None else ("", "", "")))
+
+
+def _written(function: Any, seen: frozenset[Any] = frozenset()) -> list[str]:
+    """The texts in calls of a function, and of those of its file and of the translation that it calls, which may be types of operators."""
+    out: list[str] = []
+    for call in (n for n in ast.walk(ast.parse(inspect.cleandoc("\n" + inspect.getsource(function)))) if isinstance(n, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+        for one in call.args if name in ("write", "_put", "_reduced", "_run") else ():
+            for part in (one.body, one.orelse) if isinstance(one, ast.IfExp) else (one,):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    out.append(part.value)
+                elif isinstance(part, ast.JoinedStr):
+                    out.append("".join(v.value if isinstance(v, ast.Constant) else "{name}" for v in part.values))
+        other = getattr(Translation, name, None) if isinstance(call.func, ast.Attribute) else inspect.unwrap(function).__globals__.get(name)
+        inner = name in ("fill", "write_constant") or not isinstance(call.func, ast.Attribute)
+        if inner and inspect.isfunction(other) and other not in seen and other.__module__.startswith("foreshape.interop.pir") and name != "write_by_row":
+            out += _written(other, seen | {function, other})
+    return out
+
+
 def page() -> str:
     kept: dict[str, Section] = json.loads(KEPT.read_text(encoding="utf-8"))
     samples, here = kept["operators"], kept["described here"]
@@ -172,6 +242,7 @@ def page() -> str:
     for kind, (heading, words) in NETWORKS.items():
         lines += programs(kept[kind], heading, words)
         lines += [f"- {name}: {a['words']}." for name, found in kept[kind].items() for a in found["apart"] if a["state"] == "known"]
+    lines += paddle_3()
     return "\n".join(lines).rstrip() + "\n"
 
 

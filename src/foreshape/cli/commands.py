@@ -28,6 +28,14 @@ Sizes = Annotated[
 Operators = Annotated[
     list[Path] | None, typer.Option("--operators", metavar="FILE.py", help="A module with operators of your own, imported first. May be repeated.")
 ]
+FromTo = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[FROM] TO",
+        help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
+        "TO: a .pdmodel, .pdiparams or .safetensors file, or a folder.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
 
 Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="What a link of a rank carries, as 25Gb/s (bits) or 3GB/s (bytes).")]
@@ -298,18 +306,14 @@ def run(
 @app.command(short_help="Write a model for PaddlePaddle 2, or its parameters in another form.")
 def convert(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, or .json of PaddlePaddle 3), or its folder.")],
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="[FROM] TO", help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
-                       "TO: a .pdmodel, .pdiparams or .safetensors file, or a folder."),
-    ],
+    paths: FromTo,
     force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, or its parameters to another form of file. To
     a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
 
     A model with operators that PaddlePaddle 2.6.2 lacks is not written: they are listed, and the command exits with 1."""
-    from foreshape.cli.convert import print_converted
+    from foreshape.cli.model_conversion import print_converted
 
     if len(paths) > 2:
         raise typer.BadParameter(f"{len(paths)} paths follow MODEL; it is TO, or FROM and TO", param_hint="[FROM] TO")

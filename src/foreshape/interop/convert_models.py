@@ -18,6 +18,11 @@ from foreshape.wire import save_program
 _PAIR: Final = (".pdmodel", ".pdiparams")
 _OLDER: Final = 2
 """The version of PaddlePaddle that opens a ``.pdmodel``."""
+_TIES: Final = {
+    ("argsort", "stable"): "there equal elements come in any order",
+    ("round", "round_type"): "there halves are rounded away from 0",
+}
+"""Attributes that PaddlePaddle 2 leaves unread, and computes the same without but for equal elements or halves."""
 
 Path = str | os.PathLike[str]
 
@@ -30,13 +35,15 @@ class Lacking:
         name: the operator, as ``median``, or the attribute with its value, as ``argsort with stable = True``.
         count: the number of ops with it.
         place: of the first one, as ``op 3 of block 0``.
-        reason: why it cannot be written, of an operator that PaddlePaddle 2 has.
+        reason: why it cannot be written, of an operator that PaddlePaddle 2 has; or the difference without it.
+        slight: True if the difference is in the order of equal elements, or in the rounding of halves. Such a model is written.
     """
 
     name: str
     count: int
     place: str
     reason: str
+    slight: bool = False
 
     @property
     def words(self) -> str:
@@ -52,7 +59,7 @@ class Converted(NamedTuple):
         model, params: the written files; params is empty for a network without parameters.
         ops: the number of the program's ops.
         parameters: name -> the tensor.
-        lacking: what PaddlePaddle 2 lacks of it; empty unless the writing was forced.
+        lacking: what PaddlePaddle 2 lacks of it: with slight differences alone, unless the writing was forced.
     """
 
     model: str
@@ -84,8 +91,9 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
         raise FormatError(f"{into}: a model is not written to where it is read from")
     program = load_program(model)
     missing = lacking(program)
-    if missing and not force:
-        listed = "".join(f"\n    {one.words}" for one in missing)
+    refused = [one for one in missing if not one.slight]
+    if refused and not force:
+        listed = "".join(f"\n    {one.words}" for one in refused)
         raise FormatError(f"{model} needs what PaddlePaddle 2.6.2 lacks, and is not written (unless forced, for Foreshape alone):{listed}")
     if force:
         program.refresh_quietly()
@@ -127,27 +135,28 @@ def models_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 def lacking(program: Program) -> list[Lacking]:
     """Return the operators and attributes that PaddlePaddle 2 lacks, each with its count, in the order of their first ops."""
-    found: dict[tuple[str, str], tuple[int, str]] = {}
+    found: dict[tuple[str, str, bool], tuple[int, str]] = {}
     for block in program.blocks:
         for at, op in enumerate(block.ops):
             for key in _lacking(op):
                 count, place = found.get(key, (0, f"op {at} of block {block.idx}"))
                 found[key] = (count + 1, place)
-    return [Lacking(name, count, place, reason) for (name, reason), (count, place) in found.items()]
+    return [Lacking(name, count, place, reason, slight) for (name, reason, slight), (count, place) in found.items()]
 
 
-def _lacking(op: Op) -> Iterator[tuple[str, str]]:
+def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
     operator = op.attributes.operator
     if is_unknown(op):
-        yield op.type, ""
+        yield op.type, "", False
     elif op.attributes.error is not None:
-        yield op.type, str(op.attributes.error)
+        yield op.type, str(op.attributes.error), False
     elif operator is not None:
         if operator.since > _OLDER:
-            yield op.type, ""
+            yield op.type, "", False
         for name, later in operator.schema.later.items():
             if (value := op.attributes.values.get(name, later.default)) != later.default:
-                yield f"{op.type} with {name} = {value!r}", ""
+                difference = _TIES.get((op.type, name), "")
+                yield f"{op.type} with {name} = {value!r}", difference, bool(difference)
 
 
 def _same(one: Any, other: Any) -> bool:

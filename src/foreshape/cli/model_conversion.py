@@ -54,7 +54,8 @@ def _convert_folder(model: str, target: str, force: bool) -> bool:
             if len(found) == 1:
                 raise
             refused += 1
-            _note(f"{path} is not written: {error_text(error)}")
+            text = error_text(error)
+            _note(text if path in text else f"{path} is not written: {text}")
     if refused:
         _note(f"{refused:,} of {len(found):,} models are not written")
     return not refused
