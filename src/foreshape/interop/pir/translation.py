@@ -81,13 +81,14 @@ class Translation:
 
     def run(self) -> Program:
         """Translate the graph. Raises `FormatError` where it is not as the format has it."""
+        translated = any(op.name == "feed" for op in self.graph.block.ops)  # from 2.x: there, too, every tensor is called trained, the statistics as well
         for parameter in self.graph.parameters:
             if parameter.name in self.names:
                 raise FormatError(f"{parameter.place}.A[3]: the name {parameter.name[:100]!r} is taken")
             made = self.declare(parameter.name, parameter.type, self.program.global_block)
             made.persistable = parameter.saved
             made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
-            made.is_parameter = parameter.trainable or not parameter.stop_gradient
+            made.is_parameter = not translated and (parameter.trainable or not parameter.stop_gradient)
             self.values[parameter.value] = parameter.name
         self._find_used(self.graph.block)
         self._name_ends(self.graph.block)
@@ -296,12 +297,8 @@ class Translation:
             return
         field = _VALUES.get(of.name)
         if field is not None:
-            self.write(
-                "assign_value",
-                {},
-                {"Out": (name,)},
-                {"shape": dims, "dtype": of.code, field: [int(v) for v in constant.values] if of.name == "bool" else constant.values},
-            )
+            elements = [int(v) for v in constant.values] if of.name == "bool" else constant.values
+            self.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": of.code, field: elements})
             return
         wide = INT64 if of.is_integer else FP32
         held = self.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
