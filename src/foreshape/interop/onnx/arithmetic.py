@@ -1,0 +1,284 @@
+"""Elementwise operators: arithmetic, comparisons, logic, activations, casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8
+
+_UNARY = {
+    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh", "Ceil": "ceil", "Cos": "cos",
+    "Sign": "sign", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log", "Reciprocal": "reciprocal", "Relu": "relu",
+    "Sigmoid": "sigmoid", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus", "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+    "HardSwish": "hard_swish", "Mish": "mish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2",
+}  # fmt: skip
+_BINARY = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwise_mul", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+           "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "Equal": "equal", "Greater": "greater_than",
+           "Less": "less_than", "GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}  # fmt: skip
+
+
+def result(found: Any) -> Variable:
+    """Return the first result of an op."""
+    return found[0] if isinstance(found, tuple) else found
+
+
+@onnx(*_UNARY)
+def unary(c: Call) -> Any:
+    x, of = c.x(), c.x().spec.known_dtype
+    if c.node.operator in ("Relu", "Abs", "Sign", "Floor", "Ceil") and of.is_integer:
+        if c.node.operator == "Relu":
+            return c.binary("elementwise_max", x, c.like(0, x))
+        if c.node.operator == "Abs":
+            return x if of is UINT8 else c.binary("elementwise_max", x, c.op("scale", {"scale": -1.0}, X=x))
+        if c.node.operator == "Sign":
+            above, below = (c.cast(c.op(type, X=x, Y=c.like(0, x)), of) for type in ("greater_than", "less_than"))
+            return c.binary("elementwise_sub", above, below)
+        return c.op("assign", X=x)
+    return result(c.op(_UNARY[c.node.operator], X=x))
+
+
+def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
+    """Return both operands as the older operator sets broadcast them: from an axis."""
+    if c.opset < 7 and c.attribute("broadcast", 0) and y.spec.dims is not None:
+        axis = c.attribute("axis")
+        if axis is not None and y.spec.rank:
+            behind = c.rank(x) - c.axis(axis, c.rank(x)) - y.spec.rank
+            y = c.unsqueeze(y, *range(y.spec.rank, y.spec.rank + behind)) if behind > 0 else y
+    return x, y
+
+
+@onnx(*_BINARY)
+def binary(c: Call) -> Any:
+    x, y = _common(c, c.x(0), c.x(1))
+    type = _BINARY[c.node.operator]
+    return c.binary(type, x, y)
+
+
+@onnx("Div")
+def divide(c: Call) -> Any:
+    """Whole numbers are cut towards zero."""
+    x, y = _common(c, c.x(0), c.x(1))
+    return c.binary("elementwise_div", x, y)
+
+
+@onnx("Mod")
+def remainder(c: Call) -> Any:
+    """The sign of the divisor; with ``fmod`` that of the dividend, as in C."""
+    x, y = c.x(0), c.x(1)
+    if not c.attribute("fmod", 0):
+        return c.binary("elementwise_mod", x, y)
+    whole = c.binary("elementwise_div", x, y)
+    if x.spec.known_dtype.is_floating:
+        whole = c.op("trunc", X=whole)
+    return c.binary("elementwise_sub", x, c.binary("elementwise_mul", whole, y))
+
+
+@onnx("Pow")
+def power(c: Call) -> Any:
+    """The element type of the base counts."""
+    x, y = c.x(0), c.x(1)
+    of = x.spec.known_dtype
+    if of is y.spec.known_dtype:
+        return c.binary("elementwise_pow", x, y)
+    wide = FP64 if FP64 in (of, y.spec.known_dtype) or of is INT64 else FP32
+    wide = of if of.is_floating and y.spec.known_dtype.is_integer else wide
+    return c.cast(c.binary("elementwise_pow", c.cast(x, wide), c.cast(y, wide)), of)
+
+
+@onnx("Neg")
+def negative(c: Call) -> Any:
+    return c.op("scale", {"scale": -1.0}, X=c.x())
+
+
+@onnx("Round")
+def rounding(c: Call) -> Any:
+    """Halves go to the even number."""
+    return c.op("round", {"round_type": 0}, X=c.x())
+
+
+@onnx("Sum", "Max", "Min", "Mean")
+def several(c: Call) -> Any:
+    type = {"Sum": "elementwise_add", "Mean": "elementwise_add", "Max": "elementwise_max", "Min": "elementwise_min"}[c.node.operator]
+    operands = c.all()
+    out = operands[0]
+    for one in operands[1:]:
+        out = c.binary(type, out, one)
+    if c.node.operator == "Mean" and len(operands) > 1:
+        return c.op("scale", {"scale": 1.0 / len(operands)}, X=out)
+    return out if len(operands) > 1 else c.op("assign", X=out)
+
+
+@onnx("Identity", "Dropout")
+def identity(c: Call) -> Any:
+    """In use a dropout is its operand; its mask is true."""
+    if c.node.operator == "Dropout":
+        training = c.constant(2)
+        if c.has(2) and (training is None or bool(training.reshape(-1)[0])) and c.attribute("ratio", 0.5) != 0:
+            raise Refused("a dropout of training draws at random, and its numbers differ from run to run")
+        if len([o for o in c.node.outputs if o]) > 1:
+            return c.x(), c.cast(c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=c.x()), BOOL)
+    return c.value(0)
+
+
+@onnx("Clip")
+def clip(c: Call) -> Any:
+    x = c.x()
+    of = x.spec.known_dtype
+    low = c.value(1) if c.opset >= 11 else c.attribute("min")
+    high = c.value(2) if c.opset >= 11 else c.attribute("max")
+    if of in (FP32, FP16, BF16) and all(v is None or isinstance(v, (int, float)) or c.importer.numbers(v) is not None for v in (low, high)):
+        lowest, highest = (
+            default if v is None else float(v) if isinstance(v, (int, float)) else float(c.importer.numbers(v).reshape(-1)[0])
+            for v, default in ((low, float("-inf")), (high, float("inf")))
+        )
+        if lowest <= highest and of is FP32:
+            return c.op("clip", {"min": lowest, "max": highest}, X=x)
+    out = x
+    for bound, type in ((low, "elementwise_max"), (high, "elementwise_min")):
+        if bound is not None:
+            other = c.like(bound, x) if isinstance(bound, (int, float)) else c.importer.variable(bound)
+            out = c.binary(type, out, other)
+    return out if out is not x else c.op("assign", X=x)
+
+
+@onnx("Cast", "CastLike")
+def cast(c: Call) -> Any:
+    of = c.x(1).spec.known_dtype if c.node.operator == "CastLike" else element_type(int(c.attribute("to", 1)))
+    x = c.x()
+    return c.op("cast", {"in_dtype": x.spec.known_dtype.code, "out_dtype": of.code}, X=x)
+
+
+@onnx("Where")
+def where(c: Call) -> Any:
+    return c.op("where", Condition=c.x(0), X=c.x(1), Y=c.x(2))
+
+
+@onnx("IsInf")
+def infinite(c: Call) -> Any:
+    x = c.x()
+    up, down = bool(c.attribute("detect_positive", 1)), bool(c.attribute("detect_negative", 1))
+    if up and down:
+        return c.op("isinf_v2", X=x)
+    if not up and not down:
+        return c.cast(c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=x), BOOL)
+    return c.op("equal", X=x, Y=c.like(float("inf") if up else float("-inf"), x))
+
+
+# --- activations
+
+
+@onnx("LeakyRelu")
+def leaky_relu(c: Call) -> Any:
+    return c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=c.x())
+
+
+@onnx("Elu")
+def elu(c: Call) -> Any:
+    return c.op("elu", {"alpha": c.attribute("alpha", 1.0)}, X=c.x())
+
+
+@onnx("Celu")
+def celu(c: Call) -> Any:
+    return c.op("celu", {"alpha": c.attribute("alpha", 1.0)}, X=c.x())
+
+
+@onnx("Selu")
+def selu(c: Call) -> Any:
+    return c.op("selu", {"alpha": c.attribute("alpha", 1.67326319217681884765625), "scale": c.attribute("gamma", 1.05070102214813232421875)}, X=c.x())
+
+
+@onnx("ThresholdedRelu")
+def thresholded_relu(c: Call) -> Any:
+    return c.op("thresholded_relu", {"threshold": c.attribute("alpha", 1.0)}, X=c.x())
+
+
+@onnx("HardSigmoid")
+def hard_sigmoid(c: Call) -> Any:
+    return c.op("hard_sigmoid", {"slope": c.attribute("alpha", 0.2), "offset": c.attribute("beta", 0.5)}, X=c.x())
+
+
+@onnx("Gelu", since=20)
+@onnx("Gelu", domain="com.microsoft")
+def gelu(c: Call) -> Any:
+    return c.op("gelu", {"approximate": c.attribute("approximate", "none") == "tanh"}, X=c.x())
+
+
+@onnx("Swish")
+def swish(c: Call) -> Any:
+    x, alpha = c.x(), c.attribute("alpha", 1.0)
+    return c.op("silu", X=x) if alpha == 1.0 else c.binary("elementwise_mul", x, c.op("sigmoid", X=c.op("scale", {"scale": alpha}, X=x)))
+
+
+@onnx("Shrink")
+def shrink(c: Call) -> Any:
+    """X + bias below -lambd, X - bias above lambd, 0 between."""
+    x, of = c.x(), c.x().spec.known_dtype
+    bias, edge = c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
+    below, above = c.op("less_than", X=x, Y=c.like(-edge, x)), c.op("greater_than", X=x, Y=c.like(edge, x))
+    up, down = (c.binary("elementwise_add", x, c.like(by, x)) for by in (bias, -bias))
+    zero = c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=x)
+    return c.cast(c.op("where", Condition=below, X=up, Y=c.op("where", Condition=above, X=down, Y=zero)), of)
+
+
+@onnx("PRelu")
+def prelu(c: Call) -> Any:
+    x, slope = c.x(0), c.x(1)
+    below = c.op("less_than", X=x, Y=c.like(0, x))
+    return c.op("where", Condition=below, X=c.binary("elementwise_mul", x, slope), Y=x)
+
+
+@onnx("Softmax", "LogSoftmax", since=13)
+def softmax(c: Call) -> Any:
+    return c.op("softmax" if c.node.operator == "Softmax" else "log_softmax", {"axis": c.attribute("axis", -1)}, X=c.x())
+
+
+@onnx("Softmax", "LogSoftmax", "Hardmax")
+def softmax_of_matrix(c: Call) -> Any:
+    """Before operator set 13 all axes from ``axis`` on are one."""
+    x = c.x()
+    rank = c.rank(x)
+    type = "softmax" if c.node.operator == "Softmax" else "log_softmax"
+    if c.node.operator == "Hardmax":
+        return _hardmax(c, x, c.attribute("axis", -1 if c.opset >= 13 else 1))
+    axis = c.axis(c.attribute("axis", 1), rank)
+    if axis == rank - 1:
+        return c.op(type, {"axis": -1}, X=x)
+    flat = c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x)
+    return c.op("reshape2", {"shape": [0] * rank}, X=c.op(type, {"axis": -1}, X=result(flat)), Shape=c.shape_of(x))[0]
+
+
+def _hardmax(c: Call, x: Variable, axis: int) -> Variable:
+    """One at the first largest element, zero elsewhere."""
+    rank = c.rank(x)
+    axis = c.axis(axis, rank)
+    if c.opset < 13 and axis != rank - 1:
+        raise Refused("a hardmax over several axes")
+    place = c.op("arg_max", {"axis": axis, "keepdims": True, "dtype": 3}, X=x)
+    numbers = c.op("cumsum", {"axis": axis, "exclusive": True}, X=c.op("fill_any_like", {"value": 1.0, "dtype": INT64.code}, X=x))
+    return c.cast(c.op("equal", X=numbers, Y=place), x.spec.known_dtype)
+
+
+@onnx("BitShift")
+def bit_shift(c: Call) -> Any:
+    type = "bitwise_left_shift" if c.attribute("direction") == "LEFT" else "bitwise_right_shift"
+    return c.op(type, {"is_arithmetic": False}, x=c.x(0), y=c.x(1))
+
+
+@onnx("CumSum")
+def cumsum(c: Call) -> Any:
+    axis = (c.ints(1) or [0])[0]
+    return c.op("cumsum", {"axis": axis, "exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}, X=c.x())
+
+
+@onnx("CumProd")
+def cumprod(c: Call) -> Any:
+    axis = (c.ints(1) or [0])[0]
+    return c.op("cumprod", {"dim": axis, "exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}, X=c.x())
+
+
+@onnx("Det")
+def determinant(c: Call) -> Any:
+    return c.op("determinant", Input=c.x())

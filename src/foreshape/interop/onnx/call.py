@@ -1,0 +1,184 @@
+"""`Call`: a node of ONNX as the functions that import it see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import FormatError
+from foreshape.program.variable import Variable
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, Spec
+from foreshape.wire.onnx_records import NodeRecord, TensorRecord
+from foreshape.wire.onnx_tensors import array_of
+
+if TYPE_CHECKING:
+    from foreshape.interop.onnx.importer import Importer
+
+ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16}
+"""ONNX's number of an element type -> ours."""
+NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 17: "float8", 18: "float8", 19: "float8", 20: "float8",
+         21: "uint4", 22: "int4", 23: "float4", 24: "float8", 25: "uint2", 26: "int2"}  # fmt: skip
+"""The names of element types that are not known here."""
+
+
+class Refused(Exception):
+    """A node that cannot be imported; the text is the reason."""
+
+
+def element_type(code: int) -> DType:
+    """Return the element type of a number in a file. Raises `Refused` for one that is not known here."""
+    found = ELEMENT_TYPES.get(code)
+    if found is None:
+        raise Refused(f"elements of the type {NAMES.get(code, code)} are not known here")
+    return found
+
+
+class Call:
+    """A node in the course of its import.
+
+    Attributes:
+        node: as in the file.
+        opset: the version of its operator set.
+        importer: the state of the whole import.
+    """
+
+    __slots__ = ("importer", "node", "opset")
+
+    def __init__(self, importer: Importer, node: NodeRecord, opset: int) -> None:
+        self.importer, self.node, self.opset = importer, node, opset
+
+    # --- operands
+
+    def __len__(self) -> int:
+        """Return the number of operands, those left out in the middle included."""
+        return len(self.node.inputs)
+
+    def has(self, at: int) -> bool:
+        """Tell whether an operand is given."""
+        return at < len(self.node.inputs) and self.node.inputs[at] != ""
+
+    def value(self, at: int) -> Any:
+        """Return an operand: a variable, a `Constant`, a list (of a sequence), or None for one that is left out."""
+        return self.importer.value(self.node.inputs[at]) if self.has(at) else None
+
+    def x(self, at: int = 0) -> Variable:
+        """Return an operand as a variable; a constant is made. Raises `FormatError` if it is left out."""
+        found = self.optional(at)
+        if found is None:
+            raise FormatError(f"{self.node.place}: {self.node.operator} needs its operand {at}")
+        return found
+
+    def optional(self, at: int) -> Variable | None:
+        """Return an operand as a variable; None if it is left out."""
+        found = self.value(at)
+        if isinstance(found, list):
+            raise Refused(f"its operand {at} is a sequence")
+        return None if found is None else self.importer.variable(found)
+
+    def all(self, first: int = 0) -> list[Variable]:
+        """Return all operands from ``first`` on as variables."""
+        return [self.x(at) for at in range(first, len(self.node.inputs))]
+
+    def constant(self, at: int) -> Any:
+        """Return an operand as an array if its numbers are known before the run, otherwise None."""
+        found = self.value(at)
+        return None if found is None or isinstance(found, list) else self.importer.numbers(found)
+
+    def ints(self, at: int, name: str = "") -> list[int] | None:
+        """Return an operand as whole numbers; None if it is left out. With ``name`` an attribute of older operator sets stands for it.
+
+        Raises:
+            Refused: its numbers are not known before the run.
+        """
+        if not self.has(at):
+            given = self.attribute(name) if name else None
+            return None if given is None else [int(n) for n in (given if isinstance(given, list) else [given])]
+        found = self.constant(at)
+        if found is None:
+            raise Refused(f"its operand {at} ({self.node.inputs[at][:60]}) must be known before the run")
+        return [int(n) for n in found.reshape(-1)]
+
+    def sizes(self, at: int) -> tuple[Size, ...] | None:
+        """Return the known numbers of an operand of whole numbers, symbols among them; None if they are not known."""
+        found = self.value(at)
+        if isinstance(found, Variable):
+            return found.spec.value
+        known = None if found is None else self.importer.numbers(found)
+        return None if known is None else tuple(int(n) for n in known.reshape(-1))
+
+    # --- attributes
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute: a number, text, list, array, or graph."""
+        found = self.node.attributes.get(name, default)
+        if isinstance(found, bytes):
+            return found.decode("utf-8", "replace")
+        if isinstance(found, TensorRecord):
+            return array_of(found, self.importer.folder)
+        if isinstance(found, list) and found and isinstance(found[0], bytes):
+            return [one.decode("utf-8", "replace") for one in found]
+        return found
+
+    # --- ops
+
+    def op(self, type: str, attrs: dict[str, Any] | None = None, **inputs: Any) -> Any:
+        """Append an op of ours, and return its result, or a tuple of several."""
+        return self.importer.block.apply(type, {slot: v for slot, v in inputs.items() if v is not None}, attrs)
+
+    def binary(self, type: str, x: Variable, y: Variable) -> Variable:
+        """Append an elementwise op of two operands; each is broadcast to the other from the back."""
+        return self.op(type, {"axis": -1}, X=x, Y=y) if type.startswith("elementwise_") else self.op(type, X=x, Y=y)
+
+    def cast(self, x: Variable, of: DType) -> Variable:
+        """Return ``x`` in an element type; itself if it has it."""
+        now = x.spec.known_dtype
+        return x if now is of else self.op("cast", {"in_dtype": now.code, "out_dtype": of.code}, X=x)
+
+    def full(self, shape: Sequence[int], of: DType, number: float | bool) -> Variable:
+        """Return a tensor of equal numbers."""
+        exact = repr(number) if isinstance(number, float) and math.isfinite(number) else str(number) if isinstance(number, int) and abs(number) > 2**24 else ""
+        return self.op("fill_constant", {"shape": [*shape], "dtype": of.code, "value": float(number), "str_value": exact if of is not BOOL else ""})
+
+    def like(self, number: float, x: Variable) -> Variable:
+        """Return one number in the element type of ``x``, to be broadcast."""
+        return self.full([1] if x.spec.dims else [], x.spec.known_dtype, number)
+
+    def reshape(self, x: Variable, dims: Sequence[int]) -> Variable:
+        """Return ``x`` in other dims: 0 keeps a dim, -1 is found."""
+        return self.op("reshape2", {"shape": [*dims]}, X=x)[0]
+
+    def transpose(self, x: Variable, axes: Sequence[int]) -> Variable:
+        """Return ``x`` with its axes in another order."""
+        return x if [*axes] == [*range(len(axes))] else self.op("transpose2", {"axis": [*axes]}, X=x)[0]
+
+    def unsqueeze(self, x: Variable, *axes: int) -> Variable:
+        """Return ``x`` with dims of 1 at axes of the result."""
+        return self.op("unsqueeze2", {"axes": [*axes]}, X=x)[0] if axes else x
+
+    def squeeze(self, x: Variable, *axes: int) -> Variable:
+        """Return ``x`` without dims of 1."""
+        return self.op("squeeze2", {"axes": [*axes]}, X=x)[0] if axes else x
+
+    def shape_of(self, x: Variable) -> Variable:
+        """Return the dims of ``x``, int64."""
+        return self.cast(self.op("shape", Input=x), INT64)
+
+    @staticmethod
+    def rank(x: Variable) -> int:
+        """Return the number of dims. Raises `Refused` if it is not known before the run."""
+        if x.spec.dims is None:
+            raise Refused(f"the number of dims of {x.name} is not known before the run")
+        return x.spec.rank
+
+    def axis(self, given: int, rank: int) -> int:
+        """Return an axis counted from the front. Raises `FormatError` out of range."""
+        if not -rank <= given < max(rank, 1):
+            raise FormatError(f"{self.node.place}: {self.node.operator}: the axis must be in [-{rank}, {rank}); seen {given}")
+        return given % rank if rank else 0
+
+
+def spec_of(x: Variable) -> Spec:
+    """Return what is known of a variable."""
+    return x.spec

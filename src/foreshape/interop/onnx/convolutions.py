@@ -1,0 +1,330 @@
+"""Products, convolutions, pooling, normalizations and resizing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.interop.onnx.arithmetic import result
+from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.reductions import reduce
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import FP32, FP64
+
+
+@onnx("MatMul")
+def matmul(c: Call) -> Any:
+    x, y = c.x(0), c.x(1)
+    of = x.spec.known_dtype
+    if of.is_integer:  # exact below 2^53
+        return c.cast(c.op("matmul_v2", X=c.cast(x, FP64), Y=c.cast(y, FP64)), of)
+    return c.op("matmul_v2", X=x, Y=y)
+
+
+@onnx("Gemm")
+def gemm(c: Call) -> Any:
+    """alpha A B + beta C, of matrices that may be transposed."""
+    x, y, more = c.x(0), c.x(1), c.optional(2)
+    of = x.spec.known_dtype
+    if of.is_integer:
+        x, y = c.cast(x, FP64), c.cast(y, FP64)
+    out = c.op("matmul_v2", {"trans_x": bool(c.attribute("transA", 0)), "trans_y": bool(c.attribute("transB", 0))}, X=x, Y=y)
+    alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
+    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+    if more is not None:
+        more = c.cast(more, out.spec.known_dtype)
+        out = c.binary("elementwise_add", out, more if beta == 1.0 else c.op("scale", {"scale": beta}, X=more))
+    return c.cast(out, of)
+
+
+@onnx("Einsum")
+def einsum(c: Call) -> Any:
+    equation = c.attribute("equation").replace(" ", "")
+    operands = c.all()
+    if len(operands) > 2:
+        raise Refused("an einsum of more than two operands")
+    return result(c.op("einsum", {"equation": equation}, Operands=operands))
+
+
+# --- windows
+
+
+def _window(c: Call, x: Variable, kernel: list[int], dilations: list[int], strides: list[int]) -> list[int]:
+    """Return the pads of a window, before and after each axis, of ``pads`` or ``auto_pad``."""
+    axes = len(kernel)
+    auto = c.attribute("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        pads = [int(p) for p in c.attribute("pads") or [0] * (2 * axes)]
+        return [n for k in range(axes) for n in (pads[k], pads[axes + k])]
+    if auto == "VALID":
+        return [0] * (2 * axes)
+    out: list[int] = []
+    for k in range(axes):
+        size = x.spec.known_dims[2 + k]
+        reach = (kernel[k] - 1) * dilations[k] + 1
+        if isinstance(size, int):
+            total = max(0, (-(-size // strides[k]) - 1) * strides[k] + reach - size)
+        elif strides[k] == 1:
+            total = reach - 1
+        else:
+            raise Refused(f"auto_pad {auto} of an open size with a stride of {strides[k]}")
+        small, large = total // 2, total - total // 2
+        out += [small, large] if auto == "SAME_UPPER" else [large, small]
+    return out
+
+
+def _lists(c: Call, axes: int) -> tuple[list[int], list[int]]:
+    return [int(n) for n in c.attribute("strides") or [1] * axes], [int(n) for n in c.attribute("dilations") or [1] * axes]
+
+
+@onnx("Conv")
+def convolution(c: Call) -> Any:
+    """One axis is done as an image of height 1."""
+    x, weight, bias = c.x(0), c.x(1), c.optional(2)
+    axes, groups = c.rank(x) - 2, int(c.attribute("group", 1))
+    kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
+    strides, dilations = _lists(c, axes)
+    pads = _window(c, x, kernel, dilations, strides)
+    if axes == 1:
+        x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
+        strides, dilations, pads = [1, *strides], [1, *dilations], [0, 0, *pads]
+    if axes > 3 or axes < 1:
+        raise Refused(f"a convolution of {axes} axes")
+    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups}
+    depthwise = axes < 3 and groups > 1 and x.spec.known_dims[1] == groups
+    out = c.op("depthwise_conv2d" if depthwise else "conv3d" if axes == 3 else "conv2d", attrs, Input=x, Filter=weight)
+    out = c.squeeze(out, 2) if axes == 1 else out
+    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+
+
+@onnx("ConvTranspose")
+def transposed_convolution(c: Call) -> Any:
+    x, weight, bias = c.x(0), c.x(1), c.optional(2)
+    axes, groups = c.rank(x) - 2, int(c.attribute("group", 1))
+    kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
+    strides, dilations = _lists(c, axes)
+    more = [int(n) for n in c.attribute("output_padding") or [0] * axes]
+    wanted, auto = c.attribute("output_shape"), c.attribute("auto_pad", "NOTSET")
+    if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        sizes = x.spec.known_dims[2:]
+        if any(not isinstance(s, int) for s in sizes):
+            raise Refused("auto_pad of an open size")
+        wanted = [int(s) * stride for s, stride in zip(sizes, strides, strict=True)]  # pyright: ignore[reportArgumentType]
+    if wanted is not None:
+        sizes = x.spec.known_dims[2:]
+        if any(not isinstance(s, int) for s in sizes):
+            raise Refused("an output_shape of an open size")
+        pads = []
+        for k, (size, out_size) in enumerate(zip(sizes, [int(n) for n in wanted][-axes:], strict=True)):
+            total = strides[k] * (int(size) - 1) + more[k] + (kernel[k] - 1) * dilations[k] + 1 - out_size  # pyright: ignore[reportArgumentType]
+            small, large = total // 2, total - total // 2
+            pads += [large, small] if auto == "SAME_LOWER" else [small, large]
+    else:
+        given = [int(p) for p in c.attribute("pads") or [0] * (2 * axes)]
+        pads = [n for k in range(axes) for n in (given[k], given[axes + k])] if auto != "VALID" else [0] * (2 * axes)
+    lacking = [min(0, n) for n in pads]
+    extra = [more[k] - lacking[2 * k + 1] for k in range(axes)]
+    if any(lacking[2 * k] for k in range(axes)) or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise Refused("pads that make the image larger")
+    pads = [max(0, n) for n in pads]
+    if axes == 1:
+        x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
+        strides, dilations, pads, extra = [1, *strides], [1, *dilations], [0, 0, *pads], [0, *extra]
+    if axes > 3 or axes < 1:
+        raise Refused(f"a convolution of {axes} axes")
+    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups, "output_padding": extra if any(extra) else []}
+    out = c.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
+    out = c.squeeze(out, 2) if axes == 1 else out
+    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+
+
+@onnx("MaxPool", "AveragePool", "LpPool")
+def pool(c: Call) -> Any:
+    x, kind = c.x(), c.node.operator
+    axes = c.rank(x) - 2
+    kernel = [int(k) for k in c.attribute("kernel_shape")]
+    strides, dilations = _lists(c, axes)
+    pads = _window(c, x, kernel, dilations, strides)
+    indices = len([o for o in c.node.outputs if o]) > 1
+    if any(d != 1 for d in dilations):
+        raise Refused("a pool with dilations")
+    if indices:
+        raise Refused("the places of a pool")
+    of = x.spec.known_dtype
+    x = x if of.is_floating else c.cast(x, FP32)
+    if kind == "LpPool":
+        x = c.op("pow", {"factor": float(c.attribute("p", 2))}, X=c.op("abs", X=x))
+    if axes == 1:
+        x, kernel, strides, pads = c.unsqueeze(x, 2), [1, *kernel], [1, *strides], [0, 0, *pads]
+    if axes > 3 or axes < 1:
+        raise Refused(f"a pool of {axes} axes")
+    count_all = bool(c.attribute("count_include_pad", 0)) or kind == "LpPool"
+    attrs = {"pooling_type": "max" if kind == "MaxPool" else "avg", "ksize": kernel, "strides": strides, "paddings": pads,
+             "ceil_mode": bool(c.attribute("ceil_mode", 0)), "exclusive": not count_all}  # fmt: skip
+    out = c.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
+    out = c.squeeze(out, 2) if axes == 1 else out
+    if kind == "LpPool":
+        size = 1
+        for k in kernel:
+            size *= k
+        out = c.op("pow", {"factor": 1.0 / float(c.attribute("p", 2))}, X=c.op("scale", {"scale": float(size)}, X=out))
+    return c.cast(out, of)
+
+
+# --- normalizations
+
+
+@onnx("BatchNormalization")
+def batch_norm(c: Call) -> Any:
+    x, scale, bias, mean, variance = (c.x(at) for at in range(5))
+    if c.attribute("training_mode", 0) or len([o for o in c.node.outputs if o]) > 1:
+        raise Refused("a batch norm of training")
+    attrs = {"epsilon": c.attribute("epsilon", 1e-5), "momentum": c.attribute("momentum", 0.9), "is_test": True}
+    rank = c.rank(x)
+    held = all(v.persistable for v in (mean, variance)) and rank >= 2 and x.spec.known_dtype is FP32
+    if not held:
+        axes = [*range(1, rank - 1)]
+        scale, bias, mean, variance = (c.unsqueeze(v, *axes) for v in (scale, bias, mean, variance))
+        deviation = c.op("sqrt", X=c.op("scale", {"scale": 1.0, "bias": attrs["epsilon"]}, X=variance))
+        apart = c.binary("elementwise_div", c.binary("elementwise_sub", x, mean), deviation)
+        return c.binary("elementwise_add", c.binary("elementwise_mul", apart, scale), bias)
+    outputs = {"MeanOut": mean, "VarianceOut": variance}
+    op = c.importer.block.append_op("batch_norm", {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}, outputs, attrs)
+    return c.importer.block.vars[op.output("Y") or ""]
+
+
+@onnx("InstanceNormalization")
+def instance_norm(c: Call) -> Any:
+    x, scale, bias = c.x(0), c.x(1), c.x(2)
+    return result(c.op("instance_norm", {"epsilon": c.attribute("epsilon", 1e-5)}, X=x, Scale=scale, Bias=bias))
+
+
+@onnx("LayerNormalization")
+def layer_norm(c: Call) -> Any:
+    x, scale, bias = c.x(0), c.x(1), c.optional(2)
+    rank = c.rank(x)
+    axis, epsilon = c.axis(c.attribute("axis", -1), rank), c.attribute("epsilon", 1e-5)
+    several = len([o for o in c.node.outputs if o]) > 1
+    flat = scale.spec.known_dims == x.spec.known_dims[axis:] and all(isinstance(d, int) for d in scale.spec.known_dims)
+    if flat and not several and axis > 0:
+        sizes = (c.reshape(v, [-1]) if v is not None and v.spec.rank != 1 else v for v in (scale, bias))
+        one, other = sizes
+        return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": axis}, X=x, Scale=one, Bias=other))
+    axes = [*range(axis, rank)]
+    mean = reduce(c, "Mean", x, axes, True)
+    apart = c.binary("elementwise_sub", x, mean)
+    variance = reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, True)
+    inverse = c.op("rsqrt", X=c.op("scale", {"scale": 1.0, "bias": epsilon}, X=variance))
+    out = c.binary("elementwise_mul", c.binary("elementwise_mul", apart, inverse), scale)
+    out = out if bias is None else c.binary("elementwise_add", out, bias)
+    return (out, mean, inverse) if several else out
+
+
+@onnx("RMSNormalization")
+@onnx("SimplifiedLayerNormalization")
+def rms_norm(c: Call) -> Any:
+    x, scale = c.x(0), c.x(1)
+    rank = c.rank(x)
+    axes = [*range(c.axis(c.attribute("axis", -1), rank), rank)]
+    mean = reduce(c, "Mean", c.binary("elementwise_mul", x, x), axes, True)
+    inverse = c.op("rsqrt", X=c.op("scale", {"scale": 1.0, "bias": c.attribute("epsilon", 1e-5)}, X=mean))
+    return c.binary("elementwise_mul", c.binary("elementwise_mul", x, inverse), scale)
+
+
+@onnx("GroupNormalization")
+def group_norm(c: Call) -> Any:
+    x, scale, bias = c.x(0), c.x(1), c.x(2)
+    groups, channels = int(c.attribute("num_groups")), x.spec.known_dims[1]
+    if not isinstance(channels, int):
+        raise Refused("an open number of channels")
+    if c.opset < 21 and scale.spec.known_dims == (groups,):  # a number for each group
+        scale, bias = (c.reshape(c.op("expand_v2", {"shape": [groups, channels // groups]}, X=c.unsqueeze(v, 1)), [channels]) for v in (scale, bias))
+    return result(c.op("group_norm", {"epsilon": c.attribute("epsilon", 1e-5), "groups": groups}, X=x, Scale=scale, Bias=bias))
+
+
+@onnx("LRN")
+def local_response_norm(c: Call) -> Any:
+    x, size = c.x(), int(c.attribute("size"))
+    attrs = {"n": size, "k": c.attribute("bias", 1.0), "alpha": c.attribute("alpha", 1e-4) / size, "beta": c.attribute("beta", 0.75)}
+    if size % 2 == 0 or c.rank(x) != 4:
+        raise Refused("an even size, or other than 4 dims")
+    return result(c.op("lrn", attrs, X=x))
+
+
+@onnx("Resize", "Upsample")
+def resize(c: Call) -> Any:
+    """Resize the image of a batch by nearest entries, lines or cubes."""
+    x, kind = c.x(), c.attribute("mode", "nearest")
+    rank = c.rank(x)
+    old = c.node.operator == "Upsample" or c.opset < 11
+    scales_at, sizes_at = (1, 9) if old else (2, 3)
+    scales = c.constant(scales_at) if c.has(scales_at) else None
+    if c.node.operator == "Upsample" and c.opset < 9:
+        import numpy
+
+        scales = numpy.array(c.attribute("scales") or [1.0, 1.0, c.attribute("height_scale"), c.attribute("width_scale")])
+    sizes = c.sizes(sizes_at) if c.has(sizes_at) else None
+    axes = [c.axis(int(a), rank) for a in c.attribute("axes") or range(rank)]
+    dims = x.spec.known_dims
+    if scales is not None and scales.size:
+        factors = {a: float(s) for a, s in zip(axes, scales.reshape(-1), strict=True) if float(s) != 1.0}
+        wanted = {a: int(dims[a] * s) for a, s in factors.items() if isinstance(dims[a], int)}
+    elif sizes is not None:
+        if any(not isinstance(s, int) and s != dims[a] for a, s in zip(axes, sizes, strict=True)):
+            raise Refused("a size of other symbols than the image's")
+        wanted = {a: int(s) for a, s in zip(axes, sizes, strict=True) if s != dims[a]}  # pyright: ignore[reportArgumentType]
+        factors = {a: wanted[a] / int(dims[a]) if isinstance(dims[a], int) else 0.0 for a in wanted}  # pyright: ignore[reportArgumentType]
+    else:
+        raise Refused("its scales are not known before the run")
+    if not factors:
+        return c.op("assign", X=x)
+    mode = c.attribute("coordinate_transformation_mode", "half_pixel" if not old else "asymmetric")
+    nearest = c.attribute("nearest_mode", "round_prefer_floor" if not old else "floor")
+    for name, plain in (("antialias", 0), ("exclude_outside", 0), ("extrapolation_value", 0.0), ("keep_aspect_ratio_policy", "stretch")):
+        if c.attribute(name, plain) != plain:
+            raise Refused(f"{name} = {c.attribute(name)}")
+    if rank not in (3, 4, 5) or any(a < 2 for a in factors):
+        raise Refused("axes other than those of an image")
+    image = [*range(2, rank)]
+    attrs: dict[str, Any] = {"align_corners": mode == "align_corners"}
+    if all(a in wanted or isinstance(dims[a], int) for a in image):
+        out = [wanted.get(a, dims[a]) for a in image]
+        attrs |= dict(zip({3: ("out_w",), 4: ("out_h", "out_w"), 5: ("out_d", "out_h", "out_w")}[rank], out, strict=True))
+    else:
+        attrs["scale"] = [factors.get(a, 1.0) for a in image]
+    fraction = any(isinstance(dims[a], int) and scales is not None and scales.size and factors.get(a, 1.0) * int(dims[a]) % 1 for a in image)  # pyright: ignore[reportArgumentType]
+    if fraction:
+        raise Refused("scales that give no whole size")
+    if kind == "nearest":
+        whole = all(f >= 1 and f % 1 == 0 for f in factors.values())
+        downs = mode == "asymmetric" and nearest == "floor"
+        if (
+            not downs
+            and not (whole and mode in ("half_pixel", "pytorch_half_pixel") and nearest in ("round_prefer_floor", "round_prefer_ceil"))
+            and not (whole and mode == "asymmetric" and nearest == "floor")
+        ):
+            raise Refused(f"nearest entries by {mode}, {nearest}")
+        type = "nearest_interp_v2"
+        attrs["align_corners"] = False
+        if rank == 3:
+            raise Refused("nearest entries of 3 dims")
+    elif kind in ("linear", "cubic"):
+        if mode not in ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"):
+            raise Refused(f"coordinates by {mode}")
+        if kind == "cubic" and (mode == "asymmetric" or rank != 4 or c.attribute("cubic_coeff_a", -0.75) != -0.75):
+            raise Refused("cubes of this kind")
+        type = {3: "linear_interp_v2", 4: "bilinear_interp_v2", 5: "trilinear_interp_v2"}[rank] if kind == "linear" else "bicubic_interp_v2"
+        attrs["align_mode"] = 1 if mode == "asymmetric" else 0
+        attrs["interp_method"] = {"linear_interp_v2": "linear", "bilinear_interp_v2": "bilinear", "trilinear_interp_v2": "trilinear"}.get(type, "bicubic")
+    else:
+        raise Refused(f"the mode {kind}")
+    return c.op(type, attrs, X=x)
+
+
+@onnx("GridSample")
+def grid_sample(c: Call) -> Any:
+    mode = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest"}.get(c.attribute("mode", "linear"))
+    if mode is None or c.rank(c.x(0)) != 4:
+        raise Refused(f"the mode {c.attribute('mode')}, or other than 4 dims")
+    attrs = {"mode": mode, "padding_mode": c.attribute("padding_mode", "zeros"), "align_corners": bool(c.attribute("align_corners", 0))}
+    return c.op("grid_sampler", attrs, X=c.x(0), Grid=c.x(1))

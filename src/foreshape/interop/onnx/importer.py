@@ -1,0 +1,395 @@
+"""The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.onnx.registry`, into a program whose results are inferred at once.
+
+Constants wait: where ours is an attribute they become it; a small one that a tensor is made of is made by an op, a larger one is a parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foreshape.dims import symbol, symbol_after
+from foreshape.errors import DescriptionError, FormatError, SchemaError
+from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.registry import rule_of
+from foreshape.operator.attributes import AttrType, infer_type
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.program import Program, Variable, program_guard
+from foreshape.program.block import Block
+from foreshape.program.current import current_block
+from foreshape.program.op import Op
+from foreshape.program.scopes import placed
+from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, INT64, LOD_TENSOR, DType, Spec
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord, TypeRecord
+from foreshape.wire.onnx_tensors import array_of
+
+SMALL: Final = 64
+"""Constants of up to so many elements are made by an op; larger ones are parameters."""
+_MOST_NODES: Final = 1_000_000
+_NAME: Final = re.compile(r"[^\w-]")
+
+
+@dataclass(eq=False)
+class Constant:
+    """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's."""
+
+    name: str
+    record: TensorRecord | None
+    array: Any = None
+    variable: Variable | None = None
+
+
+class Importer:
+    """The state of one import.
+
+    Attributes:
+        program: the program that is made.
+        parameters: name of a parameter -> its tensor in the file.
+        folder: of the model, for external data.
+    """
+
+    def __init__(self, model: ModelRecord) -> None:
+        self.model = model
+        self.folder = model.folder
+        self.program = Program()
+        self.parameters: dict[str, Constant] = {}
+        self.scopes: list[dict[str, Any]] = [{}]
+        """The values by name, of each graph that is open, the innermost last."""
+        self.opsets = {"": 1, **model.opsets}
+        self.taken: set[str] = {"feed", "fetch"}
+        self.count = 0
+        self.calls: list[str] = []
+        """The functions of the model that are open."""
+
+    @property
+    def block(self) -> Block:
+        return current_block()
+
+    # --- the whole
+
+    def run(self) -> Program:
+        """Import the main graph."""
+        graph = self.model.graph
+        with program_guard(self.program, Program()):
+            values = self.scopes[0]
+            self._initializers(graph, values)
+            feeds = [v for v in graph.inputs if v.name not in graph.initializers]
+            for value in feeds:
+                if value.name in values:
+                    raise FormatError(f"{graph.place}.input: the name {value.name[:100]!r} is given twice")
+                values[value.name] = self._feed(value.name, value.type)
+            self.taken.update(v.name for v in graph.outputs)
+            self.nodes(graph.nodes)
+            results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
+            self._ends(feeds, results)
+        return self.program
+
+    def _feed(self, name: str, type: TypeRecord | None) -> Variable:
+        if type is None or type.kind != "tensor":
+            raise FormatError(f"the input {name[:100]!r} is a {type.kind if type is not None else 'value without a type'}: tensors alone are fed here")
+        try:
+            of = element_type(type.code)
+        except Refused as refused:
+            raise FormatError(f"the input {name[:100]!r}: {refused}") from None
+        if type.dims is None:
+            raise FormatError(f"the input {name[:100]!r} has no shape: its number of dims must be known before the run")
+        dims = [
+            d if isinstance(d, int) else symbol(_symbol_name(d)) if isinstance(d, str) and _symbol_name(d) else symbol_after(f"{name}.{axis}")
+            for axis, d in enumerate(type.dims)
+        ]
+        self.taken.add(name)
+        return self.program.global_block.create_variable(name, Spec(LOD_TENSOR, of, tuple(dims)), need_check_feed=True, stop_gradient=True)
+
+    def _initializers(self, graph: GraphRecord, values: dict[str, Any]) -> None:
+        for name, record in graph.initializers.items():
+            values[name] = Constant(name, record)
+
+    def _result(self, name: str, at: int) -> Variable:
+        """Return the variable of a result of the whole graph, under the name that the file gives it."""
+        found = self.value(name)
+        if isinstance(found, list):
+            raise FormatError(f"the result {name[:100]!r} is a sequence: tensors alone are results here")
+        if found is None:
+            raise FormatError(f"the result {name[:100]!r} is left out")
+        variable = self.variable(found)
+        if variable.name == name:
+            return variable
+        out = self.block.append_op("assign", {"X": variable}, {"Out": name})
+        return self.block.vars[out.output("Out") or name]
+
+    def _ends(self, feeds: Any, results: list[Variable]) -> None:
+        """Write feed and fetch ops, as saved models have them."""
+        block = self.program.global_block
+        feed = block.create_variable("feed", Spec(FEED_MINIBATCH, None, None), persistable=True)
+        for column, value in enumerate(feeds):
+            variable = block.vars[value.name]
+            variable.op = block.append_op("feed", {"X": feed}, {"Out": variable}, {"col": column}, index=column)
+            variable.need_check_feed = True
+        fetch = block.create_variable("fetch", Spec(FETCH_LIST, None, None), persistable=True)
+        for column, variable in enumerate(results):
+            block.append_op("fetch", {"X": variable}, {"Out": fetch}, {"col": column})
+
+    # --- values
+
+    def value(self, name: str) -> Any:
+        """Return a value by its name in the file. Raises `FormatError` if no node before has made it."""
+        for values in reversed(self.scopes):
+            if name in values:
+                return values[name]
+        raise FormatError(f"the value {name[:100]!r} is not made before it is used")
+
+    def define(self, name: str, value: Any, place: str) -> None:
+        """Say the value of a name."""
+        if not name:
+            return
+        if name in self.scopes[-1]:
+            raise FormatError(f"{place}: the value {name[:100]!r} is made twice")
+        self.scopes[-1][name] = value
+
+    def numbers(self, value: Any) -> Any:
+        """Return the numbers of a value as an array if they are known before the run, otherwise None."""
+        import numpy
+
+        if isinstance(value, Constant):
+            if value.array is None and value.record is not None:
+                value.array = array_of(value.record, self.folder)
+            return value.array
+        spec = value.spec
+        if spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
+            return None
+        of = numpy.dtype("bool" if spec.dtype is BOOL else spec.dtype.numpy_name)
+        return numpy.array(spec.value, of).reshape(spec.dims)
+
+    def variable(self, value: Any) -> Variable:
+        """Return a value as a variable: a constant is made, once, by an op of the main block or as a parameter."""
+        if isinstance(value, Variable):
+            return value
+        assert isinstance(value, Constant)
+        if value.variable is None:
+            value.variable = self._made(value)
+        return value.variable
+
+    def _made(self, constant: Constant) -> Variable:
+        record = constant.record
+        block = self.program.global_block
+        if record is not None:
+            of, dims = element_type(record.code), record.dims
+        else:
+            of, dims = self._type_of(constant.array), constant.array.shape
+        size = 1
+        for d in dims:
+            size *= d
+        name = self.free_name(constant.name or "constant")
+        if size <= SMALL and of is not BF16:
+            array = self.numbers(constant)
+            return self._small(block, name, of, [int(d) for d in dims], array)
+        self.parameters[name] = constant
+        floating = of.is_floating
+        return block.create_variable(name, Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), persistable=True, is_parameter=floating, trainable=floating,
+                                     stop_gradient=not floating)  # fmt: skip
+
+    @staticmethod
+    def _type_of(array: Any) -> DType:
+        from foreshape.spec import dtype
+
+        return dtype(str(array.dtype))
+
+    @staticmethod
+    def _small(block: Block, name: str, of: DType, dims: list[int], array: Any) -> Variable:
+        flat = array.reshape(-1)
+        if flat.size and (flat == flat[0]).all():
+            number = flat[0].item()
+            text = repr(number) if of is not BOOL and number == number and abs(number) != float("inf") else ""
+            held = float(number)
+            attrs = {"shape": dims, "dtype": of.code, "value": held if not abs(held) > 3.4e38 or abs(held) == float("inf") else 0.0, "str_value": text}
+            op = block.append_op("fill_constant", {}, {"Out": name}, attrs)
+        else:
+            field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(of.name)
+            wide = of if field is not None else INT64 if of.is_integer else None
+            values = [int(v) for v in flat.tolist()] if of is BOOL or of.is_integer else [float(v) for v in flat.tolist()]
+            if field is not None:
+                op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": of.code, field: values})
+            else:
+                from foreshape.spec import FP32
+
+                wide = wide or FP32
+                held_as = "int64_values" if wide is INT64 else "fp32_values"
+                made = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": wide.code, held_as: values}, prefix="constant")
+                op = block.append_op("cast", {"X": made.output("Out")}, {"Out": name}, {"in_dtype": wide.code, "out_dtype": of.code})
+        variable = block.vars[op.output("Out") or name]
+        variable.stop_gradient = True
+        return variable
+
+    def free_name(self, wanted: str) -> str:
+        """Return a name that no variable has: the one that is wanted, or it with a number."""
+        name, at = wanted or "value", 1
+        while name in self.taken or self.block.find(name) is not None:
+            name, at = f"{wanted}_{at}", at + 1
+        return name
+
+    # --- nodes
+
+    def nodes(self, nodes: tuple[NodeRecord, ...]) -> None:
+        """Import nodes in their order."""
+        for node in nodes:
+            self.count += 1
+            if self.count > _MOST_NODES:
+                raise FormatError(f"{node.place}: more than {_MOST_NODES} nodes, functions written out")
+            self.node(node)
+
+    def node(self, node: NodeRecord) -> None:
+        """Import a node: by its function here, by its function in the model, or as an op under its own name that no run has."""
+        first = len(self.block.ops)
+        block = self.block
+        blocked = self._unknown_before(node)
+        if blocked is not None:
+            self.keep(node, SchemaError(f"{node.operator} ({node.place}) depends on {blocked}, which is not known"))
+            return
+        function = self.model.functions.get((node.domain, node.operator))
+        try:
+            if function is not None:
+                self.inline(node, function)
+                return
+            rule = rule_of(node.domain, node.operator, self.opsets.get(node.domain, 1))
+            if rule is None:
+                self.keep(node, None)
+                return
+            results = rule(Call(self, node, self.opsets.get(node.domain, 1)))
+        except Refused as refused:
+            self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}) cannot be imported: {refused}").told(op=node.operator))
+            return
+        except DescriptionError as error:
+            self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
+            return
+        self._named(node, results if isinstance(results, tuple) else (results,))
+        scope = _scope_of(node.name)
+        if scope and block is self.block:
+            for op in block.ops[first:]:
+                op.attributes = placed(op.attributes, scope)
+
+    def _unknown_before(self, node: NodeRecord) -> str | None:
+        for name in node.inputs:
+            if name:
+                found = self.value(name)
+                if isinstance(found, Variable) and not found.known:
+                    return name
+        return None
+
+    def _named(self, node: NodeRecord, results: tuple[Any, ...]) -> None:
+        """Say the results of a node; variables that it made get the names of the file."""
+        if len(results) < len([n for n in node.outputs if n]) and len(results) < len(node.outputs):
+            raise FormatError(f"{node.place}: {node.operator} has {len(results)} results; {len(node.outputs)} are named")
+        for name, value in zip(node.outputs, results, strict=False):
+            if not name:
+                continue
+            if value is None:
+                raise FormatError(f"{node.place}: the result {name[:100]!r} of {node.operator} cannot be made")
+            if isinstance(value, Variable):
+                self._rename(value, name)
+            self.define(name, value, node.place)
+
+    def _rename(self, variable: Variable, name: str) -> None:
+        block = variable.block
+        op = variable.op
+        of_a_result = name in self.taken and len(self.scopes) == 1 and block.idx == 0 and name not in block.vars
+        if op is None or variable.persistable or op.block is not block or block is not self.block or variable.name in self._kept_names:
+            return
+        if not of_a_result and (name in self.taken or block.find(name) is not None):
+            return
+        if sum(variable.name in names for names in op.outputs.values()) != 1:
+            return
+        old = variable.name
+        del block.vars[old]
+        op.rename_output(old, name)
+        for later in block.ops[block.ops.index(op) + 1 :]:
+            if old in later.input_names():
+                later.rename_input(old, name)
+        variable.name = name
+        block.vars[name] = variable
+        self._kept_names.add(name)
+
+    @property
+    def _kept_names(self) -> set[str]:
+        found = self.__dict__.get("_names_kept")
+        if found is None:
+            found = self.__dict__["_names_kept"] = set()
+        return found
+
+    def keep(self, node: NodeRecord, error: SchemaError | None) -> None:
+        """Keep a node that cannot be imported, under its own name: `show` and `check` work around it, and no run begins."""
+        block = self.block
+        inputs = {f"I{at}": (self.variable(self.value(n)).name,) for at, n in enumerate(node.inputs) if n and not isinstance(self.value(n), list)}
+        outputs: dict[str, tuple[str, ...]] = {}
+        for at, name in enumerate(node.outputs):
+            if name:
+                made = Variable.make(self.free_name(name), block, Spec(LOD_TENSOR, None, None), None)
+                made.known = False
+                block.vars[made.name] = made
+                outputs[f"O{at}"] = (made.name,)
+                self.define(name, made, node.place)
+        entries: list[tuple[str, AttrType, Any]] = []
+        for name, value in node.attributes.items():
+            plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            if isinstance(plain, (bool, int, float, str)):
+                entries.append((name, infer_type(plain), plain))
+        attributes = Attributes.of(f"{node.domain or 'onnx'}.{node.operator}", tuple(sorted(entries)))
+        op = Op(block, attributes if error is None else attributes.refused(error), inputs, outputs)
+        block.ops.append(op)
+        for names in outputs.values():
+            block.vars[names[0]].op = op
+        self.program.touch()
+
+    # --- functions and graphs within
+
+    def inline(self, node: NodeRecord, function: FunctionRecord) -> None:
+        """Write out the nodes of a function of the model."""
+        key = f"{function.domain}.{function.name}"
+        if key in self.calls:
+            raise FormatError(f"{node.place}: the function {key[:100]} calls itself")
+        given = {name: self.value(node.inputs[at]) if at < len(node.inputs) and node.inputs[at] else None for at, name in enumerate(function.inputs)}
+        attributes = {**function.defaults, **node.attributes}
+        before = self.opsets
+        self.calls.append(key)
+        self.opsets = {**before, **function.opsets}
+        scopes, self.scopes = self.scopes, [given]
+        try:
+            self.nodes(tuple(_with_attributes(inner, attributes) for inner in function.nodes))
+            results = tuple(self.value(name) for name in function.outputs)
+        finally:
+            self.scopes, self.opsets = scopes, before
+            self.calls.pop()
+        self._named(node, results[: len(node.outputs)])
+
+    @contextmanager
+    def inside(self, graph: GraphRecord, values: Mapping[str, Any]) -> Iterator[None]:
+        """Open a graph within a node: its initializers, and the ``values`` of its inputs; outer values are seen."""
+        scope: dict[str, Any] = {}
+        self._initializers(graph, scope)
+        scope.update(values)
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+
+def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
+    """Return a node of a function with the attributes that its call gives."""
+    if not node.references:
+        return node
+    found = {name: given[outer] for name, outer in node.references.items() if outer in given}
+    return node._replace(attributes={**node.attributes, **found}, references={})
+
+
+def _symbol_name(given: str) -> str:
+    """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has none of these, as "?"."""
+    return re.sub(r"\W+", "_", given).strip("_")[:200]
+
+
+def _scope_of(name: str) -> str:
+    """Return the path of a node's module, as ``/encoder/layer_0/``; empty for none."""
+    parts = [_NAME.sub("_", part) for part in name.split("/")[:-1] if part]
+    return f"/{'/'.join(parts)}/" if parts and name.startswith("/") and len(name) < 1000 else ""

@@ -1,0 +1,185 @@
+"""Gathering, scattering and sorting out: elements by their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, INT32, INT64
+
+
+def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
+    """Return places counted from the front: negative ones count from the end of the axis."""
+    known = c.importer.numbers(index) if index.spec.value is not None else None
+    if known is not None and (known >= 0).all():
+        return index
+    size = x.spec.known_dims[axis]
+    if isinstance(size, int):
+        length: Variable = c.full([1] if index.spec.dims else [], index.spec.known_dtype, size)
+    else:
+        length = c.cast(c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(x)), index.spec.known_dtype)
+    below = c.op("less_than", X=index, Y=c.like(0, index))
+    out = c.op("where", Condition=below, X=c.binary("elementwise_add", index, length), Y=index)
+    return c.reshape(out, []) if not index.spec.dims and out.spec.dims else out
+
+
+@onnx("Gather")
+def gather(c: Call) -> Any:
+    """Entries of an axis by an index of any dims, which stand in its place."""
+    x, axis = c.x(0), c.axis(c.attribute("axis", 0), c.rank(c.x(0)))
+    known = c.constant(1)
+    if known is not None and known.ndim == 0 and x.spec.dims is not None and x.spec.value is not None:
+        place = int(known)
+        at = [place, place + 1 if place != -1 else 2**31 - 1]
+        return c.op("slice", {"axes": [0], "starts": at[:1], "ends": at[1:], "decrease_axis": [0], "infer_flags": [1]}, Input=x)
+    index = c.x(1)
+    index = _from_front(c, index, x, axis)
+    dims = index.spec.known_dims
+    flat = index if len(dims) == 1 else c.reshape(index, [-1] if dims else [1])
+    out = c.op("gather", {"axis": axis}, X=x, Index=flat)
+    if len(dims) == 1:
+        return out
+    if not dims:
+        return c.squeeze(out, axis)
+    return _with_dims(c, out, x, index, axis)
+
+
+def _with_dims(c: Call, out: Variable, x: Variable, index: Variable, axis: int) -> Variable:
+    """Put the dims of an index in the place of an axis."""
+    sizes = [*x.spec.known_dims[:axis], *index.spec.known_dims, *x.spec.known_dims[axis + 1 :]]
+    open_ = [at for at, s in enumerate(sizes) if not isinstance(s, int)]
+    if len(open_) <= 1:
+        return c.reshape(out, [-1 if at in open_ else int(s) for at, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
+    outer, inner = c.shape_of(x), c.shape_of(index)
+    parts = []
+    if axis:
+        parts.append(c.op("slice", {"axes": [0], "starts": [0], "ends": [axis], "infer_flags": [1]}, Input=outer))
+    parts.append(inner)
+    if axis + 1 < len(x.spec.known_dims):
+        parts.append(c.op("slice", {"axes": [0], "starts": [axis + 1], "ends": [2**31 - 1], "infer_flags": [1]}, Input=outer))
+    shape = c.op("concat", {"axis": 0}, X=parts) if len(parts) > 1 else parts[0]
+    return c.op("reshape2", {"shape": [0]}, X=out, Shape=shape)[0]
+
+
+@onnx("GatherElements")
+def gather_elements(c: Call) -> Any:
+    x, index = c.x(0), c.x(1)
+    rank = c.rank(x)
+    axis = c.axis(c.attribute("axis", 0), rank)
+    index = _from_front(c, c.cast(index, INT64), x, axis)
+    for other, (own, wanted) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)):
+        if other != axis and own != wanted:
+            if not isinstance(wanted, int):
+                raise Refused("an index with other open sizes than its tensor")
+            x = c.op("slice", {"axes": [other], "starts": [0], "ends": [wanted], "infer_flags": [1]}, Input=x)
+    return c.op("take_along_axis", {"Axis": axis}, Input=x, Index=index)
+
+
+@onnx("GatherND")
+def gather_nd(c: Call) -> Any:
+    x, index, batch = c.x(0), c.cast(c.x(1), INT64), int(c.attribute("batch_dims", 0))
+    if batch:
+        dims = x.spec.known_dims[:batch]
+        if any(not isinstance(d, int) for d in dims):
+            raise Refused("batch dims of open sizes")
+        sizes = [int(d) for d in dims if isinstance(d, int)]
+        lead = np.stack(np.meshgrid(*[np.arange(s) for s in sizes], indexing="ij"), -1).astype("int64")
+        inner = index.spec.known_dims[batch:-1]
+        if any(not isinstance(d, int) for d in inner):
+            raise Refused("an index of open sizes behind batch dims")
+        shape = [*sizes, *([1] * len(inner)), batch]
+        from foreshape.interop.onnx.importer import Constant
+
+        places = c.importer.variable(Constant("places", None, np.broadcast_to(lead.reshape(shape), [*sizes, *inner, batch]).copy()))
+        index = c.op("concat", {"axis": -1}, X=[places, index])
+    depth = index.spec.known_dims[-1]
+    if not isinstance(depth, int):
+        raise Refused("an index of an open depth")
+    sizes = x.spec.known_dims[:depth]
+    if all(isinstance(s, int) for s in sizes):
+        from foreshape.interop.onnx.importer import Constant
+
+        limits = c.importer.variable(Constant("limits", None, np.array(sizes, "int64")))
+    else:
+        limits = c.op("slice", {"axes": [0], "starts": [0], "ends": [depth], "infer_flags": [1]}, Input=c.shape_of(x))
+    below = c.op("less_than", X=index, Y=c.like(0, index))
+    index = c.op("where", Condition=below, X=c.binary("elementwise_add", index, limits), Y=index)
+    of = x.spec.known_dtype
+    held = c.cast(x, INT32) if of is BOOL else x
+    return c.cast(c.op("gather_nd", X=held, Index=index), of)
+
+
+@onnx("OneHot")
+def one_hot(c: Call) -> Any:
+    index, values = c.x(0), c.x(2)
+    depth = c.ints(1)
+    assert depth is not None
+    rank = c.rank(index) + 1
+    axis = c.axis(c.attribute("axis", -1), rank)
+    index = c.cast(index, INT64)
+    size = c.full([1] if index.spec.dims else [], INT64, depth[0])
+    index = c.op("where", Condition=c.op("less_than", X=index, Y=c.like(0, index)), X=c.binary("elementwise_add", index, size), Y=index)
+    numbers = c.op("range", Start=c.full([1], INT64, 0), End=c.full([1], INT64, depth[0]), Step=c.full([1], INT64, 1))
+    hot = c.op("equal", X=c.unsqueeze(index, rank - 1), Y=numbers)
+    parts = [c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=values) for at in (0, 1)]
+    out = c.op("where", Condition=hot, X=parts[1], Y=parts[0])
+    order = [*range(axis), rank - 1, *range(axis, rank - 1)]
+    return c.transpose(out, order)
+
+
+@onnx("Compress")
+def compress(c: Call) -> Any:
+    x, condition = c.x(0), c.x(1)
+    axis = c.attribute("axis")
+    if axis is None:
+        x, axis = c.reshape(x, [-1]), 0
+    axis = c.axis(axis, c.rank(x))
+    places = c.reshape(c.op("where_index", Condition=condition), [-1])
+    return c.op("gather", {"axis": axis}, X=x, Index=places)
+
+
+@onnx("ScatterElements", "Scatter")
+def scatter_elements(c: Call) -> Any:
+    x, index, updates = c.x(0), c.x(1), c.x(2)
+    axis = c.axis(c.attribute("axis", 0), c.rank(x))
+    kind = c.attribute("reduction", "none")
+    index = _from_front(c, c.cast(index, INT64), x, axis)
+    names = {"none": "assign", "add": "add", "mul": "mul", "max": "amax", "min": "amin"}
+    attrs = {"Axis": axis, "Reduce": names[kind]}
+    return c.op("put_along_axis", attrs, Input=x, Index=index, Value=updates)
+
+
+@onnx("ScatterND")
+def scatter_nd(c: Call) -> Any:
+    x, index, updates = c.x(0), c.cast(c.x(1), INT64), c.x(2)
+    kind, depth = c.attribute("reduction", "none"), index.spec.known_dims[-1]
+    if not isinstance(depth, int):
+        raise Refused("an index of an open depth")
+    if kind not in ("none", "add"):
+        raise Refused(f"a reduction by {kind}")
+    indices = [c.squeeze(c.op("slice", {"axes": [c.rank(index) - 1], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index), c.rank(index) - 1)
+               for k in range(depth)]  # fmt: skip
+    return c.op("index_put", {"accumulate": kind == "add"}, x=x, indices=indices, value=updates)
+
+
+@onnx("ReverseSequence")
+def reverse_sequence(c: Call) -> Any:
+    x, lengths = c.x(0), c.x(1)
+    time, batch = c.attribute("time_axis", 0), c.attribute("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise Refused("axes other than the first two")
+    lengths = c.unsqueeze(c.cast(lengths, INT64), 0 if time == 0 else 1)
+    size = c.op("slice", {"axes": [0], "starts": [time], "ends": [time + 1], "infer_flags": [1]}, Input=c.shape_of(x))
+    steps = c.op("range", Start=c.full([1], INT64, 0), End=size, Step=c.full([1], INT64, 1))
+    steps = c.unsqueeze(steps, 1 if time == 0 else 0)
+    turned = c.binary("elementwise_sub", c.op("scale", {"scale": 1.0, "bias": -1.0}, X=lengths), steps)
+    same = c.binary("elementwise_add", steps, c.binary("elementwise_sub", lengths, lengths))
+    place = c.op("where", Condition=c.op("less_than", X=steps, Y=lengths), X=turned, Y=same)
+    rest = c.rank(x) - 2
+    place = c.unsqueeze(place, *range(2, 2 + rest)) if rest else place
+    zeros = c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=x)
+    return c.op("take_along_axis", {"Axis": time}, Input=x, Index=c.binary("elementwise_add", zeros, place))

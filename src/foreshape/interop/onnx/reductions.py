@@ -1,0 +1,111 @@
+"""Reductions, and what is made of them: norms, places of extremes, the largest k."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import FP64, INT64
+
+_TYPES = {"Sum": "reduce_sum", "Mean": "reduce_mean", "Max": "reduce_max", "Min": "reduce_min", "Prod": "reduce_prod"}
+
+
+def _axes(c: Call) -> list[int] | None:
+    """Return the axes; an empty list for none at all, None for every one."""
+    since = 13 if c.node.operator == "ReduceSum" else 18
+    axes = c.ints(1) if c.opset >= since else c.ints(9, "axes")
+    if not axes:
+        return [] if c.attribute("noop_with_empty_axes", 0) else None
+    return axes
+
+
+def reduce(c: Call, kind: str, x: Variable, axes: list[int] | None, keep: bool) -> Variable:
+    """Return a reduction of ours."""
+    return c.op(_TYPES[kind], {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
+
+
+@onnx(*(f"Reduce{kind}" for kind in (*_TYPES, "L1", "L2", "LogSum", "LogSumExp", "SumSquare")))
+def reduction(c: Call) -> Any:
+    kind, x, keep = c.node.operator.removeprefix("Reduce"), c.x(), bool(c.attribute("keepdims", 1))
+    axes = _axes(c)
+    if kind in ("L1", "SumSquare", "L2"):
+        x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
+    if kind == "LogSumExp" and axes != []:
+        return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
+    if axes == []:
+        out = x if x is not c.value(0) else c.op("assign", X=x)
+    else:
+        out = reduce(c, kind if kind in _TYPES else "Sum", x, axes, keep)
+    if kind == "L2":
+        return c.op("sqrt", X=out) if out.spec.known_dtype.is_floating else c.cast(c.op("sqrt", X=c.cast(out, FP64)), out.spec.known_dtype)
+    return c.op("log", X=out) if kind == "LogSum" else out
+
+
+@onnx("ArgMax", "ArgMin")
+def extreme(c: Call) -> Any:
+    x, keep = c.x(), bool(c.attribute("keepdims", 1))
+    axis = c.axis(c.attribute("axis", 0), c.rank(x))
+    attrs = {"axis": axis, "keepdims": keep, "dtype": INT64.code}
+    type = "arg_max" if c.node.operator == "ArgMax" else "arg_min"
+    if not c.attribute("select_last_index", 0):
+        return c.op(type, attrs, X=x)
+    place = c.op(type, attrs, X=c.op("flip", {"axis": [axis]}, X=x))
+    last = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "decrease_axis": [0], "infer_flags": [1]}, Input=c.shape_of(x))
+    return c.binary("elementwise_sub", c.op("scale", {"scale": 1.0, "bias": -1.0}, X=last), place)
+
+
+@onnx("TopK")
+def top_k(c: Call) -> Any:
+    x = c.x()
+    attrs = {"axis": c.attribute("axis", -1), "largest": bool(c.attribute("largest", 1)), "sorted": bool(c.attribute("sorted", 1))}
+    if c.opset < 10:
+        return c.op("top_k_v2", {**attrs, "k": int(c.attribute("k", 1))}, X=x)
+    known = c.constant(1)
+    if known is not None:
+        return c.op("top_k_v2", {**attrs, "k": int(known.reshape(-1)[0])}, X=x)
+    return c.op("top_k_v2", attrs, X=x, K=c.x(1))
+
+
+@onnx("LpNormalization")
+def lp_normalization(c: Call) -> Any:
+    x, axis, p = c.x(), c.attribute("axis", -1), int(c.attribute("p", 2))
+    size = c.op("abs", X=x) if p == 1 else c.binary("elementwise_mul", x, x)
+    total = reduce(c, "Sum", size, [axis], True)
+    return c.binary("elementwise_div", x, total if p == 1 else c.op("sqrt", X=total))
+
+
+@onnx("GlobalLpPool")
+def global_lp_pool(c: Call) -> Any:
+    x, p = c.x(), float(c.attribute("p", 2))
+    powers = c.op("pow", {"factor": p}, X=c.op("abs", X=x))
+    return c.op("pow", {"factor": 1.0 / p}, X=reduce(c, "Sum", powers, [*range(2, c.rank(x))], True))
+
+
+@onnx("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(c: Call) -> Any:
+    x = c.x()
+    return reduce(c, "Mean" if c.node.operator == "GlobalAveragePool" else "Max", x, [*range(2, c.rank(x))], True)
+
+
+@onnx("MeanVarianceNormalization")
+def mean_variance_normalization(c: Call) -> Any:
+    x, axes = c.x(), [int(a) for a in c.attribute("axes", [0, 2, 3])]
+    apart = c.binary("elementwise_sub", x, reduce(c, "Mean", x, axes, True))
+    deviation = c.op("sqrt", X=reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, True))
+    return c.binary("elementwise_div", apart, c.op("scale", {"scale": 1.0, "bias": 1e-9}, X=deviation))
+
+
+@onnx("NonZero")
+def non_zero(c: Call) -> Any:
+    """[rank, n]: the places of elements other than zero, a row for each axis."""
+    x = c.x()
+    if not c.rank(x):
+        raise Refused("places of a tensor without dims")
+    return c.transpose(c.op("where_index", Condition=x), [1, 0])
+
+
+@onnx("Size")
+def size(c: Call) -> Any:
+    return c.cast(c.op("size", Input=c.x()), INT64)

@@ -1,0 +1,314 @@
+"""Shapes: reshaping, transposing, slicing, joining, expanding, padding, constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foreshape.dims import Size
+from foreshape.interop.onnx.arithmetic import result
+from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.importer import Constant
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP32, INT32, INT64
+
+_MOST = 2**31 - 1
+
+
+@onnx("Constant")
+def constant(c: Call) -> Any:
+    """Numbers of the file wait to be used: as an attribute, by an op, or as a parameter."""
+    given = c.node.attributes
+    name = c.node.outputs[0] if c.node.outputs else ""
+    if "value" in given:
+        return Constant(name, given["value"]._replace(name=name))
+    for key, kind in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
+        if key in given:
+            return Constant(name, None, np.array(given[key], kind))
+    raise Refused(f"a constant of the kind {next(iter(given), 'none')}")
+
+
+@onnx("ConstantOfShape")
+def constant_of_shape(c: Call) -> Any:
+    value = c.attribute("value")
+    array = np.zeros(1, "float32") if value is None else value.reshape(-1)
+    of = c.importer._type_of(array) if value is None else element_type(c.node.attributes["value"].code)  # pyright: ignore[reportPrivateUsage]
+    number = array[0].item()
+    sizes = c.sizes(0)
+    if sizes is not None and all(isinstance(n, int) for n in sizes):
+        return c.full([int(n) for n in sizes if isinstance(n, int)], of, number)
+    text = repr(number) if of is not BOOL else ""
+    return c.op("fill_constant", {"shape": [], "dtype": of.code, "value": float(number), "str_value": text}, ShapeTensor=c.x(0))
+
+
+@onnx("Shape")
+def shape(c: Call) -> Any:
+    x = c.x()
+    dims, rank = c.shape_of(x), c.rank(x)
+    first, last = (max(0, min(rank, n + rank if n < 0 else n)) for n in (c.attribute("start", 0), c.attribute("end", rank)))
+    if (first, last) == (0, rank):
+        return dims
+    return c.op("slice", {"axes": [0], "starts": [first], "ends": [max(first, last)], "infer_flags": [1]}, Input=dims)
+
+
+@onnx("Reshape")
+def reshape(c: Call) -> Any:
+    x = c.x()
+    if c.opset < 5:
+        return c.reshape(x, [int(n) for n in c.attribute("shape")])
+    known = c.constant(1)
+    if known is None:
+        return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
+    dims = [int(n) for n in known.reshape(-1)]
+    if c.attribute("allowzero", 0) and 0 in dims:
+        if -1 in dims:
+            raise Refused("a size to be found beside one of 0")
+        return c.op("fill_constant", {"shape": dims, "dtype": x.spec.known_dtype.code, "value": 0.0})
+    return c.reshape(x, dims)
+
+
+@onnx("Flatten")
+def flatten(c: Call) -> Any:
+    x = c.x()
+    rank = c.rank(x)
+    axis = c.attribute("axis", 1)
+    axis = axis + rank if axis < 0 else axis
+    if axis == 0:
+        return c.reshape(x, [1, -1])
+    if axis == rank:
+        return c.reshape(x, [-1, 1])
+    out = result(c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x))
+    return result(c.op("flatten_contiguous_range", {"start_axis": 0, "stop_axis": axis - 1}, X=out)) if axis > 1 else out
+
+
+@onnx("Squeeze")
+def squeeze(c: Call) -> Any:
+    x = c.x()
+    axes = c.ints(1) if c.opset >= 13 else c.ints(9, "axes")
+    if axes is None:
+        dims = x.spec.known_dims
+        if any(not isinstance(d, int) for d in dims):
+            raise Refused("every dim of 1 is to go, and some are open")
+        axes = [at for at, d in enumerate(dims) if d == 1]
+    return c.squeeze(x, *axes) if axes else c.op("assign", X=x)
+
+
+@onnx("Unsqueeze")
+def unsqueeze(c: Call) -> Any:
+    x = c.x()
+    axes = (c.ints(1) if c.opset >= 13 else c.ints(9, "axes")) or []
+    rank = c.rank(x) + len(axes)
+    return c.unsqueeze(x, *sorted(c.axis(a, rank) for a in axes)) if axes else c.op("assign", X=x)
+
+
+@onnx("Transpose")
+def transpose(c: Call) -> Any:
+    x = c.x()
+    rank = c.rank(x)
+    axes = [int(a) for a in c.attribute("perm", [*range(rank)][::-1])]
+    return c.op("transpose2", {"axis": axes}, X=x)[0] if rank else c.op("assign", X=x)
+
+
+@onnx("Concat")
+def concat(c: Call) -> Any:
+    operands = c.all()
+    return c.op("concat", {"axis": c.attribute("axis", 1)}, X=operands)
+
+
+@onnx("Split")
+def split(c: Call) -> Any:
+    x = c.x()
+    count = len(c.node.outputs)
+    axis = c.axis(c.attribute("axis", 0), c.rank(x))
+    sizes = c.ints(1) if c.opset >= 13 else c.ints(9, "split")
+    size = x.spec.known_dims[axis]
+    if sizes is None:
+        count = int(c.attribute("num_outputs", count))
+        if not isinstance(size, int):
+            if count == 1:
+                return c.op("assign", X=x)
+            return tuple(c.op("split", {"num": count, "axis": axis}, X=x))
+        each = -(-size // count)
+        sizes = [max(0, min(each, size - each * at)) for at in range(count)]
+    if len(sizes) == 1:
+        return c.op("assign", X=x)
+    if all(sizes):
+        return tuple(c.op("split", {"sections": sizes, "axis": axis}, X=x))
+    out: list[Variable] = []
+    at = 0
+    for one in sizes:
+        out.append(c.op("slice", {"axes": [axis], "starts": [at], "ends": [at + one], "infer_flags": [1]}, Input=x))
+        at += one
+    return tuple(out)
+
+
+@onnx("Slice")
+def cut(c: Call) -> Any:
+    x = c.x()
+    rank = c.rank(x)
+    if c.opset < 10:
+        starts, ends, axes, steps = (c.ints(9, name) for name in ("starts", "ends", "axes", "steps"))
+    else:
+        axes, steps = c.ints(3), c.ints(4)
+        starts, ends = (None if c.constant(at) is None else c.ints(at) for at in (1, 2))
+    count = len(starts or ends or axes or c.sizes(1) or [None] * int(_known(c.x(1).spec.known_dims[0])))
+    axes = [c.axis(a, rank) for a in (axes if axes is not None else range(count))]
+    steps = steps or [1] * count
+    if starts is not None and ends is not None and all(s > 0 for s in steps):
+        limited = ([max(-_MOST, min(_MOST, n)) for n in numbers] for numbers in (starts, ends))
+        first, last = limited
+        if all(s == 1 for s in steps):
+            return c.op("slice", {"axes": axes, "starts": first, "ends": last, "infer_flags": [1] * count}, Input=x)
+        return c.op("strided_slice", {"axes": axes, "starts": first, "ends": last, "strides": steps, "infer_flags": [1] * count}, Input=x)
+    if starts is not None and ends is not None:
+        out = x
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+            out = _cut_one(c, out, axis, start, end, step)
+        return out
+    if any(s != 1 for s in steps):
+        raise Refused("steps other than 1 with starts or ends that are computed")
+    one, other = (c.cast(c.x(at), INT64) for at in (1, 2))
+    return c.op("slice", {"axes": axes, "infer_flags": [-1] * count}, Input=x, StartsTensor=one, EndsTensor=other)
+
+
+def _known(size: Size) -> int:
+    if not isinstance(size, int):
+        raise Refused("how many axes are cut is not known before the run")
+    return size
+
+
+def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -> Variable:
+    """Cut one axis, downwards too: by a reversal, after which the cut goes up."""
+    if step > 0:
+        attrs = {"axes": [axis], "starts": [max(-_MOST, min(_MOST, start))], "ends": [max(-_MOST, min(_MOST, end))], "infer_flags": [1]}
+        return c.op("slice", attrs, Input=x) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=x)
+    turned = c.op("flip", {"axis": [axis]}, X=x)
+    # of n elements the place k is n - 1 - k in the reversal; counted from the end, -1 - k
+    first = max(-_MOST, min(_MOST, -1 - start))
+    size = x.spec.known_dims[axis]
+    if isinstance(size, int):
+        first = size - 1 - min(size - 1, start + size if start < 0 else start)
+        low = max(-1, end + size if end < 0 else end)
+        last = size - 1 - low
+    else:
+        if start >= _MOST or start == -1:
+            first = 0
+        elif start >= 0:
+            first = -1 - start
+        else:
+            first = -1 - start
+        last = _MOST if end < -_MOST else -1 - end
+    first, last = max(0, first) if isinstance(size, int) else first, max(0, last) if isinstance(size, int) else last
+    attrs = {"axes": [axis], "starts": [first], "ends": [last], "infer_flags": [1]}
+    return c.op("slice", attrs, Input=turned) if step == -1 else c.op("strided_slice", {**attrs, "strides": [-step]}, Input=turned)
+
+
+@onnx("Expand")
+def expand(c: Call) -> Any:
+    """Broadcast to a shape: a 1 there keeps the size."""
+    x = c.x()
+    sizes, dims = c.sizes(1), x.spec.dims
+    if sizes is not None and dims is not None:
+        rank = max(len(sizes), len(dims))
+        wanted = [1] * (rank - len(sizes)) + [*sizes]
+        now = [1] * (rank - len(dims)) + [*dims]
+        if all(isinstance(w, int) for w in wanted):
+            out = [-1 if w == 1 and (n != 1) else int(w) for w, n in zip(wanted, now, strict=True)]
+            moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
+            return c.op("expand_v2", {"shape": out}, X=moved) if rank else c.op("assign", X=x)
+        if all(n == w or n == 1 for n, w in zip(now, wanted, strict=True)):
+            moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
+            return c.op("expand_v2", {"shape": [-1]}, X=moved, Shape=c.x(1)) if len(sizes) == rank else _by_sum(c, x)
+    return _by_sum(c, x)
+
+
+def _by_sum(c: Call, x: Variable) -> Variable:
+    """Broadcast by an elementwise op with a tensor of the shape."""
+    of = x.spec.known_dtype
+    as_number = c.cast(x, INT32) if of is BOOL else x
+    zeros = c.op("fill_constant", {"shape": [], "dtype": as_number.spec.known_dtype.code, "value": 0.0}, ShapeTensor=c.x(1))
+    return c.cast(c.binary("elementwise_add", as_number, zeros), of)
+
+
+@onnx("Tile")
+def tile(c: Call) -> Any:
+    x = c.x()
+    known = c.constant(1)
+    if known is not None:
+        return c.op("tile", {"repeat_times": [int(n) for n in known.reshape(-1)]}, X=x) if c.rank(x) else c.op("assign", X=x)
+    return c.op("tile", {"repeat_times": []}, X=x, RepeatTimes=c.x(1))
+
+
+@onnx("Range")
+def range_(c: Call) -> Any:
+    start, end, step = (c.x(at) for at in range(3))
+    of = start.spec.known_dtype
+    if of not in (INT32, INT64, FP32) and of.name != "fp64":
+        raise Refused(f"a range of {of.name}")
+    return c.op("range", Start=start, End=end, Step=step)
+
+
+@onnx("EyeLike")
+def eye_like(c: Call) -> Any:
+    x = c.x()
+    of = element_type(int(c.attribute("dtype"))) if c.attribute("dtype") is not None else x.spec.known_dtype
+    k = int(c.attribute("k", 0))
+    ones = c.op("fill_any_like", {"value": 1.0, "dtype": FP32.code}, X=x)
+    upper = c.op("tril_triu", {"diagonal": k, "lower": False}, X=ones)
+    return c.cast(c.op("tril_triu", {"diagonal": k, "lower": True}, X=upper), of)
+
+
+@onnx("Trilu")
+def triangle(c: Call) -> Any:
+    x, k = c.x(), (c.ints(1) or [0])[0]
+    of = x.spec.known_dtype
+    held = c.cast(x, INT32) if of is BOOL else x
+    limit = 2**31 - 1
+    return c.cast(c.op("tril_triu", {"diagonal": max(-limit, min(limit, k)), "lower": not c.attribute("upper", 1)}, X=held), of)
+
+
+@onnx("DepthToSpace", "SpaceToDepth")
+def blocks(c: Call) -> Any:
+    x, size = c.x(), int(c.attribute("blocksize"))
+    dims = x.spec.known_dims
+    if len(dims) != 4 or not isinstance(dims[1], int):
+        raise Refused("an image of other than 4 dims, or of an open number of channels")
+    channels = dims[1]
+    if c.node.operator == "SpaceToDepth":
+        out = _reshape_by(c, x, [channels, (2, size), size, (3, size), size])
+        out = c.transpose(out, [0, 3, 5, 1, 2, 4])
+        return _merged(c, out, channels * size * size)
+    inner = channels // size**2
+    if c.attribute("mode", "DCR") == "DCR":
+        out = c.reshape(x, [0, size, size, inner, *_image(x)])
+        out = c.transpose(out, [0, 3, 4, 1, 5, 2])
+    else:
+        out = c.reshape(x, [0, inner, size, size, *_image(x)])
+        out = c.transpose(out, [0, 1, 4, 2, 5, 3])
+    return _pairs(c, out, inner)
+
+
+def _image(x: Variable) -> list[int]:
+    """Return height and width for a reshape; open ones refused."""
+    sizes = x.spec.known_dims[2:]
+    if any(not isinstance(s, int) for s in sizes):
+        raise Refused("an image of open sizes")
+    return [int(s) for s in sizes if isinstance(s, int)]
+
+
+def _reshape_by(c: Call, x: Variable, parts: list[Any]) -> Variable:
+    height, width = _image(x)
+    size = parts[2]
+    return c.reshape(x, [0, parts[0], height // size, size, width // size, size])
+
+
+def _merged(c: Call, x: Variable, channels: int) -> Variable:
+    dims = x.spec.known_dims
+    return c.reshape(x, [0, channels, int(dims[4]), int(dims[5])])  # pyright: ignore[reportArgumentType]
+
+
+def _pairs(c: Call, x: Variable, channels: int) -> Variable:
+    _, _, a, b, e, f = x.spec.known_dims
+    return c.reshape(x, [0, channels, int(a) * int(b), int(e) * int(f)])  # pyright: ignore[reportArgumentType]
