@@ -11,7 +11,7 @@ from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.infer.redescribe import redescribe
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
-from foreshape.interop.program_files import find_program, load_program
+from foreshape.interop.program_files import find_program, open_program
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
@@ -84,8 +84,8 @@ def load_inference_model(
     """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
     Args:
-        path_prefix: the path without its ending, or of the program itself, a ``.pdmodel`` or PaddlePaddle 3's ``.json``. A folder holds ``__model__``
-            and one file for each parameter, or one program, as ``inference.json``.
+        path_prefix: the path without its ending, or of the program itself, a ``.pdmodel``, PaddlePaddle 3's ``.json`` or an ``.onnx``. A folder holds
+            ``__model__`` and one file for each parameter, or one program, as ``inference.json``.
         executor: the parameters are put on its device.
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.
@@ -98,15 +98,18 @@ def load_inference_model(
         DescriptionError: an inconsistent program. Nothing is put into the scope then.
     """
     model, default = find_program(path_prefix)
-    program = load_program(model)
+    program, held = open_program(model)
     program.refresh()
     feeds = _columns(program, "feed", outputs=True)
     fetches = _columns(program, "fetch", outputs=False)
     parameters = parameters_of(program)
     source = default if params is None else params
     scope = scope if scope is not None else default_scope()
-    if parameters or params is not None or os.path.isfile(default):
-        _fill(scope, source, parameters, "cpu" if executor is None else executor.device)
+    device = "cpu" if executor is None else executor.device
+    if held is not None and params is None:
+        held.put_into(scope, device)
+    elif parameters or params is not None or os.path.isfile(default):
+        _fill(scope, source, parameters, device)
     return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from foreshape import wire
 from foreshape.errors import FormatError, border
 from foreshape.program.program import Program
 from foreshape.wire.files import path_of, read_file
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.wire.other_formats import is_onnx
 
 MODEL: Final = "__model__"
 """The program's file in a folder with a file for each parameter."""
@@ -22,7 +23,7 @@ _PADDLE_3: Final = re.compile(rb'"magic"\s*:\s*"pir"|"regions"\s*:\s*\[')
 
 @border("the program cannot be read", FormatError)
 def load_program(source: Any, limits: Limits | None = None) -> Program:
-    """Load the program in a file (a path) or in bytes: PaddlePaddle's ``.pdmodel``, or the ``.json`` of PaddlePaddle 3.
+    """Load the program in a file (a path) or in bytes: PaddlePaddle's ``.pdmodel``, the ``.json`` of PaddlePaddle 3, or an ``.onnx``.
 
     Args:
         source: a path, as `load_inference_model` takes it, or bytes. The format is told by the content.
@@ -31,15 +32,33 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     Raises:
         FormatError: it cannot be read, or it is no program; the message has the file and the place inside the file.
     """
+    return open_program(source, limits)[0]
+
+
+class HeldParameters(Protocol):
+    """Parameters in the file of their program."""
+
+    def put_into(self, scope: Any, device: str) -> None:
+        """Put the values into a scope, large ones to be read at their first use."""
+        ...
+
+
+def open_program(source: Any, limits: Limits | None = None) -> tuple[Program, HeldParameters | None]:
+    """Return the program of a source, as `load_program` takes it, and its parameters, if its file holds them."""
     given = isinstance(source, (bytes, bytearray, memoryview))
     path: Any = None if given else _file_of(source)
-    if not is_paddle_3(bytes(source[:_LOOKED_AT]) if given else _head(path)):  # pyright: ignore[reportUnknownArgumentType]
-        return wire.load_program(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+    head = bytes(source[:_LOOKED_AT]) if given else _head(path)  # pyright: ignore[reportUnknownArgumentType]
+    if is_onnx(head):
+        from foreshape.interop.onnx import open_model
+
+        return open_model(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+    if not is_paddle_3(head):
+        return wire.load_program(source if given else path, limits), None  # pyright: ignore[reportUnknownArgumentType]
     from foreshape.interop.pir import read_program
 
     data = bytes(source) if given else read_file(path, (limits or DEFAULT_LIMITS).bytes)  # pyright: ignore[reportUnknownArgumentType]
     try:
-        return read_program(data, limits)
+        return read_program(data, limits), None
     except FormatError as error:
         raise error.reworded(f"{'this' if given else os.fsdecode(path)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
 
@@ -63,7 +82,7 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
             told = f"; give the path of one of its programs, such as {found[0]}" if found else ""
             raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program{told}")
         path = os.path.join(path, (usual if len(usual) == 1 else found)[0])
-    prefix = path.removesuffix(".pdmodel").removesuffix(".json")
+    prefix = path.removesuffix(".pdmodel").removesuffix(".json").removesuffix(".onnx")
     model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
     return model, prefix + ".pdiparams"
 

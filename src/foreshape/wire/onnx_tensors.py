@@ -48,7 +48,8 @@ def array_of(tensor: TensorRecord, folder: str | None) -> Any:
 def _one_by_one(tensor: TensorRecord, of: Any, count: int) -> Any:
     import numpy
 
-    field, pieces = _FIELDS.get(tensor.code, 5), []
+    field = _FIELDS.get(tensor.code, 5)
+    pieces: list[Any] = []
     for number, wire, start, end in tensor.numbers:
         if number != field:
             raise FormatError(f"{tensor.place} ({tensor.name[:100]!r}): numbers in field {number}, and its element type has them in {field}")
@@ -61,12 +62,13 @@ def _one_by_one(tensor: TensorRecord, of: Any, count: int) -> Any:
             pieces.append(numpy.array([_signed(varint(tensor.data, start, end, tensor.place)[0], field)], "i8" if field != 11 else "u8"))
         else:
             expect(wire, 2, tensor.place, start)
-            at, found = start, []
+            at = start
+            found: list[int] = []
             while at < end:
                 value, at = varint(tensor.data, at, end, tensor.place)
                 found.append(_signed(value, field))
             pieces.append(numpy.array(found, "i8" if field != 11 else "u8"))
-    flat = numpy.concatenate(pieces) if pieces else numpy.zeros(0, "f8")
+    flat: Any = numpy.concatenate(pieces) if pieces else numpy.zeros(0, "f8")
     if tensor.code in (14, 15):
         flat = flat.reshape(-1, 2) @ numpy.array([1, 1j]) if flat.size % 2 == 0 else flat
     if flat.size != count:

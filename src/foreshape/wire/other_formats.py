@@ -19,7 +19,7 @@ _BLOCK: Final = re.compile(rb"\x0a[\x80-\xff]{0,4}[\0-\x7f]\x08\0\x10")
 _TEXT_OF_A_PROGRAM: Final = re.compile(rb"block 0\r?\n")
 
 
-def _is_onnx(head: bytes) -> bool:
+def is_onnx(head: bytes) -> bool:
     """Tell whether it is a ModelProto: a small version of the format, then a graph, operator sets or the producer's name."""
     found: dict[int, int] = {}
     try:
@@ -63,6 +63,7 @@ def _looks_like(*starts: bytes) -> Callable[[bytes], bool]:
 
 
 PROGRAM, PARAMETERS, SAFETENSORS, CHECKPOINT, ARRAY, JOB, JSON = "program", "parameters", "safetensors", "checkpoint", "array", "job", "JSON"
+ONNX = "ONNX"
 
 _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     (CHECKPOINT, lambda h: _is_safetensors(h) and b'"checksum":"' in h and b'"facts":' in h,
@@ -95,7 +96,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     ("", _begins(b"\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras writes: nothing here opens it"),
     ("", lambda h: h[4:8] == b"TFL3", "a TensorFlow Lite model: nothing here opens it"),
     ("", _begins(b"GGUF"), "a GGUF file: nothing here opens it"),
-    ("", _is_onnx, "an ONNX model: nothing here opens it"),
+    (ONNX, is_onnx, "an ONNX model: fs.load_inference_model opens it, and fs.load_program its program"),
 )  # fmt: skip
 """The format's name, if read here; its test; its description, and its reader. The first match counts."""
 

@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from foreshape.errors import FormatError
 from foreshape.interop.onnx import arithmetic, blocks, convolutions, indexing, padding, reductions, shapes
-from foreshape.interop.onnx.importer import Constant, Importer
+from foreshape.interop.onnx.importer import Importer
+from foreshape.interop.onnx.parameters import OnnxParameters
 from foreshape.program.gc_pause import collector_waits
 from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
@@ -20,12 +23,15 @@ _FAMILIES = (arithmetic, blocks, convolutions, indexing, padding, reductions, sh
 
 
 @collector_waits
-def read_program(source: Any, limits: Limits | None = None) -> tuple[Program, dict[str, Constant], Importer]:
-    """Return the program of a model, the tensors of its parameters by name, and the import, which reads their numbers.
+def open_model(source: Any, limits: Limits | None = None) -> tuple[Program, OnnxParameters]:
+    """Return the program of a model, a path or bytes, and its parameters, whose numbers stay in the file.
 
     Raises:
         FormatError: it is no model; the message has the path inside.
     """
-    importer = Importer(read_model(source, limits))
-    program = importer.run()
-    return program, importer.parameters, importer
+    try:
+        importer = Importer(read_model(source, limits))
+        return importer.run(), OnnxParameters(importer)
+    except FormatError as error:
+        shown = "this" if isinstance(source, (bytes, bytearray, memoryview)) else os.fsdecode(source)
+        raise error.reworded(f"{shown} is an ONNX model that cannot be read: {error}") from error

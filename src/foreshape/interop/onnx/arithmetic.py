@@ -22,7 +22,7 @@ _BINARY = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwi
 
 def result(found: Any) -> Variable:
     """Return the first result of an op."""
-    return found[0] if isinstance(found, tuple) else found
+    return found[0] if found.__class__ is tuple else found
 
 
 @onnx(*_UNARY)

@@ -94,7 +94,8 @@ class Call:
         """
         if not self.has(at):
             given = self.attribute(name) if name else None
-            return None if given is None else [int(n) for n in (given if isinstance(given, list) else [given])]
+            listed: Any = given if given.__class__ is list else [given]
+            return None if given is None else [int(n) for n in listed]
         found = self.constant(at)
         if found is None:
             raise Refused(f"its operand {at} ({self.node.inputs[at][:60]}) must be known before the run")
@@ -117,9 +118,8 @@ class Call:
             return found.decode("utf-8", "replace")
         if isinstance(found, TensorRecord):
             return array_of(found, self.importer.folder)
-        if isinstance(found, list) and found and isinstance(found[0], bytes):
-            return [one.decode("utf-8", "replace") for one in found]
-        return found
+        listed: Any = found if found.__class__ is list else ()
+        return [one.decode("utf-8", "replace") for one in listed] if listed and isinstance(listed[0], bytes) else found
 
     # --- ops
 

@@ -114,7 +114,7 @@ def transposed_convolution(c: Call) -> Any:
         sizes = x.spec.known_dims[2:]
         if any(not isinstance(s, int) for s in sizes):
             raise Refused("an output_shape of an open size")
-        pads = []
+        pads: list[int] = []
         for k, (size, out_size) in enumerate(zip(sizes, [int(n) for n in wanted][-axes:], strict=True)):
             total = strides[k] * (int(size) - 1) + more[k] + (kernel[k] - 1) * dilations[k] + 1 - out_size  # pyright: ignore[reportArgumentType]
             small, large = total // 2, total - total // 2
@@ -268,7 +268,7 @@ def resize(c: Call) -> Any:
     dims = x.spec.known_dims
     if scales is not None and scales.size:
         factors = {a: float(s) for a, s in zip(axes, scales.reshape(-1), strict=True) if float(s) != 1.0}
-        wanted = {a: int(dims[a] * s) for a, s in factors.items() if isinstance(dims[a], int)}
+        wanted = {a: int(float(dims[a]) * s) for a, s in factors.items() if isinstance(dims[a], int)}  # pyright: ignore[reportArgumentType]
     elif sizes is not None:
         if any(not isinstance(s, int) and s != dims[a] for a, s in zip(axes, sizes, strict=True)):
             raise Refused("a size of other symbols than the image's")

@@ -6,7 +6,7 @@ Constants wait: where ours is an attribute they become it; a small one that a te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,6 +61,8 @@ class Importer:
         self.opsets = {"": 1, **model.opsets}
         self.taken: set[str] = {"feed", "fetch"}
         self.count = 0
+        self.renamed: set[str] = set()
+        """The names of the file that variables have got."""
         self.calls: list[str] = []
         """The functions of the model that are open."""
 
@@ -168,9 +170,10 @@ class Importer:
         if isinstance(value, Variable):
             return value
         assert isinstance(value, Constant)
-        if value.variable is None:
-            value.variable = self._made(value)
-        return value.variable
+        found = value.variable
+        if found is None or self.program.global_block.vars.get(found.name) is not found:  # or undone, with a branch that was refused
+            found = value.variable = self._made(value)
+        return found
 
     def _made(self, constant: Constant) -> Variable:
         record = constant.record
@@ -257,14 +260,14 @@ class Importer:
             if rule is None:
                 self.keep(node, None)
                 return
-            results = rule(Call(self, node, self.opsets.get(node.domain, 1)))
+            results: Any = rule(Call(self, node, self.opsets.get(node.domain, 1)))
         except Refused as refused:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}) cannot be imported: {refused}").told(op=node.operator))
             return
         except DescriptionError as error:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
             return
-        self._named(node, results if isinstance(results, tuple) else (results,))
+        self._named(node, results if results.__class__ is tuple else (results,))
         scope = _scope_of(node.name)
         if scope and block is self.block:
             for op in block.ops[first:]:
@@ -295,7 +298,7 @@ class Importer:
         block = variable.block
         op = variable.op
         of_a_result = name in self.taken and len(self.scopes) == 1 and block.idx == 0 and name not in block.vars
-        if op is None or variable.persistable or op.block is not block or block is not self.block or variable.name in self._kept_names:
+        if op is None or variable.persistable or op.block is not block or block is not self.block or variable.name in self.renamed:
             return
         if not of_a_result and (name in self.taken or block.find(name) is not None):
             return
@@ -309,14 +312,7 @@ class Importer:
                 later.rename_input(old, name)
         variable.name = name
         block.vars[name] = variable
-        self._kept_names.add(name)
-
-    @property
-    def _kept_names(self) -> set[str]:
-        found = self.__dict__.get("_names_kept")
-        if found is None:
-            found = self.__dict__["_names_kept"] = set()
-        return found
+        self.renamed.add(name)
 
     def keep(self, node: NodeRecord, error: SchemaError | None) -> None:
         """Keep a node that cannot be imported, under its own name: `show` and `check` work around it, and no run begins."""
@@ -364,7 +360,7 @@ class Importer:
         self._named(node, results[: len(node.outputs)])
 
     @contextmanager
-    def inside(self, graph: GraphRecord, values: Mapping[str, Any]) -> Iterator[None]:
+    def inside(self, graph: GraphRecord, values: Mapping[str, Any]) -> Generator[None]:
         """Open a graph within a node: its initializers, and the ``values`` of its inputs; outer values are seen."""
         scope: dict[str, Any] = {}
         self._initializers(graph, scope)

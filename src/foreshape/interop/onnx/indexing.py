@@ -55,7 +55,7 @@ def _with_dims(c: Call, out: Variable, x: Variable, index: Variable, axis: int) 
     if len(open_) <= 1:
         return c.reshape(out, [-1 if at in open_ else int(s) for at, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
     outer, inner = c.shape_of(x), c.shape_of(index)
-    parts = []
+    parts: list[Variable] = []
     if axis:
         parts.append(c.op("slice", {"axes": [0], "starts": [0], "ends": [axis], "infer_flags": [1]}, Input=outer))
     parts.append(inner)
@@ -88,8 +88,9 @@ def gather_nd(c: Call) -> Any:
             raise Refused("batch dims of open sizes")
         sizes = [int(d) for d in dims if isinstance(d, int)]
         lead = np.stack(np.meshgrid(*[np.arange(s) for s in sizes], indexing="ij"), -1).astype("int64")
-        inner = index.spec.known_dims[batch:-1]
-        if any(not isinstance(d, int) for d in inner):
+        behind = index.spec.known_dims[batch:-1]
+        inner = [int(d) for d in behind if isinstance(d, int)]
+        if len(inner) < len(behind):
             raise Refused("an index of open sizes behind batch dims")
         shape = [*sizes, *([1] * len(inner)), batch]
         from foreshape.interop.onnx.importer import Constant

@@ -1,0 +1,54 @@
+"""The parameters of a model: they stay in its file until a scope takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.engine import Scope
+from foreshape.interop.onnx.importer import Constant, Importer
+from foreshape.interop.parameters import LARGE
+from foreshape.values.conversion import to_tensor
+from foreshape.values.torch_proxy import Tensor, torch
+
+
+class OnnxParameters:
+    """The parameters of an imported model, by the names of their variables."""
+
+    def __init__(self, importer: Importer) -> None:
+        self._importer = importer
+
+    def names(self) -> list[str]:
+        """Return the names, sorted."""
+        return sorted(self._importer.parameters)
+
+    def read(self, name: str, device: str = "cpu") -> Tensor:
+        """Return a parameter in memory of its own.
+
+        Raises:
+            FormatError: the file has other data than its dims say, or an external file cannot be read.
+        """
+        import numpy
+
+        constant = self._importer.parameters[name]
+        array: Any = numpy.array(self._importer.numbers(constant))  # a copy: mapped bytes are read-only, and may begin anywhere
+        if self._is_bfloat16(constant):
+            return to_tensor(array.view("int16")).view(torch.bfloat16).to(device)
+        return to_tensor(array).to(device)
+
+    def put_into(self, scope: Scope, device: str = "cpu") -> None:
+        """Put all into a scope; those of a large model are read at their first use."""
+        sizes = 0
+        for name in self.names():
+            sizes += int(self._importer.program.global_block.vars[name].spec.nbytes)  # pyright: ignore[reportArgumentType]
+        if sizes >= LARGE:
+            for name in self.names():
+                scope.defer(name, lambda name=name: self.read(name, device))
+            return
+        with torch.inference_mode():
+            read = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
+            for name, tensor in read.items():
+                scope.store(name, tensor)
+
+    @staticmethod
+    def _is_bfloat16(constant: Constant) -> bool:
+        return constant.record is not None and constant.record.code == 16
