@@ -194,13 +194,15 @@ keep("indices", call(lambda x: (x[:, 1:3], x[..., -1], x[:, ::2, None], x[:, [0,
 keep("assigned", call(lambda x: assigned(x)), (2, 4, 5), kind="types")
 keep(
     "open_everywhere",
-    call(lambda x: (paddle.reshape(x, [x.shape[0], -1]), x.mean([1, 2]), paddle.tile(x, [1, 2, 1]), paddle.flip(x, [1]))),
+    call(lambda x: (paddle.flatten(x, 1), x.mean([1, 2]), paddle.tile(x, [1, 2, 1]), paddle.flip(x, [1]))),
     (2, 4, 5),
     kind="types",
     open=(0, 1, 2),
 )
 keep("expanded", call(lambda x, y: paddle.expand(x, paddle.shape(y)) + y), (1, 4), (3, 4), kind="types", open=(0, 1))
-keep("shapes", call(lambda x: paddle.zeros([x.shape[0], 3]) + paddle.arange(3).astype("float32") + paddle.full_like(x[:, :3], 2.5)), (2, 4), kind="types")
+keep(
+    "shapes", call(lambda x: paddle.zeros([paddle.shape(x)[0], 3]) + paddle.arange(3).astype("float32") + paddle.full_like(x[:, :3], 2.5)), (2, 4), kind="types"
+)
 keep("topk", call(lambda x: (*paddle.topk(x, 2), *paddle.sort(x, descending=True).split(2, 1), paddle.argsort(x), paddle.argmax(x, 1))), (2, 6), kind="types")
 keep(
     "gathers",
@@ -277,6 +279,21 @@ def assigned(x: Any) -> Any:
     return y
 
 
+def quantized() -> Any:
+    """A perceptron with the operators of quantization-aware training."""
+    from paddle.quantization import QAT, QuantConfig
+    from paddle.quantization.quanters import FakeQuanterWithAbsMaxObserver
+
+    quanter = FakeQuanterWithAbsMaxObserver(moving_rate=0.9)
+    net = QAT(QuantConfig(activation=quanter, weight=quanter)).quantize(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    net.train()
+    for _ in range(3):
+        net(paddle.uniform([2, 4], min=-1.0, max=1.0))
+    return net
+
+
+keep("quantized", quantized, (3, 4), kind="types")
+
 # --- control flow
 
 for function in FLOW:
@@ -316,7 +333,7 @@ def one(kind: str, name: str, folder: Path) -> dict[str, Any]:
     if isinstance(layer, nn.Layer):
         layer.eval()
         for held in layer.state_dict().values():
-            if held.dtype in (paddle.float32, paddle.float16, paddle.bfloat16):
+            if name != "quantized" and held.dtype in (paddle.float32, paddle.float16, paddle.bfloat16):
                 held.set_value(paddle.to_tensor(parameter(held.name, held.shape, "float32")).astype(held.dtype))
     static = paddle.jit.to_static(layer, input_spec=specs, full_graph=True)
     paddle.jit.save(static, str(folder / name), input_spec=specs)
@@ -325,6 +342,8 @@ def one(kind: str, name: str, folder: Path) -> dict[str, Any]:
         feed[1] = np.array([4, 2])
     elif name == "CTCLoss":
         feed[1] = feed[1] + 1
+    elif name == "gathers":
+        feed[1] = np.array([1, 0])
     results = flat(paddle.jit.load(str(folder / name))(*map(paddle.to_tensor, feed)))
     np.savez(folder / f"{name}.in.npz", **{f"x{at}": value for at, value in enumerate(feed)})
     np.savez(folder / f"{name}.out.npz", **{str(at): as_array(value) for at, value in enumerate(results)})

@@ -10,6 +10,8 @@ from known import EXPORTED
 from sides import Outcome
 
 pytestmark = pytest.mark.paddle
+LATER = {"layers": 1, "types": 3}
+"""Kind -> so many need operators that PaddlePaddle 2 lacks."""
 PYTHON_3 = os.environ.get("PADDLE3_PYTHON", "")
 
 
@@ -23,8 +25,8 @@ def held(outcomes: list[Outcome], least: int, side: str) -> None:
 
 
 @pytest.mark.skipif(not PYTHON_3, reason="PADDLE3_PYTHON names no Python with paddlepaddle 3.3.1")
-@pytest.mark.parametrize(("kind", "least"), [("layers", 115), ("flow", 34), ("types", 18), ("models", 8)])
+@pytest.mark.parametrize(("kind", "least"), [("layers", 130), ("flow", 34), ("types", 24), ("models", 8)])
 def test_exports_compute_the_same_here_and_in_paddlepaddle_2(kind: str, least: int) -> None:
     here, there = compare(PYTHON_3, kind, os.environ["PADDLE_PYTHON"])
     held(here, least, "here")
-    held(there, least - 10, "there")
+    held(there, least - LATER.get(kind, 0), "there")
