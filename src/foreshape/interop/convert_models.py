@@ -1,4 +1,4 @@
-"""Models of PaddlePaddle 3, and old ones, as the pair of files that PaddlePaddle 2 opens: NAME.pdmodel and NAME.pdiparams."""
+"""Models of ONNX and of PaddlePaddle 3, and old ones, as the pair of files that PaddlePaddle 2 opens: NAME.pdmodel and NAME.pdiparams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foreshape.data_class import data_class
 from foreshape.errors import FormatError, border
 from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import Stored, open_parameters, write_combined
-from foreshape.interop.program_files import MODEL, find_program, load_program, programs_in
+from foreshape.interop.program_files import MODEL, find_program, open_program, programs_in
 from foreshape.program import Op, Program
 from foreshape.program.unknown import is_unknown
 from foreshape.wire import save_program
@@ -74,7 +74,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     """Write a model as the pair that PaddlePaddle 2.6.2 opens.
 
     Args:
-        source: the program (PaddlePaddle 3's ``.json``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
+        source: the program (PaddlePaddle 3's ``.json``, an ``.onnx``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
         target: the ``.pdmodel`` to write; the parameters get the same name with ``.pdiparams``.
         params: the parameters, if not beside the program.
         force: write also a model with operators or attributes that PaddlePaddle 2 lacks; it opens here, and not there.
@@ -89,7 +89,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     model, beside = find_program(source)
     if _same(model, into):
         raise FormatError(f"{into}: a model is not written to where it is read from")
-    program = load_program(model)
+    program, held = open_program(model)
     missing = lacking(program)
     refused = [one for one in missing if not one.slight]
     if refused and not force:
@@ -100,9 +100,12 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     else:
         program.refresh()
     parameters = parameters_of(program)
-    values = open_parameters(beside if params is None else params, parameters, as_stored(parameters)) if parameters else {}
+    if held is not None and params is None:
+        values = held.stored()
+    else:
+        values = open_parameters(beside if params is None else params, parameters, as_stored(parameters)) if parameters else {}
     stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
-    if parameters and not _same(beside if params is None else params, stored):
+    if parameters and (held is not None or not _same(beside if params is None else params, stored)):
         write_combined(stored, values)
     save_program(program, into)
     return Converted(into, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)

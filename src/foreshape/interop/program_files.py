@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from foreshape import wire
 from foreshape.errors import FormatError, border
+from foreshape.interop.parameters import Stored
 from foreshape.program.program import Program
 from foreshape.wire.files import path_of, read_file
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
@@ -40,6 +41,10 @@ class HeldParameters(Protocol):
 
     def put_into(self, scope: Any, device: str) -> None:
         """Put the values into a scope, large ones to be read at their first use."""
+        ...
+
+    def stored(self) -> dict[str, Stored]:
+        """Return name -> the value, in the order of the names."""
         ...
 
 

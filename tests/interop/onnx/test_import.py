@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import foreshape as fs
+from foreshape.interop.convert_models import convert_model
 from tests.support.onnx_writer import Graph, function, model, node, tensor, value
 
 RNG = np.random.default_rng(4)
@@ -133,3 +134,13 @@ def test_graphs_within_graphs_end() -> None:
                       [node("If", "c", "y", then_branch=graph)], [], [value("y", "float32", None)])  # fmt: skip
     with pytest.raises(fs.FormatError, match="deep"):
         fs.load_program(model(graph))
+
+
+def test_a_model_becomes_a_pair_for_paddlepaddle(tmp_path: Path) -> None:
+    weight = RNG.standard_normal((100, 3)).astype("float32")
+    graph = Graph([node("MatMul", "x w", "y")], [value("x", "float32", ["n", 100])], [value("y", "float32", None)], [tensor("w", weight)])
+    (tmp_path / "m.onnx").write_bytes(model(graph))
+    assert sorted(convert_model(tmp_path / "m.onnx", tmp_path / "out.pdmodel").parameters) == ["w"]
+    x = RNG.standard_normal((2, 100)).astype("float32")
+    ours = fs.load_inference_model(tmp_path / "m.onnx", scope=fs.Scope()).run(x)["y"]
+    assert np.array_equal(fs.load_inference_model(tmp_path / "out", scope=fs.Scope()).run(x)["y"], ours)

@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.engine import Scope
 from foreshape.interop.onnx.importer import Constant, Importer
-from foreshape.interop.parameters import LARGE
+from foreshape.interop.parameters import LARGE, Stored
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -48,6 +48,17 @@ class OnnxParameters:
             read = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
             for name, tensor in read.items():
                 scope.store(name, tensor)
+
+    def stored(self) -> dict[str, Stored]:
+        """Return name -> the value in memory, in the order of the names."""
+        import numpy
+
+        out: dict[str, Stored] = {}
+        for name in self.names():
+            spec = self._importer.program.global_block.vars[name].spec
+            array: Any = numpy.ascontiguousarray(self._importer.numbers(self._importer.parameters[name]))
+            out[name] = Stored(spec.known_dtype, tuple([int(d) for d in array.shape]), memoryview(array.reshape(-1).view("uint8")).toreadonly())
+        return out
 
     @staticmethod
     def _is_bfloat16(constant: Constant) -> bool:
