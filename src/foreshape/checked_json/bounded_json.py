@@ -30,12 +30,14 @@ def parse(data: bytes, containers: int = 0, *, unique: bool = True) -> Any:
     Raises:
         FormatError: it is no JSON, or exceeds the limits of this module.
     """
-    if data.count(b'"') > 2 * MAX_STRINGS:
-        raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")
     containers = max(containers, MAX_CONTAINERS)
     keys = MAX_KEYS * (containers // MAX_CONTAINERS)
     long_number = rb"[0-9]{%d}" % (MAX_DIGITS + 1)
-    if data.count(b"{") + data.count(b"[") > containers or data.count(b":") > keys or (unique and re.search(long_number, data)):  # perhaps within strings
+    large = len(data) > min(containers, keys, 2 * MAX_STRINGS)
+    if large and data.count(b'"') > 2 * MAX_STRINGS:
+        raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")
+    crowded = large and (data.count(b"{") + data.count(b"[") > containers or data.count(b":") > keys)
+    if crowded or (unique and re.search(long_number, data)):  # perhaps within strings
         outside = _STRING.sub(b"", data)
         if outside.count(b"{") + outside.count(b"[") > containers:
             raise FormatError(f"more than {containers} objects and arrays (MAX_CONTAINERS)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType, shown
 from foreshape.interop.pir.registry import IGNORED
 from foreshape.interop.pir.table import OperandRow, Row, row_of
 from foreshape.interop.pir.translation import Translation, known
+from foreshape.operator.operator import Operator
 from foreshape.program.op import Slots
 
 _SPARED = frozenset(("ReluOut",))
@@ -32,16 +34,15 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
     operator = known(row.type)
     schema = operator.schema.attributes
     attrs: dict[str, Any] = dict(more) if more else {}
-    for name in op.attributes:
-        if name in IGNORED:
-            continue
-        here = row.renamed.get(name, name)
-        if name in row.only:
-            _only(op, name, row.only[name])
+    renamed, only = row.renamed, row.only
+    for name, value in op.attributes.items(IGNORED):
+        here = renamed.get(name, name)
+        if name in only:
+            _only(name, value, only[name])
         elif here in schema:
-            attrs[here] = fitted(op.attributes.get(name), schema[here].type)
+            attrs[here] = fitted(value, schema[here].type)
         elif here not in attrs:
-            raise Refused(f"its attribute {name[:100]} = {shown(op.attributes.get(name))} has no counterpart")
+            raise Refused(f"its attribute {name[:100]} = {shown(value)} has no counterpart")
     inputs: Slots = {}
     if len(op.operands) > len(row.operands):
         raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
@@ -49,7 +50,7 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
         if number != NOTHING and not row.operands[at].ignored:
             _operand(t, op, at, row.operands[at], schema, inputs, attrs)
     outputs: Slots = {}
-    declared = {r.name: r for r in operator.schema.results}
+    updates = _updates(operator)
     for at, number in enumerate(op.results):
         slot = row.results[at] if at < len(row.results) else ""
         used = number in t.used
@@ -57,19 +58,30 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
             raise Refused(f"its result {at} has no counterpart")
         if not slot or number == NOTHING or op.types[at] is None or (not used and slot in _SPARED):
             continue
-        updated = inputs.get(declared[slot].updates or "", ())
+        state = updates.get(slot)
+        updated = inputs.get(state, ()) if state is not None else ()
         if updated and all(_is_kept(t, name) for name in updated):  # its state, as in 2.x
             outputs[slot] = updated
             t.values[number] = updated if isinstance(op.types[at], ListType) else updated[0]
-        elif not declared[slot].updates or updated:
+        elif state is None or updated:
             name = t.result(op, at)
             outputs[slot] = name if isinstance(name, tuple) else (name,)
     t.write(row.type, inputs, outputs, attrs)
 
 
+@functools.cache
+def _updates(operator: type[Operator]) -> Mapping[str, str]:
+    """Return the results that are an operand's new value: slot -> the operand's slot."""
+    return {r.name: r.updates for r in operator.schema.results if r.updates is not None}
+
+
 def _operand(t: Translation, op: GraphOp, at: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
+    given = t.given(op, at)
+    if isinstance(given, str) and row.slot:
+        inputs[row.slot] = (given,)
+        return
     if row.attribute:
-        held = as_numbers(t.given(op, at))
+        held = as_numbers(given)
         if held is not None and (value := as_attribute(held, schema[row.attribute].type, bool(row.slot))) is not None:
             attrs[row.attribute] = value
             return
@@ -78,7 +90,7 @@ def _operand(t: Translation, op: GraphOp, at: int, row: OperandRow, schema: Mapp
     if not row.slot:
         raise Refused(f"its operand {at} has no counterpart")
     several = t.tensors(op, at)
-    listed = isinstance(t.given(op, at), tuple) and (len(several) != 1 or _is_one(t, several[0]))
+    listed = isinstance(given, tuple) and (len(several) != 1 or _is_one(t, several[0]))
     inputs[row.many if listed else row.slot] = several
 
 
@@ -94,8 +106,7 @@ def _is_one(t: Translation, name: str) -> bool:
     return declared is None or declared.dims is None or math.prod(declared.dims) == 1
 
 
-def _only(op: GraphOp, name: str, at: Any) -> None:
+def _only(name: str, value: Any, at: Any) -> None:
     """Refuse an attribute without a counterpart at another value than the one that means nothing."""
-    value = op.attributes.get(name)
     if at is not None and value != at:
         raise Refused(f"its attribute {name} = {shown(value)} has no counterpart; it can be written at {at!r}")

@@ -17,6 +17,8 @@ _MOST_NUMBERS: Final = 65_536
 _NUMBERS: Final = frozenset((int, float, bool))
 _NARROW: Final = (AttrType.FLOAT, AttrType.FLOATS)
 _FLOATING: Final = (AttrType.FLOAT, AttrType.FLOATS, AttrType.FLOAT64, AttrType.FLOAT64S)
+_REALS: Final = (AttrType.FLOAT, AttrType.FLOAT64)
+_WHOLE: Final = (AttrType.INT, AttrType.LONG)
 _LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
 
 
@@ -90,6 +92,9 @@ def numbers_of(value: Any) -> list[Any]:
 
 def fitted(value: Any, type: AttrType) -> Any:
     """Return an attribute's value for the type that the operator here holds it in."""
+    kind = value.__class__
+    if (kind is float and type in _REALS) or (kind is int and type in _WHOLE) or (kind is bool and type is AttrType.BOOLEAN):
+        return value
     if isinstance(value, ElementTypeName):
         return code_of(value)
     if isinstance(value, (PlaceOfTensor, UnknownAttribute)):
@@ -100,7 +105,7 @@ def fitted(value: Any, type: AttrType) -> Any:
         return [real(value)] if type in _LISTS else real(value)
     if type in _LISTS and value.__class__ is not list:
         return [value]
-    if type in (AttrType.INT, AttrType.LONG):
+    if type in _WHOLE:
         if value.__class__ is list and len(value) == 1:
             value = value[0]
         if isinstance(value, float) and value.is_integer():

@@ -112,6 +112,16 @@ class Attributes:
         except _Unfit as unfit:
             raise FormatError.must(f"{self.place}.A[{name[:100]!r}]", *unfit.args) from None
 
+    def items(self, but: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        """Give the name and the value of all but some."""
+        self._read.update(self._given)
+        for name, given in self._given.items():
+            if name not in but:
+                try:
+                    yield name, plain(given)
+                except _Unfit:
+                    self.get(name)
+
     def unread(self, but: frozenset[str]) -> list[str]:
         """Return the names that nobody has asked for, but for some."""
         read = self._read
