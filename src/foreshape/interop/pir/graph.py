@@ -171,7 +171,11 @@ def plain(given: Any, depth: int = 0) -> Any:
 def _array(value: Any, depth: int) -> list[Any]:
     if depth > _DEEPEST:
         raise _Unfit(f"a list at most {_DEEPEST} deep", "a deeper one")
-    return [plain(one, depth + 1) for one in _list(value)]
+    out: list[Any] = []
+    for one in _list(value):
+        number: Any = one.get("D") if one.__class__ is dict and one.get("#") in _WHOLES else None
+        out.append(number if number.__class__ is int and -(1 << 63) <= number < 1 << 63 else plain(one, depth + 1))
+    return out
 
 
 def _whole(value: Any, given: Any) -> int:
@@ -239,6 +243,7 @@ def _complex(value: Any, given: Any) -> complex:
 
 
 _DEEPEST: Final = 8
+_WHOLES: Final = ("0.a_i32", "0.a_i64")
 _VOID: Final = {"INF": float("inf"), "-INF": float("-inf"), "NAN": float("nan")}
 _CONVERTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "0.a_i32": _whole, "0.a_i64": _whole, "0.a_index": _whole, "0.a_f32": _real, "0.a_f64": _real, "0.a_bool": _truth,
