@@ -192,4 +192,8 @@ def test_a_model_is_looked_for_under_the_names_that_others_give_it(tmp_path: Pat
     assert "a program of PaddlePaddle 3" in refused(fs.load_inference_model, tmp_path)  # what else is JSON is passed over
     (tmp_path / "second.pdmodel").write_bytes(good())
     assert "neither a file __model__ nor one program; give the path of one of its programs, such as main.json" in refused(fs.load_inference_model, tmp_path)
-    assert "nothing.pdmodel' cannot be read: No such file" in refused(fs.load_inference_model, tmp_path / "nothing")
+    said = "nothing cannot be read: there is no such file or folder, and no nothing.pdmodel or nothing.json"
+    assert said in refused(fs.load_inference_model, tmp_path / "nothing")
+    assert said in refused(fs.load_program, tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "there is no program in this folder" in refused(fs.load_program, tmp_path / "empty")

@@ -54,8 +54,7 @@ def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[s
         raise FormatError(f"{into}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {into}/")
     if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
         raise FormatError(f"{into}: parameters are not written to where they are read from")
-    fits = as_stored(parameters)
-    values = _read_safetensors(given, parameters, fits) if given.endswith(_TENSORS) else open_parameters(given, parameters, fits)
+    values = stored_parameters(given, parameters)
     if folder:
         _write_folder(into, values)
     elif into.endswith(_COMBINED):
@@ -63,6 +62,16 @@ def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[s
     else:
         _write_safetensors(into, values)
     return values
+
+
+def stored_parameters(path: str, parameters: Mapping[str, Variable]) -> dict[str, Stored]:
+    """Return the parameters of a program in a ``.safetensors`` file, a folder with a file for each, or a combined file.
+
+    Raises:
+        FormatError: as `convert_parameters`.
+    """
+    fits = as_stored(parameters)
+    return _read_safetensors(path, parameters, fits) if path.endswith(_TENSORS) else open_parameters(path, parameters, fits)
 
 
 def _read_safetensors(path: str, parameters: Mapping[str, Variable], fits: Fits) -> dict[str, Stored]:

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.data_class import data_class
 from foreshape.errors import FormatError, border
-from foreshape.interop.inference import as_stored, parameters_of
-from foreshape.interop.parameters import Stored, open_parameters, write_combined
+from foreshape.interop.convert import stored_parameters
+from foreshape.interop.inference import parameters_of
+from foreshape.interop.parameters import Stored, write_combined
 from foreshape.interop.program_files import MODEL, find_program, open_program, programs_in
 from foreshape.program import Op, Program
 from foreshape.program.unknown import is_unknown
@@ -76,7 +77,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     Args:
         source: the program (PaddlePaddle 3's ``.json``, an ``.onnx``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
         target: the ``.pdmodel`` to write; the parameters get the same name with ``.pdiparams``.
-        params: the parameters, if not beside the program.
+        params: the parameters, if not beside the program: as for `convert_parameters`.
         force: write also a model with operators or attributes that PaddlePaddle 2 lacks; it opens here, and not there.
 
     Raises:
@@ -103,7 +104,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     if held is not None and params is None:
         values = held.stored()
     else:
-        values = open_parameters(beside if params is None else params, parameters, as_stored(parameters)) if parameters else {}
+        values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
     stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
     if parameters and (held is not None or not _same(beside if params is None else params, stored)):
         write_combined(stored, values)

@@ -75,7 +75,7 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
         given: the path of the program, or that without its ending, or a folder with one program.
 
     Raises:
-        FormatError: a folder without a program, or with several and none named ``inference``.
+        FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``.
     """
     path = path_of(given)
     if os.path.isdir(path):
@@ -84,11 +84,17 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
         found = programs_in(path)
         usual = [n for n in found if n.startswith("inference.")]
         if len(usual) != 1 and len(found) != 1:
-            told = f"; give the path of one of its programs, such as {found[0]}" if found else ""
-            raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program{told}")
+            if not found:
+                raise FormatError(f"{path}: there is no program in this folder: no .pdmodel, no .json of PaddlePaddle 3, no {MODEL}")
+            raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program; give the path of one of its programs, such as {found[0]}")
         path = os.path.join(path, (usual if len(usual) == 1 else found)[0])
     prefix = path.removesuffix(".pdmodel").removesuffix(".json").removesuffix(".onnx")
-    model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
+    if path != prefix or os.path.isfile(path):
+        return path, prefix + ".pdiparams"
+    model = next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), None)
+    if model is None:
+        name = os.path.basename(os.path.normpath(prefix))
+        raise FormatError(f"{path} cannot be read: there is no such file or folder, and no {name}.pdmodel or {name}.json")
     return model, prefix + ".pdiparams"
 
 

@@ -124,6 +124,11 @@ def test_parameters_go_to_safetensors_and_back(tmp_path: Path) -> None:
     assert back.read_bytes() == (tmp_path / "inference.pdiparams").read_bytes()
     scope = fs.Scope()
     assert set(fs.load_safetensors(there, scope)) == set(of.saved())
+    (tmp_path / "inference.pdiparams").unlink()
+    assert call("convert", tmp_path, there, tmp_path / "net.pdmodel")[::2] == (0, "")
+    assert (tmp_path / "net.pdiparams").read_bytes() == back.read_bytes()
+    code, _, err = call("convert", tmp_path / "inference.json", tmp_path / "other.pdmodel")
+    assert code == 1 and "inference.pdiparams' cannot be read: No such file" in err and not list(tmp_path.glob("other.*"))
 
 
 OPENERS: dict[str, Callable[[Path, Path], Any]] = {
