@@ -29,7 +29,7 @@ def is_onnx(head: bytes) -> bool:
             found.setdefault(number, wire_type)
     except FormatError:  # the rest is beyond the examined bytes, or damaged
         pass
-    return head[:1] == b"\x08" and 0 < head[1] < 32 and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
+    return head[:1] == b"\x08" and b"\0" < head[1:2] < b"\x20" and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
 
 
 def _leading(head: bytes) -> Iterator[tuple[int, int, int, int, int]]:

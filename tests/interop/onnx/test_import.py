@@ -144,3 +144,14 @@ def test_a_model_becomes_a_pair_for_paddlepaddle(tmp_path: Path) -> None:
     x = RNG.standard_normal((2, 100)).astype("float32")
     ours = fs.load_inference_model(tmp_path / "m.onnx", scope=fs.Scope()).run(x)["y"]
     assert np.array_equal(fs.load_inference_model(tmp_path / "out", scope=fs.Scope()).run(x)["y"], ours)
+
+
+def test_attributes_of_another_kind_are_refused_with_their_place() -> None:
+    graph = Graph([node("If", "c", "y")], [value("c", "bool", [])], [value("y", "float32", None)])
+    with pytest.raises(fs.FormatError, match=r"graph\.node\[0\]: no If as ONNX has it"):
+        fs.load_program(model(graph))
+
+
+def test_one_byte_is_no_model() -> None:
+    with pytest.raises(fs.FormatError):
+        fs.load_program(b"\x08")
