@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.onnx_writer import Graph, function, model, node, tensor, value
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
-from tests.support.onnx_writer import Graph, function, model, node, tensor, value
 
 RNG = np.random.default_rng(4)
 IMAGES = RNG.standard_normal((2, 3, 8, 8)).astype("float32")

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.call import Call, Refused
 from foreshape.interop.onnx.importer import Constant
 from foreshape.interop.onnx.registry import onnx
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
 
 _MOST = 2**31 - 1
+_MOST_PADS = 4096
+"""The most entries before or behind an axis, but for numbers."""
 
 
 @onnx("Pad")
@@ -39,6 +41,8 @@ def pad(c: Call) -> Any:
         return out if out is not x else c.op("assign", X=x)
     if mode == "constant":
         return _pad_with(c, out, before, after, value)
+    if any(n > _MOST_PADS for n in (*before, *after)):
+        raise Refused(f"pads of more than {_MOST_PADS} entries")
     for axis in range(rank):
         if before[axis] or after[axis]:
             out = _pad_along(c, out, axis, before[axis], after[axis], mode)
