@@ -58,9 +58,10 @@ class Patches(Operator):
         """Return the patches, ``[batch, channels * kh * kw, patches]``, of images ``[batch, channels, height, width]``."""
         (top, bottom), (left, right) = self._around(x.shape[2:])
         padding = [top, left]
-        if not self._even(x.shape[2:]):
-            x, padding = F.pad(x, (left, right, top, bottom)), [0, 0]
-        return aten.im2col(x, self.kernel_sizes, self.dilations, padding, self.strides)
+        if self._even(x.shape[2:]):
+            return aten.im2col(x, self.kernel_sizes, self.dilations, padding, self.strides)
+        rows = aten.im2col(F.pad(x, (left, right, top, bottom)), self.kernel_sizes, self.dilations, [0, 0], self.strides)
+        return rows.clone() if rows.untyped_storage().nbytes() != rows.nbytes else rows  # patches side by side are a view of the padded image
 
     def _together(self, rows: Tensor, image: Sequence[int]) -> Tensor:
         """Return the adjoint of `_apart`: the sum of all values of a pixel."""
