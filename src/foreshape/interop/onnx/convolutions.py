@@ -79,8 +79,11 @@ def _lists(c: Call, axes: int) -> tuple[list[int], list[int]]:
 
 @onnx("Conv")
 def convolution(c: Call) -> Any:
-    """One axis is done as an image of height 1."""
-    x, weight, bias = c.x(0), c.x(1), c.optional(2)
+    return convolve(c, c.x(0), c.x(1), c.optional(2))
+
+
+def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> Variable:
+    """Return a convolution with the attributes of a node. One axis is done as an image of height 1."""
     axes, groups = c.rank(x) - 2, int(c.attribute("group", 1))
     kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
     strides, dilations = _lists(c, axes)

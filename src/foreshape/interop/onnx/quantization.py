@@ -1,0 +1,278 @@
+"""Quantized operators, as compositions of plain ones: numbers of 8 bits are made floating, worked with, and made numbers of 8 bits again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.convolutions import convolve
+from foreshape.interop.onnx.registry import onnx
+from foreshape.program.variable import Variable
+from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, DType
+
+_RANGES = {UINT8: (0, 255), INT8: (-128, 127), INT16: (-32768, 32767)}
+_EXACT = 2**24 // 255**2
+"""So many products of numbers of 8 bits have a sum that fp32 holds exactly."""
+_MICROSOFT = "com.microsoft"
+
+
+# --- scales and zero points
+
+
+def _single(c: Call, at: int) -> float | None:
+    """Return the one number of an operand, 0 for one that is left out; None if it is not known before the run, or of several elements."""
+    if not c.has(at):
+        return 0.0
+    known = c.constant(at)
+    given = c.value(at)
+    if known is None or known.size != 1 or getattr(getattr(given, "record", None), "code", 0) == 16:  # bfloat16: its bits
+        return None
+    return float(known.reshape(-1)[0])
+
+
+def _along(c: Call, x: Variable, at: int, of: DType, axis: int, block: int) -> Variable:
+    """Return a scale or zero point as floating numbers that are broadcast to ``x``: one, one for each entry of an axis, or one for each block of entries."""
+    found = c.cast(c.x(at), of)
+    if c.rank(found) == 0 or (c.rank(found) == 1 and found.spec.known_dims[0] == 1 and not block):
+        return c.reshape(found, [1]) if c.rank(x) and c.rank(found) == 0 else found
+    rank = c.rank(x)
+    axis = c.axis(axis, rank)
+    if block:
+        if c.rank(found) != rank:
+            raise Refused(f"scales of {c.rank(found)} dims for blocks of {rank}")
+        repeated = c.op("repeat_interleave", {"Repeats": block, "dim": axis}, X=found)
+        size, now = x.spec.known_dims[axis], repeated.spec.known_dims[axis]
+        if size == now:
+            return repeated
+        if not isinstance(size, int):
+            raise Refused("blocks along an axis of an open size")
+        return c.op("slice", {"axes": [axis], "starts": [0], "ends": [size], "infer_flags": [1]}, Input=repeated)
+    if c.rank(found) != 1:
+        return found
+    return c.unsqueeze(found, *range(1, rank - axis))
+
+
+def dequantized(c: Call, x: Variable, scale: int, zero: int, of: DType = FP32, axis: int = 1, block: int = 0) -> Variable:
+    """Return (x - zero point) scale; the scale and the zero point are operands by number."""
+    one, shift = _single(c, scale), _single(c, zero)
+    x = c.cast(x, of)
+    if one is not None and shift is not None and of is FP32:
+        return c.op("scale", {"scale": one, "bias": -shift, "bias_after_scale": False}, X=x)
+    if shift != 0.0:
+        x = c.binary("elementwise_sub", x, _along(c, x, zero, of, axis, block))
+    return c.binary("elementwise_mul", x, _along(c, x, scale, of, axis, block))
+
+
+def quantized(c: Call, x: Variable, scale: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return x / scale, halves rounded to even, plus the zero point, held to the range of ``of``."""
+    return _held(c, c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", x, scale)), zero, of, axis, block)
+
+
+def _held(c: Call, x: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return whole numbers plus the zero point, held to the range of ``of``."""
+    if of not in _RANGES:
+        raise Refused(f"numbers quantized to {of.name}")
+    low, high = _RANGES[of]
+    shift = _single(c, zero)
+    if shift is None:
+        x = c.binary("elementwise_add", x, _along(c, x, zero, x.spec.known_dtype, axis, block))
+    elif shift:
+        x = c.op("scale", {"scale": 1.0, "bias": shift}, X=x)
+    return c.cast(c.op("clip", {"min": float(low), "max": float(high)}, X=x), of)
+
+
+def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variable:
+    """Return x - zero point in fp32; ``rows``: a zero point for each row, otherwise for each entry of the last axis."""
+    x, shift = c.cast(x, FP32), _single(c, zero)
+    if shift == 0.0:
+        return x
+    if shift is not None:
+        return c.op("scale", {"scale": 1.0, "bias": -shift}, X=x)
+    found = c.cast(c.x(zero), FP32)
+    single = c.rank(found) == 1 and found.spec.known_dims[0] == 1
+    return c.binary("elementwise_sub", x, c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and not single else found)
+
+
+@onnx("DequantizeLinear")
+@onnx("DequantizeLinear", domain=_MICROSOFT)
+def dequantize(c: Call) -> Any:
+    x, scale = c.x(0), c.x(1)
+    of = scale.spec.known_dtype
+    if code := c.attribute("output_dtype", 0):
+        of = element_type(int(code))
+    wide = FP32 if of in (FP16, BF16) else of
+    return c.cast(dequantized(c, x, 1, 2, wide, int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))), of)
+
+
+@onnx("QuantizeLinear")
+@onnx("QuantizeLinear", domain=_MICROSOFT)
+def quantize(c: Call) -> Any:
+    x = c.x(0)
+    of = c.x(2).spec.known_dtype if c.has(2) else element_type(int(c.attribute("output_dtype", 0) or 2))
+    axis, block = int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))
+    x = x if x.spec.known_dtype is FP64 else c.cast(x, FP32)
+    return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, of, axis, block)
+
+
+def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
+    """Return x in whole numbers from 0 to 255 as fp32, its scale, and its zero point as fp32: the range of x with 0 in it."""
+    flat = {"dim": [0], "reduce_all": True, "keep_dim": False}
+    zero = c.full([], FP32, 0.0)
+    high = c.binary("elementwise_max", c.op("reduce_max", flat, X=x), zero)
+    low = c.binary("elementwise_min", c.op("reduce_min", flat, X=x), zero)
+    span = c.binary("elementwise_sub", high, low)
+    scale = c.binary("elementwise_div", span, c.full([], FP32, 255.0))
+    scale = c.op("where", Condition=c.op("equal", X=span, Y=zero), X=c.full([], FP32, 1.0), Y=scale)
+    limits = {"min": 0.0, "max": 255.0}
+    point = c.op("clip", limits, X=c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", c.op("scale", {"scale": -1.0}, X=low), scale)))
+    rounded = c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", x, scale))
+    return c.op("clip", limits, X=c.binary("elementwise_add", rounded, point)), scale, point
+
+
+@onnx("DynamicQuantizeLinear")
+def dynamic_quantize(c: Call) -> Any:
+    whole, scale, point = _dynamic(c, c.x())
+    return c.cast(whole, UINT8), scale, c.cast(point, UINT8)
+
+
+# --- products and convolutions
+
+
+def _exact(c: Call, terms: Any) -> DType:
+    """Return the element type in which a sum of so many products is exact."""
+    return FP32 if isinstance(terms, int) and terms <= _EXACT else FP64
+
+
+@onnx("MatMulInteger")
+def integer_matmul(c: Call) -> Any:
+    x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(1), 3)
+    of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
+    return c.cast(c.op("matmul_v2", X=c.cast(x, of), Y=c.cast(y, of)), INT32)
+
+
+@onnx("ConvInteger")
+def integer_convolution(c: Call) -> Any:
+    x, weight = _without_zero(c, c.x(0), 2), _weight(c, 1, 3)
+    terms = 1
+    for d in weight.spec.known_dims[1:]:
+        terms = terms * d if isinstance(d, int) else _EXACT + 1
+    of = _exact(c, terms)
+    return c.cast(convolve(c, c.cast(x, of), c.cast(weight, of), None), INT32)
+
+
+def _weight(c: Call, at: int, zero: int) -> Variable:
+    """Return a convolution's filter less its zero points, one for all or one for each channel of the results."""
+    weight, shift = c.cast(c.x(at), FP32), _single(c, zero)
+    if shift is not None:
+        return c.op("scale", {"scale": 1.0, "bias": -shift}, X=weight) if shift else weight
+    found = c.cast(c.x(zero), FP32)
+    known = c.constant(zero)
+    if known is not None and not np.any(known):
+        return weight
+    many = c.rank(found) == 1 and found.spec.known_dims[0] != 1
+    return c.binary("elementwise_sub", weight, c.unsqueeze(found, *range(1, c.rank(weight))) if many else found)
+
+
+def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, channels: int, rank: int) -> Variable:
+    """Return sums of products in the result's scale: times both scales of the operands, over that of the result."""
+    first, second, last = (c.cast(c.x(at), FP32) for at in scales)
+    if c.rank(first) == 1 and first.spec.known_dims[0] != 1:
+        first = c.unsqueeze(first, 1)
+    if channels and c.rank(second) == 1 and second.spec.known_dims[0] != 1:
+        second = c.unsqueeze(second, *range(1, rank - channels))
+    factor = c.binary("elementwise_div", c.binary("elementwise_mul", first, second), last)
+    of = c.x(zero).spec.known_dtype
+    return _held(c, c.op("round", {"round_type": 0}, X=c.binary("elementwise_mul", x, factor)), zero, of)
+
+
+@onnx("QLinearMatMul")
+def quantized_matmul(c: Call) -> Any:
+    """Operands a, its scale, its zero point, b likewise, then scale and zero point of the result."""
+    x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(3), 5)
+    return _requantized(c, c.op("matmul_v2", X=x, Y=y), (1, 4, 6), 7, 0, 2)
+
+
+@onnx("QLinearConv")
+def quantized_convolution(c: Call) -> Any:
+    """Its sums are of fp32: beyond 2^24 they are rounded before they are made numbers of 8 bits."""
+    x, weight = _without_zero(c, c.x(0), 2), _weight(c, 3, 5)
+    bias = c.optional(8)
+    out = convolve(c, x, weight, None if bias is None else c.cast(bias, FP32))
+    return _requantized(c, out, (1, 4, 6), 7, 1, c.rank(x))
+
+
+# --- what onnxruntime's quantizers write
+
+
+@onnx("QLinearAdd", "QLinearMul", domain=_MICROSOFT)
+def quantized_sum(c: Call) -> Any:
+    type = "elementwise_add" if c.node.operator == "QLinearAdd" else "elementwise_mul"
+    out = c.binary(type, dequantized(c, c.x(0), 1, 2), dequantized(c, c.x(3), 4, 5))
+    return quantized(c, out, c.x(6), 7, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearSigmoid", "QLinearLeakyRelu", domain=_MICROSOFT)
+def quantized_activation(c: Call) -> Any:
+    x = dequantized(c, c.x(0), 1, 2)
+    out = c.op("sigmoid", X=x) if c.node.operator == "QLinearSigmoid" else c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=x)
+    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearSoftmax", domain=_MICROSOFT)
+def quantized_softmax(c: Call) -> Any:
+    x = dequantized(c, c.x(0), 1, 2)
+    axis, rank = c.axis(int(c.attribute("axis", -1)), c.rank(x)), c.rank(x)
+    if int(c.attribute("opset", 13)) < 13 and axis != rank - 1:
+        raise Refused("a softmax over several axes")
+    return quantized(c, c.op("softmax", {"axis": axis}, X=x), c.x(3), 4, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearGlobalAveragePool", domain=_MICROSOFT)
+def quantized_mean(c: Call) -> Any:
+    x = dequantized(c, c.x(0), 1, 2)
+    rank = c.rank(x)
+    axes = [*range(1, rank - 1)] if c.attribute("channels_last", 0) else [*range(2, rank)]
+    return quantized(c, c.op("reduce_mean", {"dim": axes, "keep_dim": True}, X=x), c.x(3), 4, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearConcat", domain=_MICROSOFT)
+def quantized_join(c: Call) -> Any:
+    """Scale and zero point of the result, then each tensor with its own."""
+    parts = [dequantized(c, c.x(at), at + 1, at + 2) for at in range(2, len(c), 3)]
+    return quantized(c, c.op("concat", {"axis": int(c.attribute("axis"))}, X=parts), c.x(0), 1, c.x(1).spec.known_dtype)
+
+
+@onnx("QGemm", domain=_MICROSOFT)
+def quantized_gemm(c: Call) -> Any:
+    """alpha A B + C, of matrices that may be transposed; without a scale of the result it is floating."""
+    x = _without_zero(c, c.x(0), 2)
+    turned = bool(c.attribute("transB", 0))
+    y = _weight(c, 3, 5) if turned else _without_zero(c, c.x(3), 5)
+    out, more = c.op("matmul_v2", {"trans_x": bool(c.attribute("transA", 0)), "trans_y": turned}, X=x, Y=y), c.optional(6)
+    alpha = float(c.attribute("alpha", 1.0))
+    if more is not None:
+        if alpha != 1.0:
+            raise Refused("a sum of other than alpha 1 with a bias")
+        out = c.binary("elementwise_add", out, c.cast(more, FP32))
+    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+    if c.has(7):
+        return _requantized(c, out, (1, 4, 7), 8, 0, 2)
+    return c.binary("elementwise_mul", out, c.binary("elementwise_mul", c.x(1), c.x(4)))
+
+
+@onnx("MatMulIntegerToFloat", domain=_MICROSOFT)
+def integer_matmul_to_float(c: Call) -> Any:
+    x, y, bias = _without_zero(c, c.x(0), 4, rows=True), _without_zero(c, c.x(1), 5), c.optional(6)
+    out = c.binary("elementwise_mul", c.op("matmul_v2", X=x, Y=y), c.binary("elementwise_mul", c.x(2), c.x(3)))
+    return out if bias is None else c.binary("elementwise_add", out, bias)
+
+
+@onnx("DynamicQuantizeMatMul", domain=_MICROSOFT)
+def dynamic_matmul(c: Call) -> Any:
+    whole, scale, point = _dynamic(c, c.x(0))
+    y, bias = _without_zero(c, c.x(1), 3), c.optional(4)
+    out = c.op("matmul_v2", X=c.binary("elementwise_sub", whole, point), Y=y)
+    out = c.binary("elementwise_mul", out, c.binary("elementwise_mul", c.x(2), scale))
+    return out if bias is None else c.binary("elementwise_add", out, bias)
