@@ -1,19 +1,37 @@
-"""Branches, loops and scans: graphs within nodes become blocks."""
+"""Branches, loops and scans: graphs within nodes become blocks, or are written out where their number of rounds is known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from foreshape import layer
 from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.importer import Constant
 from foreshape.interop.onnx.registry import onnx
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT64
 from foreshape.wire.onnx_records import GraphRecord
 
+MOST_WRITTEN_OUT = 4096
+"""A scan over more entries is a loop."""
+_MOST_LOOP = 64
+"""A loop of more rounds is one, though their number is known."""
+Step = Callable[[Any, list[Variable]], tuple[list[Variable], list[Variable]]]
+"""A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and what the round gives."""
+
 
 def _truth(c: Call, x: Variable) -> Variable:
     return c.cast(x, BOOL)
+
+
+def run_graph(c: Call, graph: GraphRecord, values: dict[str, Any]) -> list[Any]:
+    """Import a graph within a node for the ``values`` of its inputs; returns its results."""
+    with c.importer.inside(graph, values):
+        c.importer.nodes(graph.nodes)
+        return [c.importer.value(v.name) for v in graph.outputs]
 
 
 @onnx("If")
@@ -21,24 +39,17 @@ def branch(c: Call) -> Any:
     """Import one branch where the condition is known before the run, otherwise both."""
     then, otherwise = c.node.attributes["then_branch"], c.node.attributes["else_branch"]
     known = c.constant(0)
-    importer = c.importer
-
-    def run(graph: GraphRecord) -> list[Any]:
-        with importer.inside(graph, {}):
-            importer.nodes(graph.nodes)
-            return [importer.value(v.name) for v in graph.outputs]
-
     if known is not None:
-        return tuple(run(then if bool(known.reshape(-1)[0]) else otherwise))
+        return tuple(run_graph(c, then if bool(known.reshape(-1)[0]) else otherwise, {}))
 
     def made(graph: GraphRecord) -> list[Variable]:
-        values = run(graph)
-        if any(isinstance(v, list) for v in values):
-            raise Refused("a sequence as the result of a branch")
-        return [layer.assign(importer.variable(v)) for v in values]
+        return [layer.assign(c.importer.variable(v)) for v in run_graph(c, graph, {})]
 
     out = layer.cond(_truth(c, c.x(0)), lambda: made(then), lambda: made(otherwise))
     return tuple(out)
+
+
+# --- loops
 
 
 @onnx("Loop")
@@ -46,65 +57,177 @@ def loop(c: Call) -> Any:
     """Run the body up to a number of times, while a condition holds; what it gives for each round is stacked."""
     body: GraphRecord = c.node.attributes["body"]
     importer = c.importer
-    state = [importer.variable(c.value(at)) for at in range(2, len(c.node.inputs))]
+    state = [c.value(at) for at in range(2, len(c.node.inputs))]
+    bound, first = (c.constant(at) if c.has(at) else None for at in (0, 1))
+    begins = not c.has(1) or (first is not None and bool(first.reshape(-1)[0]))
+    if bound is not None and begins and int(bound.reshape(-1)[0]) <= _MOST_LOOP and _goes_on(c, body):
+        return _written_out(c, body, state, int(bound.reshape(-1)[0]))
+    if any(not isinstance(v, (Variable, Constant)) for v in state):
+        raise Refused("a sequence or an optional value as the state of a loop whose number of rounds is not known before the run")
+    state = [importer.variable(v) for v in state]
+    count = len(state)
+    limit = c.reshape(c.cast(c.x(0), INT64), [1]) if c.has(0) else None
+    holds = c.reshape(_truth(c, c.x(1)), [1]) if c.has(1) else c.full([1], BOOL, True)
+
+    def step(number: Variable, holds: Variable, values: list[Variable]) -> tuple[Variable, list[Variable], list[Variable]]:
+        given = {body.inputs[0].name: c.reshape(number, []), body.inputs[1].name: c.reshape(holds, [])}
+        given |= {v.name: value for v, value in zip(body.inputs[2:], values, strict=True)}
+        out = [importer.variable(v) for v in run_graph(c, body, given)]
+        return c.reshape(_truth(c, out[0]), [1]), out[1 : 1 + count], out[1 + count :]
+
+    sure = begins and (bound is None or int(bound.reshape(-1)[0]) > 0) and (bound is not None or not c.has(0))
+    return tuple(_while(c, limit, holds, state, step, len(body.outputs) - 1 - count, sure))
+
+
+def _goes_on(c: Call, body: GraphRecord) -> bool:
+    """Tell whether the condition that a body gives is the one that it takes, or is always true."""
+    name, made = body.outputs[0].name, {out: node for node in body.nodes for out in node.outputs}
+    while name in made and made[name].operator == "Identity":
+        name = made[name].inputs[0]
+    if name == body.inputs[1].name:
+        return True
+    if name in made:
+        value = made[name].attributes.get("value") if made[name].operator == "Constant" else None
+        known = None if value is None else c.importer.numbers(Constant(name, value))
+    elif name in body.initializers:
+        known = c.importer.numbers(Constant(name, body.initializers[name]))
+    else:
+        found = c.importer.value(name)
+        known = c.importer.numbers(found) if isinstance(found, (Variable, Constant)) else None
+    return known is not None and bool(known.reshape(-1)[0])
+
+
+def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> Any:
+    """Import the body for each of a known number of rounds."""
     count = len(state)
     stacked = len(body.outputs) - 1 - count
-    limit = c.cast(c.x(0), INT64) if c.has(0) else None
-    limit = None if limit is None else c.reshape(limit, [1])
-    holds = c.reshape(_truth(c, c.x(1)), [1]) if c.has(1) else c.full([1], BOOL, True)
+    if stacked and rounds < 1:
+        raise Refused("no round at all, whose results are to be stacked")
+    found: list[list[Variable]] = [[] for _ in range(stacked)]
+    for at in range(rounds):
+        given = {body.inputs[0].name: Constant("", None, np.array(at, "int64")), body.inputs[1].name: Constant("", None, np.array(True))}
+        out = run_graph(c, body, given | {v.name: value for v, value in zip(body.inputs[2:], state, strict=True)})
+        state = out[1 : 1 + count]
+        for into, value in zip(found, out[1 + count :], strict=True):
+            into.append(c.importer.variable(value))
+    return (*(c.op("assign", X=v) if isinstance(v, Variable) else v for v in state), *(c.op("stack", {"axis": 0}, X=parts) for parts in found))
+
+
+def _while(c: Call, limit: Variable | None, holds: Variable, state: Sequence[Variable], step: Callable[..., Any], stacked: int, sure: bool) -> list[Variable]:
+    """Describe a loop; returns its last state and what its rounds give, stacked. ``sure``: it has at least one round."""
     number = c.full([1], INT64, 0)
-    if stacked:
-        return _stacking(c, body, state, limit, holds, number, stacked)
+    arrays = [layer.create_array() for _ in range(stacked)]
 
     def condition(number: Variable, holds: Variable, *_: Variable) -> Variable:
         return holds if limit is None else layer.logical_and(holds, layer.less_than(number, limit))
 
-    def step(number: Variable, holds: Variable, *values: Variable) -> list[Variable]:
-        given = {body.inputs[0].name: c.reshape(number, []), body.inputs[1].name: c.reshape(holds, [])}
-        given |= {v.name: value for v, value in zip(body.inputs[2:], values, strict=True)}
-        with importer.inside(body, given):
-            importer.nodes(body.nodes)
-            out = [importer.variable(importer.value(v.name)) for v in body.outputs]
-        return [c.op("scale", {"scale": 1.0, "bias": 1.0}, X=number), c.reshape(_truth(c, out[0]), [1]), *(layer.assign(v) for v in out[1:])]
+    def body(number: Variable, holds: Variable, *values: Variable) -> list[Variable]:
+        go, new, found = step(number, holds, list(values))
+        for array, value in zip(arrays, found, strict=True):
+            layer.array_write(value, number, array)
+        return [c.op("scale", {"scale": 1.0, "bias": 1.0}, X=number), go, *(layer.assign(v) for v in new)]
 
-    return tuple(layer.while_loop(condition, step, [number, holds, *state])[2:])
+    number, _, *last = layer.while_loop(condition, body, [number, holds, *state])
+    return [*last, *(_stack(c, array, None if sure else number) for array in arrays)]
 
 
-def _stacking(c: Call, body: GraphRecord, state: list[Variable], limit: Variable | None, holds: Variable, number: Variable, stacked: int) -> Any:
-    raise Refused("results of each round, stacked")
+def _stack(c: Call, array: Variable, rounds: Variable | None) -> Variable:
+    """Return the elements of an array as one tensor; after no ``rounds`` there is none, and an open size is 0 then."""
+    if rounds is None:
+        return layer.tensor_array_to_tensor(array, 0, use_stack=True)[0]
+    of, dims = array.spec.known_dtype, array.spec.dims
+    if dims is None:
+        raise Refused("results of rounds, stacked, whose number of dims is not known before the run")
+    empty = [0, *(d if isinstance(d, int) else 0 for d in dims)]
+    some = layer.greater_than(rounds, c.full([1], INT64, 0))
+    return layer.cond(some, lambda: layer.tensor_array_to_tensor(array, 0, use_stack=True)[0], lambda: c.full(empty, of, 0))
+
+
+def rounds_over(
+    c: Call, length: Any, source: Variable, axis: int, state: Sequence[Variable], step: Step, stacked: int
+) -> tuple[list[Variable], list[Variable]]:
+    """Run ``step`` for each entry of an axis of ``source``: written out for a known small number, a loop otherwise. Returns the last state and the stacks."""
+    now = list(state)
+    if isinstance(length, int) and 0 < length <= MOST_WRITTEN_OUT:
+        found: list[list[Variable]] = [[] for _ in range(stacked)]
+        for at in range(length):
+            now, given = step(at, now)
+            for into, value in zip(found, given, strict=True):
+                into.append(value)
+        return now, [c.op("stack", {"axis": 0}, X=parts) for parts in found]
+    limit = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(source))
+
+    def one(number: Variable, holds: Variable, values: list[Variable]) -> Any:
+        return holds, *step(number, values)
+
+    out = _while(c, limit, c.full([1], BOOL, True), now, one, stacked, False)
+    return out[: len(now)], out[len(now) :]
+
+
+def entry(c: Call, x: Variable, axis: int, at: int | Variable, back: bool) -> Variable:
+    """Return an entry of an axis, without it: by a number, or by a variable int64 [1]; ``back`` counts from the end."""
+    length = x.spec.known_dims[axis]
+    if isinstance(at, int):
+        place = length - 1 - at if back and isinstance(length, int) else at
+        return c.op("slice", {"axes": [axis], "starts": [place], "ends": [place + 1], "infer_flags": [1], "decrease_axis": [axis]}, Input=x)
+    if back:
+        last = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(x))
+        at = c.op("scale", {"scale": 1.0, "bias": -1.0}, X=c.binary("elementwise_sub", last, at))
+    return c.squeeze(c.op("gather", {"axis": axis}, X=x, Index=at), axis)
+
+
+# --- scans
+
+
+@onnx("Scan", since=9)
+def scan(c: Call) -> Any:
+    """Run the body over the entries of its scan inputs."""
+    inputs = int(c.attribute("num_scan_inputs"))
+    first = len(c.node.inputs) - inputs
+    state = [c.x(at) for at in range(first)]
+    entries = [c.x(at) for at in range(first, len(c.node.inputs))]
+    axes = [c.axis(int(a), c.rank(e)) for a, e in zip(c.attribute("scan_input_axes") or [0] * inputs, entries, strict=True)]
+    last, stacks = _scanned(c, state, entries, axes, c.attribute("scan_input_directions") or [0] * inputs)
+    outputs = len(stacks)
+    axes_out = c.attribute("scan_output_axes") or [0] * outputs
+    for at, (axis, back) in enumerate(zip(axes_out, c.attribute("scan_output_directions") or [0] * outputs, strict=True)):
+        out = c.op("flip", {"axis": [0]}, X=stacks[at]) if back else stacks[at]
+        rank = c.rank(out)
+        axis = c.axis(int(axis), rank)
+        order = [*range(1, rank)]
+        order.insert(axis, 0)
+        stacks[at] = c.transpose(out, order)
+    return (*(c.op("assign", X=v) for v in last), *stacks)
+
+
+def _scanned(c: Call, state: list[Variable], entries: list[Variable], axes: list[int], turned: Sequence[int]) -> tuple[list[Variable], list[Variable]]:
+    body: GraphRecord = c.node.attributes["body"]
+    count = len(state)
+
+    def step(at: Any, values: list[Variable]) -> tuple[list[Variable], list[Variable]]:
+        given: dict[str, Any] = {v.name: value for v, value in zip(body.inputs[:count], values, strict=True)}
+        for v, x, axis, back in zip(body.inputs[count:], entries, axes, turned, strict=True):
+            given[v.name] = entry(c, x, axis, at, bool(back))
+        out = [c.importer.variable(v) for v in run_graph(c, body, given)]
+        return out[:count], out[count:]
+
+    return rounds_over(c, entries[0].spec.known_dims[axes[0]], entries[0], axes[0], state, step, len(body.outputs) - count)
 
 
 @onnx("Scan")
-def scan(c: Call) -> Any:
-    """A scan over a known number of entries is written out; over an open number it is refused."""
-    body: GraphRecord = c.node.attributes["body"]
-    if c.opset < 9:
-        raise Refused("a scan of operator set 8")
+def scan_of_batches(c: Call) -> Any:
+    """Scan as operator set 8 has it: for each entry of a batch, over the second axis."""
     inputs = int(c.attribute("num_scan_inputs"))
-    importer = c.importer
     first = len(c.node.inputs) - inputs
-    state: list[Any] = [importer.variable(c.value(at)) for at in range(first)]
-    entries = [c.x(at) for at in range(first, len(c.node.inputs))]
-    axes = [c.axis(int(a), c.rank(e)) for a, e in zip(c.attribute("scan_input_axes") or [0] * inputs, entries, strict=True)]
-    length = entries[0].spec.known_dims[axes[0]]
-    if not isinstance(length, int) or length > 4096 or not length:
-        raise Refused("a scan over an open number of entries, over none, or over more than 4,096")
-    turned = c.attribute("scan_input_directions") or [0] * inputs
-    outputs = len(body.outputs) - first
-    found: list[list[Variable]] = [[] for _ in range(outputs)]
-    for at in range(length):
-        given: dict[str, Any] = {v.name: value for v, value in zip(body.inputs[:first], state, strict=True)}
-        for v, entry, axis, back in zip(body.inputs[first:], entries, axes, turned, strict=True):
-            place = length - 1 - at if back else at
-            attrs = {"axes": [axis], "starts": [place], "ends": [place + 1], "infer_flags": [1], "decrease_axis": [axis]}
-            given[v.name] = c.op("slice", attrs, Input=entry)
-        with importer.inside(body, given):
-            importer.nodes(body.nodes)
-            values = [importer.variable(importer.value(v.name)) for v in body.outputs]
-        state = values[:first]
-        for into, value in zip(found, values[first:], strict=True):
-            into.append(value)
-    axes_out = c.attribute("scan_output_axes") or [0] * outputs
-    back_out = c.attribute("scan_output_directions") or [0] * outputs
-    stacks = [c.op("stack", {"axis": int(a)}, X=parts[::-1] if back else parts) for parts, a, back in zip(found, axes_out, back_out, strict=True)]
-    return (*(c.op("assign", X=s) for s in state), *stacks)
+    if c.has(0):
+        raise Refused("a scan of operator set 8 with lengths")
+    operands = c.all(1)
+    batch = operands[0].spec.known_dims[0]
+    if not isinstance(batch, int) or not 0 < batch <= 256:
+        raise Refused("a scan of operator set 8 with an open number of sequences, with none, or with more than 256")
+    found: list[list[Variable]] = []
+    for at in range(batch):
+        mine = [entry(c, x, 0, at, False) for x in operands]
+        last, stacks = _scanned(c, mine[: first - 1], mine[first - 1 :], [0] * inputs, c.attribute("directions") or [0] * inputs)
+        found.append([*last, *stacks])
+    return tuple(c.op("stack", {"axis": 0}, X=list(parts)) for parts in zip(*found, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import FormatError
+from foreshape.errors import DescriptionError, FormatError
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, Spec
 from foreshape.wire.onnx_records import NodeRecord, TensorRecord
@@ -23,7 +23,7 @@ NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 
 """The names of element types that are not known here."""
 
 
-class Refused(Exception):
+class Refused(DescriptionError):
     """A node that cannot be imported; the text is the reason."""
 
 

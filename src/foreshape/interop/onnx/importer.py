@@ -112,8 +112,8 @@ class Importer:
     def _result(self, name: str, at: int) -> Variable:
         """Return the variable of a result of the whole graph, under the name that the file gives it."""
         found = self.value(name)
-        if isinstance(found, list):
-            raise FormatError(f"the result {name[:100]!r} is a sequence: tensors alone are results here")
+        if isinstance(found, (list, tuple)):
+            raise FormatError(f"the result {name[:100]!r} is a sequence or an optional value: tensors alone are results here")
         if found is None:
             raise FormatError(f"the result {name[:100]!r} is left out")
         variable = self.variable(found)
@@ -169,7 +169,8 @@ class Importer:
         """Return a value as a variable: a constant is made, once, by an op of the main block or as a parameter."""
         if isinstance(value, Variable):
             return value
-        assert isinstance(value, Constant)
+        if not isinstance(value, Constant):
+            raise Refused(f"{'a sequence' if isinstance(value, list) else 'an optional value'} where a tensor is needed")
         found = value.variable
         if found is None or self.program.global_block.vars.get(found.name) is not found:  # or undone, with a branch that was refused
             found = value.variable = self._made(value)
@@ -307,11 +308,14 @@ class Importer:
         if sum(variable.name in names for names in op.outputs.values()) != 1:
             return
         old = variable.name
+        later = block.ops[block.ops.index(op) + 1 :]
+        if any(one.sub_block_indices() or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
+            return
         del block.vars[old]
         op.rename_output(old, name)
-        for later in block.ops[block.ops.index(op) + 1 :]:
-            if old in later.input_names():
-                later.rename_input(old, name)
+        for one in later:
+            if old in one.input_names():
+                one.rename_input(old, name)
         variable.name = name
         block.vars[name] = variable
         self.renamed.add(name)
@@ -319,7 +323,8 @@ class Importer:
     def keep(self, node: NodeRecord, error: SchemaError | None) -> None:
         """Keep a node that cannot be imported, under its own name: `show` and `check` work around it, and no run begins."""
         block = self.block
-        inputs = {f"I{at}": (self.variable(self.value(n)).name,) for at, n in enumerate(node.inputs) if n and not isinstance(self.value(n), list)}
+        given = {f"I{at}": self.value(n) for at, n in enumerate(node.inputs) if n}
+        inputs = {slot: (self.variable(v).name,) for slot, v in given.items() if isinstance(v, (Variable, Constant))}
         outputs: dict[str, tuple[str, ...]] = {}
         for at, name in enumerate(node.outputs):
             if name:

@@ -18,8 +18,9 @@ class OnnxParameters:
         self._importer = importer
 
     def names(self) -> list[str]:
-        """Return the names, sorted."""
-        return sorted(self._importer.parameters)
+        """Return the names, sorted; without those of a branch that was refused."""
+        variables = self._importer.program.global_block.vars
+        return sorted(name for name in self._importer.parameters if name in variables)
 
     def read(self, name: str, device: str = "cpu") -> Tensor:
         """Return a parameter in memory of its own.
