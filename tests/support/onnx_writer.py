@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import foreshape as fs
 from foreshape.wire.scan import delimited, write_varint
 
 CODES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11}
@@ -41,6 +43,8 @@ def attribute(name: str, value: Any) -> bytes:
         return out + write_varint(2 << 3 | 5) + struct.pack("<f", value) + number(20, 1)
     if isinstance(value, int):
         return out + number(3, value) + number(20, 2)
+    if isinstance(value[0], str):
+        return out + b"".join(field(9, v) for v in value) + number(20, 8)
     if isinstance(value[0], float):
         return out + field(7, struct.pack(f"<{len(value)}f", *value)) + number(20, 6)
     return out + b"".join(number(8, v) for v in value) + number(20, 7)
@@ -72,3 +76,9 @@ def function(name: str, inputs: str, outputs: str, nodes: Sequence[bytes], domai
 def model(graph: Graph, opset: int = 18, functions: Sequence[bytes] = (), domains: Sequence[str] = ()) -> bytes:
     sets = field(8, number(2, opset)) + b"".join(field(8, field(1, d) + number(2, 1)) for d in domains)
     return number(1, 8) + sets + field(7, graph.data) + b"".join(field(25, f) for f in functions)
+
+
+def opened(data: bytes, folder: Path) -> fs.InferenceModel:
+    """Return a model, written to a folder, in a scope of its own."""
+    (folder / "m.onnx").write_bytes(data)
+    return fs.load_inference_model(folder / "m.onnx", scope=fs.Scope())

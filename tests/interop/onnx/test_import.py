@@ -7,18 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.onnx_writer import Graph, function, model, node, tensor, value
+from support.onnx_writer import Graph, function, model, node, opened, tensor, value
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
 
 RNG = np.random.default_rng(4)
 IMAGES = RNG.standard_normal((2, 3, 8, 8)).astype("float32")
-
-
-def opened(data: bytes, folder: Path) -> fs.InferenceModel:
-    (folder / "m.onnx").write_bytes(data)
-    return fs.load_inference_model(folder / "m.onnx", scope=fs.Scope())
 
 
 def one(operator: str, inputs: dict[str, Any], outputs: str = "y", opset: int = 18, tensors: Any = (), **attributes: Any) -> bytes:
