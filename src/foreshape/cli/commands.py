@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, or its folder.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, an .onnx, or its folder.")]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--set", "--shape", metavar="NAME=SIZES", help="A shape of an input, as x=8,3,224,224, or one open size, as words=3000. May be repeated."),
@@ -305,7 +305,7 @@ def run(
 
 @app.command(short_help="Write a model for PaddlePaddle 2, or its parameters in another form.")
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, or .json of PaddlePaddle 3), or its folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx), or its folder.")],
     paths: FromTo,
     force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
 ) -> None:
