@@ -81,3 +81,21 @@ def test_a_sequence_that_only_the_run_knows_is_refused_in_words(tmp_path: Path) 
     nodes[1] = node("Loop", "three yes s", "t", body=inner)
     graph = Graph(nodes, [value("x", "float32", [2])], ANY, [YES, tensor("three", np.array(3))])
     assert opened(model(graph), tmp_path).run(np.float32([1, 2]))["y"].tolist() == [1, 2] * 3
+
+
+def test_gradients_flow_through_the_rounds_of_a_loop(tmp_path: Path) -> None:
+    inner = Graph([node("Mul", "h e", "p"), node("Tanh", "p", "h2"), node("Identity", "h2", "out")], [value("h", "float32", [2]), value("e", "float32", [2])],
+                  [value("h2", "float32", [2]), value("out", "float32", [2])])  # fmt: skip
+    a, x = np.float32([1, 2]), np.linspace(-1, 1, 8, dtype="float32").reshape(4, 2)
+    found = []
+    for length in (4, "n"):
+        scan = node("Scan", "a x", "y every", body=inner, num_scan_inputs=1)
+        graph = Graph([scan], [value("a", "float32", [2]), value("x", "float32", [length, 2])], [*ANY, value("every", "float32", None)])
+        net = opened(model(graph), tmp_path)
+        with fs.program_guard(net.program):
+            given = [net.program.global_block.vars[n] for n in ("a", "x")]
+            for v in given:
+                v.stop_gradient = False
+            pairs = fs.append_backward(fs.layer.reduce_sum(fs.layer.square(net.fetches[1])), given)
+        found.append(fs.Executor().run(net.program, {"a": a, "x": x}, [g for _, g in pairs], scope=net.scope))
+    assert all(np.abs(g).max() > 0.1 and np.allclose(g, other, atol=1e-6) for g, other in zip(*found, strict=True))

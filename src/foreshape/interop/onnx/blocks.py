@@ -15,10 +15,8 @@ from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT64
 from foreshape.wire.onnx_records import GraphRecord
 
-MOST_WRITTEN_OUT = 4096
-"""A scan over more entries is a loop."""
-_MOST_LOOP = 64
-"""A loop of more rounds is one, though their number is known."""
+_MOST_WRITTEN_OUT = 4096
+"""A loop or scan of a known number of rounds is written out up to so many nodes."""
 Step = Callable[[Any, list[Variable]], tuple[list[Variable], list[Variable]]]
 """A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and what the round gives."""
 
@@ -60,10 +58,13 @@ def loop(c: Call) -> Any:
     state = [c.value(at) for at in range(2, len(c.node.inputs))]
     bound, first = (c.constant(at) if c.has(at) else None for at in (0, 1))
     begins = not c.has(1) or (first is not None and bool(first.reshape(-1)[0]))
-    if bound is not None and begins and int(bound.reshape(-1)[0]) <= _MOST_LOOP and _goes_on(c, body):
-        return _written_out(c, body, state, int(bound.reshape(-1)[0]))
-    if any(not isinstance(v, (Variable, Constant)) for v in state):
-        raise Refused("a sequence or an optional value as the state of a loop whose number of rounds is not known before the run")
+    lists = any(not isinstance(v, (Variable, Constant)) for v in state)
+    rounds = None if bound is None else int(bound.reshape(-1)[0])
+    stacked = len(body.outputs) - 1 - len(state)
+    if rounds is not None and begins and rounds * max(1, len(body.nodes)) <= _MOST_WRITTEN_OUT and (rounds > 0 or not stacked) and _goes_on(c, body):
+        return _written_out(c, body, state, rounds)
+    if lists:
+        raise Refused("a sequence or an optional value as the state of a loop whose number of rounds is not known before the run, or large")
     state = [importer.variable(v) for v in state]
     count = len(state)
     limit = c.reshape(c.cast(c.x(0), INT64), [1]) if c.has(0) else None
@@ -75,15 +76,16 @@ def loop(c: Call) -> Any:
         out = [importer.variable(v) for v in run_graph(c, body, given)]
         return c.reshape(_truth(c, out[0]), [1]), out[1 : 1 + count], out[1 + count :]
 
-    sure = begins and (bound is None or int(bound.reshape(-1)[0]) > 0) and (bound is not None or not c.has(0))
-    return tuple(_while(c, limit, holds, state, step, len(body.outputs) - 1 - count, sure))
+    sure = begins and (rounds > 0 if rounds is not None else not c.has(0))
+    return tuple(_while(c, limit, holds, state, step, stacked, sure))
 
 
 def _goes_on(c: Call, body: GraphRecord) -> bool:
     """Tell whether the condition that a body gives is the one that it takes, or is always true."""
     name, made = body.outputs[0].name, {out: node for node in body.nodes for out in node.outputs}
-    while name in made and made[name].operator == "Identity":
-        name = made[name].inputs[0]
+    for _ in body.nodes:
+        if name in made and made[name].operator == "Identity":
+            name = made[name].inputs[0]
     if name == body.inputs[1].name:
         return True
     if name in made:
@@ -101,8 +103,6 @@ def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> A
     """Import the body for each of a known number of rounds."""
     count = len(state)
     stacked = len(body.outputs) - 1 - count
-    if stacked and rounds < 1:
-        raise Refused("no round at all, whose results are to be stacked")
     found: list[list[Variable]] = [[] for _ in range(stacked)]
     for at in range(rounds):
         given = {body.inputs[0].name: Constant("", None, np.array(at, "int64")), body.inputs[1].name: Constant("", None, np.array(True))}
@@ -143,12 +143,13 @@ def _stack(c: Call, array: Variable, rounds: Variable | None) -> Variable:
     return layer.cond(some, lambda: layer.tensor_array_to_tensor(array, 0, use_stack=True)[0], lambda: c.full(empty, of, 0))
 
 
-def rounds_over(
-    c: Call, length: Any, source: Variable, axis: int, state: Sequence[Variable], step: Step, stacked: int
-) -> tuple[list[Variable], list[Variable]]:
-    """Run ``step`` for each entry of an axis of ``source``: written out for a known small number, a loop otherwise. Returns the last state and the stacks."""
-    now = list(state)
-    if isinstance(length, int) and 0 < length <= MOST_WRITTEN_OUT:
+def rounds_over(c: Call, source: Variable, axis: int, state: Sequence[Variable], step: Step, stacked: int, nodes: int) -> tuple[list[Variable], list[Variable]]:
+    """Run ``step`` for each entry of an axis of ``source``: written out for a small number, a loop otherwise.
+
+    ``nodes``: the size of a step. Returns the last state and the stacks.
+    """
+    now, length = list(state), source.spec.known_dims[axis]
+    if isinstance(length, int) and 0 < length * max(1, nodes) <= _MOST_WRITTEN_OUT:
         found: list[list[Variable]] = [[] for _ in range(stacked)]
         for at in range(length):
             now, given = step(at, now)
@@ -211,7 +212,7 @@ def _scanned(c: Call, state: list[Variable], entries: list[Variable], axes: list
         out = [c.importer.variable(v) for v in run_graph(c, body, given)]
         return out[:count], out[count:]
 
-    return rounds_over(c, entries[0].spec.known_dims[axes[0]], entries[0], axes[0], state, step, len(body.outputs) - count)
+    return rounds_over(c, entries[0], axes[0], state, step, len(body.outputs) - count, len(body.nodes))
 
 
 @onnx("Scan")

@@ -197,7 +197,6 @@ def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable]
         products = c.binary("elementwise_add", products, biases[0])
     peepholes = [*c.op("split", {"axis": 0, "num": 3}, X=entry(c, c.cast(c.x(7), of), 0, d, False))] if _peepholes(c) else []
     cell = _Cell(c, net, gates, recurrent_weight, None if biases is None else biases[1], peepholes, activations)
-    length = net.x.spec.known_dims[0]
     steps = None
     if net.lengths is not None:
         steps = c.unsqueeze(c.cast(net.lengths, INT64), 1)
@@ -211,7 +210,7 @@ def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable]
         held = [c.op("where", Condition=inside, X=n, Y=old) for n, old in zip(new, values, strict=True)]
         return held, [c.binary("elementwise_mul", new[0], kept)]
 
-    last, stacks = rounds_over(c, length if isinstance(length, int) and length <= 256 else None, net.x, 0, state, step, 1)
+    last, stacks = rounds_over(c, net.x, 0, state, step, 1, 20)
     return c.op("flip", {"axis": [0]}, X=stacks[0]) if back else stacks[0], last
 
 
