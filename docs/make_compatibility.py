@@ -15,8 +15,8 @@ from typing import Any
 
 import foreshape.interop.pir
 import foreshape.ops  # noqa: F401  all operators
-from foreshape.interop.pir.registry import RULES
-from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.rule_registry import RULES
+from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.interop.pir.table import operators as in_table
 from foreshape.interop.pir.translation import Translation
 from foreshape.operator.registry import all_operators, find
@@ -189,7 +189,7 @@ def _in_table() -> Iterator[tuple[str, tuple[str, ...]]]:
         yield name, (f"`{row.type}`", *_attributes(row))
 
 
-def _attributes(row: Row) -> tuple[str, str, str]:
+def _attributes(row: TableRow) -> tuple[str, str, str]:
     constant = [o.attribute for o in row.operands if o.attribute]
     computed = [o.attribute for o in row.operands if o.attribute and o.slot]
     only = [f"{name} = {'any' if at is None else json.dumps(at)}" for name, at in row.only.items()]

@@ -12,9 +12,9 @@ from differences import UNKNOWN
 from support.paddle3 import cases
 
 from foreshape.interop.pir import table
-from foreshape.interop.pir.graph import plain
-from foreshape.interop.pir.registry import IGNORED, RULES
-from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.pir_graph import plain
+from foreshape.interop.pir.rule_registry import IGNORED, RULES
+from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.operator.registry import find
 
 LINES = resources.files("foreshape.interop.pir").joinpath("operators.txt").read_text().splitlines()
@@ -43,7 +43,7 @@ def written() -> dict[str, list[dict[str, Any]]]:
     return out
 
 
-def rows() -> list[tuple[str, Row]]:
+def rows() -> list[tuple[str, TableRow]]:
     return [(name, row) for name in table.operators() if (row := row_of(name)) is not None]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
-from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.importer import Constant
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT64
 from foreshape.wire.onnx_records import GraphRecord

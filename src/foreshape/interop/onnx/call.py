@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import DescriptionError, FormatError
+from foreshape.errors import FormatError
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, Spec
 from foreshape.wire.onnx_records import NodeRecord, TensorRecord
@@ -21,10 +22,6 @@ ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT3
 NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 17: "float8", 18: "float8", 19: "float8", 20: "float8",
          21: "uint4", 22: "int4", 23: "float4", 24: "float8", 25: "uint2", 26: "int2"}  # fmt: skip
 """The names of element types that are not known here."""
-
-
-class Refused(DescriptionError):
-    """A node that cannot be imported; the text is the reason."""
 
 
 def element_type(code: int) -> DType:

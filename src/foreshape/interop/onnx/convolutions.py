@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.onnx.arithmetic import result
-from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.reductions import reduce
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from foreshape.dims import symbol, symbol_after
 from foreshape.errors import DescriptionError, FormatError, SchemaError
-from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.registry import rule_of
+from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Program, Variable, program_guard

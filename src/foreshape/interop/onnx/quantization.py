@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.convolutions import convolve
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, DType
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.onnx.call import Call, Refused
+from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP64, INT64
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from foreshape.dims import Size
 from foreshape.interop.onnx.arithmetic import result
-from foreshape.interop.onnx.call import Call, Refused, element_type
+from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.importer import Constant
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
 

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import Refused, as_attribute, as_numbers, fitted
-from foreshape.interop.pir.graph import NOTHING, GraphOp, ListType, shown
-from foreshape.interop.pir.registry import IGNORED
-from foreshape.interop.pir.table import OperandRow, Row, row_of
+from foreshape.interop.pir.constants import as_attribute, as_numbers, fitted
+from foreshape.interop.pir.pir_graph import NOTHING, GraphOp, ListType, shown
+from foreshape.interop.pir.rule_registry import IGNORED
+from foreshape.interop.pir.table import OperandRow, TableRow, row_of
 from foreshape.interop.pir.translation import Translation, known
+from foreshape.interop.refused import Refused
 from foreshape.operator.operator import Operator
 from foreshape.program.op import Slots
 
 _SPARED = frozenset(("ReluOut",))
-"""Results that 2.x makes only if asked for."""
+"""Results made by 2.x only if asked for."""
 
 
 def by_table(t: Translation, op: GraphOp) -> None:
@@ -29,7 +30,7 @@ def by_table(t: Translation, op: GraphOp) -> None:
         write_by_row(t, op, row)
 
 
-def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] | None = None) -> None:
+def write_by_row(t: Translation, op: GraphOp, row: TableRow, more: Mapping[str, Any] | None = None) -> None:
     """Write an op by its row of the table; ``more``: further attributes."""
     operator = known(row.type)
     schema = operator.schema.attributes
@@ -71,7 +72,7 @@ def write_by_row(t: Translation, op: GraphOp, row: Row, more: Mapping[str, Any] 
 
 @functools.cache
 def _updates(operator: type[Operator]) -> Mapping[str, str]:
-    """Return the results that are an operand's new value: slot -> the operand's slot."""
+    """Return the results with an operand's new value: slot -> the operand's slot."""
     return {r.name: r.updates for r in operator.schema.results if r.updates is not None}
 
 
@@ -107,6 +108,6 @@ def _is_one(t: Translation, name: str) -> bool:
 
 
 def _only(name: str, value: Any, at: Any) -> None:
-    """Refuse an attribute without a counterpart at another value than the one that means nothing."""
+    """Refuse an attribute without a counterpart at any value but the one without a meaning."""
     if at is not None and value != at:
         raise Refused(f"its attribute {name} = {shown(value)} has no counterpart; it can be written at {at!r}")

@@ -1,13 +1,14 @@
-"""Rules for operators of PaddlePaddle 3 that are several of 2.x: normalizations, gates, products with a bias, variances."""
+"""Rules for operators of PaddlePaddle 3 with several in 2.x: normalizations, gates, products with a bias, variances."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.pir.constants import Constant, Refused, code_of, element_type_of, numbers_of, real, whole
-from foreshape.interop.pir.graph import GraphOp
-from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.constants import KnownTensor, code_of, element_type_of, numbers_of, real, whole
+from foreshape.interop.pir.pir_graph import GraphOp
+from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
+from foreshape.interop.refused import Refused
 from foreshape.spec import BOOL, FP32, DType
 
 
@@ -25,7 +26,7 @@ def _two(t: Translation, type: str, x: str, y: str, out: str | None = None) -> s
 @rule("zeros", "ones")
 def filled(t: Translation, op: GraphOp) -> None:
     dims = tuple(whole(d) for d in numbers_of(op.attributes.get("shape")))
-    t.give(op, 0, Constant(element_type_of(op, FP32), dims, [int(op.name == "ones")], True, t.block.idx, t.scope))
+    t.give(op, 0, KnownTensor(element_type_of(op, FP32), dims, [int(op.name == "ones")], True, t.block.idx, t.scope))
 
 
 @rule("zeros_like", "ones_like", "empty_like")
@@ -99,7 +100,7 @@ def convolution_with_bias(t: Translation, op: GraphOp) -> None:
 
 @rule("copysign")
 def copysign(t: Translation, op: GraphOp) -> None:
-    """Write X with the sign of Y, which 1 / Y tells of a zero, too."""
+    """Write X with the sign of Y; 1 / Y tells the sign of a zero, too."""
     x, y = t.tensor(op, 0), t.tensor(op, 1)
     zero = _put(t, "fill_any_like", {"X": y}, {"value": 0.0, "dtype": -1})
     below, turned = (_put(t, "less_than", {"X": one, "Y": zero}) for one in (y, _put(t, "reciprocal", {"X": y})))
@@ -136,7 +137,7 @@ def extreme_with_index(t: Translation, op: GraphOp) -> None:
 
 @rule("nansum")
 def nansum(t: Translation, op: GraphOp) -> None:
-    """Write the sum of the elements that are numbers."""
+    """Write the sum of the elements, without any NaN."""
     x = t.tensor(op, 0)
     zero = _put(t, "fill_any_like", {"X": x}, {"value": 0.0, "dtype": -1})
     numbers = t.temporary("where", None)
@@ -151,7 +152,7 @@ def _over(op: GraphOp) -> dict[str, Any]:
 
 
 def _number_of(t: Translation, x: str, ones: DType, over: dict[str, Any]) -> str:
-    """Write the number of elements that a reduction takes together."""
+    """Write the number of elements reduced to one."""
     return _put(t, "reduce_sum", {"X": _put(t, "fill_any_like", {"X": x}, {"value": 1.0, "dtype": ones.code})}, over)
 
 

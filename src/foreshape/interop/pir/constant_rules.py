@@ -1,4 +1,4 @@
-"""Rules for constants, and for the lists that values are put into and taken from."""
+"""Rules for constants, and for lists: values are put into them and taken from them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from typing import Any, Final
 
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import Constant, Refused, Value, element_type_of, numbers_of, real, whole
-from foreshape.interop.pir.graph import GraphOp, shown
-from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.constants import KnownTensor, Value, element_type_of, numbers_of, real, whole
+from foreshape.interop.pir.pir_graph import GraphOp, shown
+from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
+from foreshape.interop.refused import Refused
 from foreshape.spec import BOOL, FP32, INT64
 
 _MOST_ELEMENTS: Final = 1 << 31
@@ -24,7 +25,7 @@ def full(t: Translation, op: GraphOp) -> None:
     if value.__class__ is not int and not isinstance(value, complex):
         number = real(value)
         value = int(number) if of.is_integer and number.is_integer() else number
-    t.give(op, 0, Constant(of, dims, [value], True, t.block.idx, t.scope))
+    t.give(op, 0, KnownTensor(of, dims, [value], True, t.block.idx, t.scope))
 
 
 def _number_in(text: str) -> float:
@@ -45,7 +46,7 @@ def _dims(op: GraphOp) -> tuple[int, ...]:
 @rule("full_int_array")
 def full_int_array(t: Translation, op: GraphOp) -> None:
     values = [whole(v) for v in numbers_of(op.attributes.get("value"))]
-    t.give(op, 0, Constant(element_type_of(op, INT64), (len(values),), values, False, t.block.idx, t.scope))
+    t.give(op, 0, KnownTensor(element_type_of(op, INT64), (len(values),), values, False, t.block.idx, t.scope))
 
 
 @rule("assign_value_", "assign_value")
@@ -55,7 +56,7 @@ def assign_value(t: Translation, op: GraphOp) -> None:
         raise FormatError.must(f"{op.place}: the values of a constant of dims {list(dims)}", f"{math.prod(dims)} numbers", f"{len(values)}")
     of = element_type_of(op, FP32)
     held = [bool(v) for v in values] if of is BOOL else [whole(v) for v in values] if of.is_integer else values
-    t.give(op, 0, Constant(of, dims, held, False, t.block.idx, t.scope))
+    t.give(op, 0, KnownTensor(of, dims, held, False, t.block.idx, t.scope))
 
 
 @rule("builtin.combine")
@@ -70,7 +71,7 @@ def combine(t: Translation, op: GraphOp) -> None:
 
 
 def _taken_apart(t: Translation, op: GraphOp) -> tuple[Any, ...]:
-    """Return the list that is the first operand."""
+    """Return the first operand, a list."""
     given = t.given(op, 0)
     if not isinstance(given, tuple):
         raise FormatError(f"{op.place}: a list is taken apart, and its operand is none")

@@ -1,4 +1,4 @@
-"""Values known from the file: constants, and the attributes that they become."""
+"""Values known from the file: constants, and the attributes made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from foreshape.data_class import data_class
 from foreshape.errors import DescriptionError
-from foreshape.interop.pir.graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, shown
+from foreshape.interop.pir.pir_graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, shown
+from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType
 from foreshape.spec import DType
 from foreshape.spec import dtype as dtype_of
@@ -22,12 +23,8 @@ _WHOLE: Final = (AttrType.INT, AttrType.LONG)
 _LISTS: Final = frozenset((AttrType.INTS, AttrType.LONGS, AttrType.FLOATS, AttrType.FLOAT64S, AttrType.BOOLEANS, AttrType.STRINGS, AttrType.SCALARS))
 
 
-class Refused(Exception):
-    """An op that cannot be written with the operators of 2.x; the text is the reason."""
-
-
 @data_class(frozen=True, eq=False)
-class Constant:
+class KnownTensor:
     """A tensor known from the file: its element type, dims and elements (one for all of them if ``fills``), made by an op only where a tensor is needed."""
 
     dtype: DType
@@ -60,7 +57,7 @@ class Constant:
         return self.values[0]
 
 
-Value = str | tuple[Any, ...] | Constant
+Value = str | tuple[Any, ...] | KnownTensor
 """A value of the graph here: a variable's name, a list of values, or a constant."""
 
 
@@ -72,7 +69,7 @@ def real(value: Any) -> float:
 
 
 def whole(value: Any) -> int:
-    """Return a number of an attribute or constant as a whole number of 64 bits; what is behind the point is dropped, as in PaddlePaddle."""
+    """Return a number of an attribute or constant as a whole number of 64 bits, rounded to zero as in PaddlePaddle."""
     if value.__class__ is not int:
         number = real(value)
         if not -(2.0**63) <= number < 2.0**63:
@@ -91,7 +88,7 @@ def numbers_of(value: Any) -> list[Any]:
 
 
 def fitted(value: Any, type: AttrType) -> Any:
-    """Return an attribute's value for the type that the operator here holds it in."""
+    """Return an attribute's value for its type in the operator here."""
     kind = value.__class__
     if (kind is float and type in _REALS) or (kind is int and type in _WHOLE) or (kind is bool and type is AttrType.BOOLEAN):
         return value
@@ -127,22 +124,22 @@ def element_type(name: str) -> DType:
 
 
 def element_type_of(op: GraphOp, otherwise: DType) -> DType:
-    """Return the element type in an op's attribute dtype; ``otherwise`` if that says none."""
+    """Return the element type in an op's attribute dtype; ``otherwise`` if the attribute says none."""
     name = str(op.attributes.get("dtype") or "Undefined")
     return otherwise if name.startswith("Undefined") else element_type(name)
 
 
-def as_numbers(value: Value | None) -> Constant | None:
+def as_numbers(value: Value | None) -> KnownTensor | None:
     """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
-    if isinstance(value, Constant):
+    if isinstance(value, KnownTensor):
         return value
-    if isinstance(value, tuple) and 0 < len(value) <= _MOST_NUMBERS and all(isinstance(one, Constant) and math.prod(one.dims) == 1 for one in value):
+    if isinstance(value, tuple) and 0 < len(value) <= _MOST_NUMBERS and all(isinstance(one, KnownTensor) and math.prod(one.dims) == 1 for one in value):
         elements = [one.values[0] for one in value]
-        return Constant(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
+        return KnownTensor(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
     return None
 
 
-def as_attribute(constant: Constant, type: AttrType, else_tensor: bool) -> Any:
+def as_attribute(constant: KnownTensor, type: AttrType, else_tensor: bool) -> Any:
     """Return a constant as an attribute of this type; None if it does not hold it, and a tensor can stand there."""
     if math.prod(constant.dims) > 64:
         return None

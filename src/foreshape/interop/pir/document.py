@@ -1,4 +1,4 @@
-"""From the JSON of PaddlePaddle 3's file to a `Graph`: every number, type and nesting is checked on the way."""
+"""From the JSON of PaddlePaddle 3's file to a `PirGraph`: every number, type and nesting is checked on the way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from foreshape.checked_json.bounded_json import parse
 from foreshape.errors import FormatError, ShapeError
-from foreshape.interop.pir.graph import NOTHING, Attributes, Graph, GraphBlock, GraphOp, ListType, Parameter, Type, shown
+from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, Parameter, PirAttributes, PirGraph, Type, shown
 from foreshape.program.declared import Declared
 from foreshape.spec import (
     BF16,
@@ -37,7 +37,7 @@ _ELEMENTS: Final[Mapping[str, DType]] = {
 }  # fmt: skip
 _KINDS: Final[Mapping[str, Kind]] = {"0.t_dtensor": LOD_TENSOR, "1.t_dense_tensor_array": LOD_TENSOR_ARRAY, "1.t_selected_rows": SELECTED_ROWS}
 _BYTES_FOR_EACH: Final = 12
-"""Of each so many bytes of a file one may begin an object or array: real files have one in 14."""
+"""One byte of so many in a file may begin an object or array: real files have one in 14."""
 _LONGEST_NAME: Final = 2**16
 _DEEPEST_LIST: Final = 8
 _MOST_DIMS: Final = 64
@@ -47,7 +47,7 @@ _TRUTHS: Final = frozenset((int, bool))
 _class_of: Final = type
 
 
-def read_graph(data: bytes, limits: Limits) -> Graph:
+def read_graph(data: bytes, limits: Limits) -> PirGraph:
     """Read the graph in these bytes.
 
     Time and memory are bounded by the size of the file, and its depth by ``limits.depth``.
@@ -88,24 +88,24 @@ def _listed(given: dict[str, Any], name: str, place: str) -> list[Any]:
 
 
 class _Reader:
-    """The state of reading one file: types that were seen, and the values that can be read at the place."""
+    """The state of reading one file: the types seen so far, and the values readable at the place."""
 
     __slots__ = ("depth", "known", "parameters", "types")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.known: dict[int, bool] = {}
-        """Number of a value -> False once the block that made it has ended."""
+        """Number of a value -> False once its block has ended."""
         self.types: dict[tuple[Any, ...], Declared] = {}
         self.parameters: list[Parameter] = []
 
-    def graph(self, version: int, trainable: bool, regions: list[Any]) -> Graph:
+    def graph(self, version: int, trainable: bool, regions: list[Any]) -> PirGraph:
         if len(regions) != 1:
             raise FormatError.must("program.regions", "one region", f"{len(regions)}")
         block = self.block(regions[0], "program.regions[0]", 0)
         if block.arguments:
             raise FormatError("program.regions[0].blocks[0].args: the main block takes no arguments")
-        return Graph(version, trainable, tuple(self.parameters), block)
+        return PirGraph(version, trainable, tuple(self.parameters), block)
 
     def block(self, region: Any, place: str, depth: int) -> GraphBlock:
         """Read a region of one block."""
@@ -205,7 +205,7 @@ class _Reader:
             if key.__class__ is not str:
                 raise FormatError.must(f"{place}.A[{len(attributes)}].N", "a name", shown(key))
             attributes[key] = one.get("AT")
-        return GraphOp(dialect, name, tuple(operands), tuple(results), tuple(types), Attributes(attributes, place), regions, place, _stops(given.get("OA")))
+        return GraphOp(dialect, name, tuple(operands), tuple(results), tuple(types), PirAttributes(attributes, place), regions, place, _stops(given.get("OA")))
 
     def type(self, given: Any, place: str, field: str, at: int = -1, depth: int = 0) -> Type:
         """Read a type, in the field ``field`` of the object at ``place``, or in its element ``at``. Negative dims are open."""
@@ -235,7 +235,7 @@ def _path(place: str, field: str, at: int) -> str:
 
 
 def _no_operand(given: Any, known: Mapping[int, bool], place: str) -> FormatError:
-    """Return the error of an operand that is none, or not made before it is used."""
+    """Return the error of an operand without a value, or used before it is made."""
     number = _get(given, "%")
     if number.__class__ is not int:
         return FormatError.must(place, "the number of a value", shown(given))
@@ -244,7 +244,7 @@ def _no_operand(given: Any, known: Mapping[int, bool], place: str) -> FormatErro
 
 
 def _no_type(given: Any, place: str) -> FormatError:
-    """Return the error of a type that cannot be read."""
+    """Return the error of an unknown type."""
     if given.__class__ is not dict:
         return FormatError.must(place, "a type", shown(given))
     kind = given.get("#")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import whole
-from foreshape.interop.pir.graph import GraphOp
-from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.pir_graph import GraphOp
+from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
 from foreshape.program.declared import Declared
 from foreshape.program.variable import Variable
@@ -59,7 +59,7 @@ def _outermost(t: Translation, op: GraphOp) -> None:
 
 
 def _holder(t: Translation, name: str) -> None:
-    """Make the variable that feeds are read from, or that fetches are written to."""
+    """Make the variable of all feeds, or of all fetches."""
     block = t.program.global_block
     if name not in block.vars:
         made = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)

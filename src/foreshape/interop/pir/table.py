@@ -1,10 +1,10 @@
-"""The operators of PaddlePaddle 3 and those of 2.x that compute the same: `operators.txt`, a line each.
+"""The operators of PaddlePaddle 3 and their equals of 2.x: `operators.txt`, a line each.
 
     name [type] | operands | results [| attributes]
 
-``type`` is the operator here, if it has another name. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for one that is an attribute where it
-is constant, ``@attribute`` for one that always is, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart,
-and ``~`` for one that means nothing. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means
+``type`` is the operator here, if it has another name. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an attribute where it is
+constant, ``@attribute`` for an attribute always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart,
+and ``~`` for one without a meaning. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means
 the same only at this value (``*``: at any).
 """
 
@@ -27,7 +27,7 @@ class OperandRow(NamedTuple):
     ignored: bool = False
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """An operator of PaddlePaddle 3 and its counterpart.
 
     Attributes:
@@ -57,8 +57,8 @@ def operators() -> tuple[str, ...]:
 
 
 @functools.cache
-def row_of(name: str) -> Row | None:
-    """Return the row of an operator; the one that works in place, with ``_`` at its end, has the row of the other."""
+def row_of(name: str) -> TableRow | None:
+    """Return the row of an operator; its form in place, with ``_`` at the end, has the same row."""
     line = _lines().get(name) or (_lines().get(name[:-1]) if name.endswith("_") else None)
     if line is None:
         return None
@@ -72,7 +72,7 @@ def row_of(name: str) -> Row | None:
         else:
             there, _, value = word.partition("!")
             only[there] = _value(value)
-    return Row(head[-1], tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
+    return TableRow(head[-1], tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
 
 
 def _operand(word: str) -> OperandRow:

@@ -1,8 +1,8 @@
 """The translation of a graph of PaddlePaddle 3 to a `Program` of the operators of 2.x.
 
 An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a rule, a function of
-`foreshape.interop.pir.rules` or `foreshape.interop.pir.control_flow`. Constants wait (`Constant`): where 2.x has an attribute they become it, and only
-elsewhere an op makes the tensor.
+`foreshape.interop.pir.operator_rules` or `foreshape.interop.pir.block_rules`. Constants wait (`KnownTensor`): where 2.x has an attribute they become it,
+and only elsewhere an op makes the tensor.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.errors import FormatError, SchemaError
-from foreshape.interop.pir.constants import Constant, Refused, Value, exact
-from foreshape.interop.pir.graph import NOTHING, Graph, GraphBlock, GraphOp, ListType, Type, UnknownAttribute
-from foreshape.interop.pir.registry import IGNORED, RULES, SAYING_NOTHING, SCOPE, Rule
+from foreshape.interop.pir.constants import KnownTensor, Value, exact
+from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, PirGraph, Type, UnknownAttribute
+from foreshape.interop.pir.rule_registry import IGNORED, RULES, SAYING_NOTHING, SCOPE, Rule
+from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
@@ -44,25 +45,25 @@ def known(type: str) -> builtins.type[Operator]:
 
 
 _WRITTEN: Final[Mapping[str, int]] = {"increment_": 0, "assign_out_": 1}
-"""The operators that loops of `paddle.static.nn.While` write their counter and condition with: the place of the operand that they write into."""
+"""The writers of counter and condition in loops of `paddle.static.nn.While`: operator -> the place of the operand written anew."""
 
 
 class Translation:
     """The state of one translation."""
 
-    def __init__(self, graph: Graph, otherwise: Rule) -> None:
+    def __init__(self, graph: PirGraph, otherwise: Rule) -> None:
         self.graph = graph
         self.otherwise = otherwise
-        """Translates the operators that no rule is for."""
+        """Translates the operators without a rule."""
         self.program = Program()
         self.block: Block = self.program.global_block
         self.values: dict[int, Value] = {}
         self.names: set[str] = {"feed", "fetch"}
         self.counts: dict[str, int] = {}
         self.used: set[int] = set()
-        """The values that an op reads."""
+        """The values read by ops."""
         self.rewritten: set[int] = set()
-        """The values of a block that an op within a region writes anew; see `control_flow.in_place`."""
+        """The values of a block written anew by an op within a region; see `block_rules.in_place`."""
         self.wanted: dict[int, str] = {}
         """Value -> the name of a result of the program."""
         self.scope = ""
@@ -70,10 +71,10 @@ class Translation:
         self.place = ""
         self.feeds = 0
         """The number of feeds so far."""
-        self.tensor_of: dict[Constant, str] = {}
-        """A constant -> the tensor that an op made of it."""
+        self.tensor_of: dict[KnownTensor, str] = {}
+        """A constant -> the tensor made of it by an op."""
         self.listed = 0
-        """The number of tensors in lists that ops have taken."""
+        """The number of tensors in lists taken by ops."""
         self.scopes: dict[str, str] = {}
         """The path of a layer in the file -> here."""
 
@@ -199,14 +200,14 @@ class Translation:
         return name
 
     def one(self, op: GraphOp, at: int) -> str:
-        """Make the variable of a result that is one tensor or array."""
+        """Make the variable of a result, one tensor or array."""
         name = self.result(op, at)
         if isinstance(name, tuple):
             raise FormatError(f"{op.place}.O[{at}]: a list, and the result of {op.full_name} is one tensor")
         return name
 
     def many(self, op: GraphOp, at: int) -> tuple[str, ...]:
-        """Make the variables of a result that is a list."""
+        """Make the variables of a list of results."""
         names = self.result(op, at)
         if not isinstance(names, tuple):
             raise FormatError(f"{op.place}.O[{at}]: one tensor, and the result of {op.full_name} is a list")
@@ -217,10 +218,10 @@ class Translation:
         if at >= len(op.results):
             raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
         number = op.results[at]
-        self.values[number] = self.made(number, value) if number in self.rewritten and isinstance(value, Constant) else value
+        self.values[number] = self.made(number, value) if number in self.rewritten and isinstance(value, KnownTensor) else value
 
     def temporary(self, stem: str, type: Type) -> str:
-        """Make a variable for a value that the file does not have."""
+        """Make a variable for a value of no place in the file."""
         return self.declare(self.fresh(stem), type).name
 
     def given(self, op: GraphOp, at: int) -> Value | None:
@@ -235,13 +236,13 @@ class Translation:
             raise FormatError(f"{self.place}: the value {number} is {'left out' if number == NOTHING else 'no result of its op'}")
         return found
 
-    def constant(self, op: GraphOp, at: int) -> Constant | None:
+    def constant(self, op: GraphOp, at: int) -> KnownTensor | None:
         """Return an operand if it is a constant."""
         found = self.given(op, at)
-        return found if isinstance(found, Constant) else None
+        return found if isinstance(found, KnownTensor) else None
 
     def tensor(self, op: GraphOp, at: int) -> str:
-        """Return the name of an operand that is one tensor; a constant is made by an op.
+        """Return the name of an operand, one tensor; a constant is made by an op.
 
         Raises:
             FormatError: it is left out, or a list.
@@ -252,16 +253,16 @@ class Translation:
         return name
 
     def optional(self, op: GraphOp, at: int) -> str | None:
-        """Return the name of an operand that is one tensor; None if it is left out."""
+        """Return the name of an operand, one tensor; None if it is left out."""
         found = self.given(op, at)
-        if isinstance(found, Constant):
+        if isinstance(found, KnownTensor):
             return self.made(op.operands[at], found)
         if isinstance(found, tuple):
             raise FormatError(f"{op.place}: the operand {at} of {op.full_name} is a list, and one tensor is wanted")
         return found
 
     def tensors(self, op: GraphOp, at: int) -> tuple[str, ...]:
-        """Return the names of an operand that is a list of tensors, or one."""
+        """Return the names of an operand, a list of tensors or one."""
         found = self.given(op, at)
         if found is None:
             return ()
@@ -270,10 +271,10 @@ class Translation:
         self.listed += len(found)
         if self.listed > _MOST_LISTED:
             raise FormatError(f"{op.place}.I[{at}]: ops take more than {_MOST_LISTED} tensors in lists")
-        return tuple([self.made(None, one) if isinstance(one, Constant) else one for one in found]) if Constant in map(builtins.type, found) else found
+        return tuple([self.made(None, one) if isinstance(one, KnownTensor) else one for one in found]) if KnownTensor in map(builtins.type, found) else found
 
-    def made(self, number: int | None, constant: Constant) -> str:
-        """Write the op that makes a constant, where the file has it, and return the tensor's name."""
+    def made(self, number: int | None, constant: KnownTensor) -> str:
+        """Write the op of a constant, where the file has it, and return the tensor's name."""
         known = self.tensor_of.get(constant)
         if known is not None:
             return known
@@ -289,8 +290,8 @@ class Translation:
         self.tensor_of[constant] = name
         return name
 
-    def write_constant(self, constant: Constant, name: str) -> None:
-        """Write the op that makes a constant as the tensor ``name``."""
+    def write_constant(self, constant: KnownTensor, name: str) -> None:
+        """Write the op of a constant, with the tensor ``name`` as its result."""
         of, dims = constant.dtype, list(constant.dims)
         if constant.fills or len(constant.values) == 1:
             self.fill(of, dims, constant.values[0], name)
@@ -322,7 +323,7 @@ class Translation:
 
     def dtype_of(self, value: Value | None) -> DType:
         """Return the element type of a value, as the file has it."""
-        if isinstance(value, Constant):
+        if isinstance(value, KnownTensor):
             return value.dtype
         if isinstance(value, tuple):
             return self.dtype_of(value[0]) if value else FP32
@@ -333,7 +334,7 @@ class Translation:
     def dims_of(self, op: GraphOp, at: int) -> tuple[int, ...]:
         """Return the dims of an operand, as the file has them, -1 where open; none if it does not say."""
         found = self.given(op, at)
-        if isinstance(found, Constant):
+        if isinstance(found, KnownTensor):
             return found.dims
         variable = self.block.find(found) if isinstance(found, str) else None
         declared = variable.declared if variable is not None else None
@@ -366,7 +367,7 @@ class Translation:
         return op
 
     def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
-        """Keep an op that has no counterpart, under its own name: `show` and `check` work around it."""
+        """Keep an op without a counterpart, under its own name: `show` and `check` work around it."""
         inputs: Slots = {f"I{at}": self.tensors(op, at) for at, number in enumerate(op.operands) if number != NOTHING}
         outputs: Slots = {}
         for at, number in enumerate(op.results):
@@ -385,7 +386,7 @@ class Translation:
         self.block.ops.append(Op(self.block, attributes, inputs, outputs))
 
     def refuse(self, op: GraphOp, reason: str) -> None:
-        """Keep an op that cannot be written: a check says the reason, and no run begins."""
+        """Keep an op refused by its rule: a check says the reason, and no run begins."""
         self.unknown(op, SchemaError(f"{op.full_name} ({op.place}) cannot be written with the operators of PaddlePaddle 2: {reason}").told(op=op.full_name))
 
 

@@ -1,11 +1,11 @@
-"""Rules for branches, loops, and the arrays of tensors that grow in them."""
+"""Rules for branches, loops, and the growing arrays of tensors in them."""
 
 from __future__ import annotations
 
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import Constant, Value, real
-from foreshape.interop.pir.graph import GraphBlock, GraphOp, Type
-from foreshape.interop.pir.registry import rule
+from foreshape.interop.pir.constants import KnownTensor, Value, real
+from foreshape.interop.pir.pir_graph import GraphBlock, GraphOp, Type
+from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
 from foreshape.program.block import Block
 from foreshape.program.declared import Declared
@@ -26,10 +26,10 @@ def _yielded(t: Translation, op: GraphOp, block: GraphBlock, count: int) -> Grap
 
 
 def _named(t: Translation, value: Value, number: int) -> str:
-    """Return the name of a value that is one tensor or array; a constant is made."""
+    """Return the name of a value, one tensor or array; a constant is made."""
     if isinstance(value, tuple):
         raise FormatError(f"{t.place}: a list of tensors goes into or out of a region")
-    return t.made(number, value) if isinstance(value, Constant) else value
+    return t.made(number, value) if isinstance(value, KnownTensor) else value
 
 
 @rule("cf.yield")
@@ -123,7 +123,7 @@ def loop(t: Translation, op: GraphOp) -> None:
 
 
 def _merged(now: Type, first: Type) -> Type:
-    """Return the type of a loop's variable: dims of one round need not be those of the next."""
+    """Return the type of a loop's variable: its dims may differ from round to round."""
     if isinstance(now, Declared) and isinstance(first, Declared) and now.dims is not None and first.dims is not None and len(now.dims) == len(first.dims):
         return Declared(now.kind, now.dtype, tuple([a if a == b else -1 for a, b in zip(now.dims, first.dims, strict=True)]))
     return now
@@ -155,7 +155,7 @@ def assign_out(t: Translation, op: GraphOp) -> None:
 
 
 def in_place(t: Translation, op: GraphOp, at: int) -> str:
-    """Return the name of a result that stands in an operand's memory.
+    """Return the name of a result in an operand's memory.
 
     A value of a block around is written anew itself, for the next round of a loop. In its own block the result is another variable, and the value
     from now on.

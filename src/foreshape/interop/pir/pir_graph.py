@@ -9,7 +9,7 @@ from foreshape.errors import FormatError
 from foreshape.program.declared import Declared
 
 NOTHING: Final = 0
-"""The number of an operand that is left out."""
+"""The number of an operand left out."""
 
 
 class ListType(NamedTuple):
@@ -19,7 +19,7 @@ class ListType(NamedTuple):
 
 
 Type: TypeAlias = "Declared | ListType | None"
-"""A tensor, array or sparse rows; a list of these; or None for a result that is not made."""
+"""A tensor, array or sparse rows; a list of these; or None for an absent result."""
 
 
 class GraphOp(NamedTuple):
@@ -28,7 +28,7 @@ class GraphOp(NamedTuple):
     Attributes:
         dialect: "pd_op", "builtin", "cf", or another.
         name: of the operator, as "conv2d".
-        operands: the numbers of its operands, by place; 0 for one that is left out.
+        operands: the numbers of its operands, by place; 0 for one left out.
         results: the numbers of its results, and their types.
         attributes: name -> value, converted at the first look.
         regions: the bodies of control flow, of one block each.
@@ -41,7 +41,7 @@ class GraphOp(NamedTuple):
     operands: tuple[int, ...]
     results: tuple[int, ...]
     types: tuple[Type, ...]
-    attributes: Attributes
+    attributes: PirAttributes
     regions: tuple[GraphBlock, ...]
     place: str
     stops: tuple[bool, ...]
@@ -72,7 +72,7 @@ class GraphBlock(NamedTuple):
     ops: tuple[GraphOp, ...]
 
 
-class Graph(NamedTuple):
+class PirGraph(NamedTuple):
     """A whole program: the version of its format, its parameters, and its main block."""
 
     version: int
@@ -81,7 +81,7 @@ class Graph(NamedTuple):
     block: GraphBlock
 
 
-class Attributes:
+class PirAttributes:
     """The attributes of an op, by name: each is converted from the file's form when it is first asked for."""
 
     __slots__ = ("_given", "_read", "place")
@@ -123,7 +123,7 @@ class Attributes:
                     self.get(name)
 
     def unread(self, but: frozenset[str]) -> list[str]:
-        """Return the names that nobody has asked for, but for some."""
+        """Return the names nobody has asked for, but for some."""
         read = self._read
         return [name for name in self._given if name not in read and name not in but]
 
@@ -139,19 +139,19 @@ class ElementTypeName(str):
 
 
 class PlaceOfTensor(NamedTuple):
-    """A device in an attribute: kept out of programs, which run where their executor is."""
+    """A device in an attribute: kept out of programs, since they run where their executor is."""
 
     kind: int
 
 
 class UnknownAttribute(str):
-    """An attribute of a kind that says nothing to a reader of programs for use: the name of the kind."""
+    """An attribute of a kind without a meaning for the use of programs: the name of the kind."""
 
     __slots__ = ()
 
 
 class _Unfit(Exception):
-    """An attribute that is none: its requirement, and what was seen."""
+    """A mistake in an attribute: its requirement, and the value seen."""
 
 
 def plain(given: Any, depth: int = 0) -> Any:
@@ -225,7 +225,7 @@ def _device(value: Any, given: Any) -> PlaceOfTensor:
 
 
 def _scalar(value: Any, given: Any) -> Any:
-    """Return a number that has its element type beside it; a complex one has two."""
+    """Return a number with its element type beside it; a complex one has two."""
     parts = _list(value)
     if len(parts) == 3:
         return _complex(parts[1:], given)

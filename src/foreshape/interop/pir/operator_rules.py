@@ -1,21 +1,22 @@
-"""Rules for the operators of PaddlePaddle 3 that 2.x writes otherwise, one function for each."""
+"""Rules for the operators of PaddlePaddle 3 with another form in 2.x, one function for each."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from foreshape.interop.pir.by_table import write_by_row
-from foreshape.interop.pir.constants import Constant, Refused, as_numbers, code_of, element_type_of, exact, fitted, numbers_of, real, whole
-from foreshape.interop.pir.graph import NOTHING, GraphOp
-from foreshape.interop.pir.registry import IGNORED, rule
-from foreshape.interop.pir.table import Row, row_of
+from foreshape.interop.pir.constants import KnownTensor, as_numbers, code_of, element_type_of, exact, fitted, numbers_of, real, whole
+from foreshape.interop.pir.pir_graph import NOTHING, GraphOp
+from foreshape.interop.pir.rule_registry import IGNORED, rule
+from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.interop.pir.translation import Translation, known
+from foreshape.interop.refused import Refused
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
 from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
 
 
-def _row(name: str) -> Row:
+def _row(name: str) -> TableRow:
     found = row_of(name)
     assert found is not None, name
     return found
@@ -26,7 +27,7 @@ _FAR: Final = (1 << 31) - 1
 
 @rule("strided_slice")
 def strided_slice(t: Translation, op: GraphOp) -> None:
-    """Write a strided slice with flags of sizes to infer, which PaddlePaddle 2 reads unchecked.
+    """Write a strided slice with flags of sizes to infer: PaddlePaddle 2 reads them unchecked.
 
     With a negative stride an end counts from the end of the axis in PaddlePaddle 3, as in Python. In 2.x an end of -1 is past the first entry.
     """
@@ -97,7 +98,7 @@ def arange(t: Translation, op: GraphOp) -> None:
         constant = t.constant(op, at)
         if constant is not None:
             number = constant.number
-            name = t.made(None, Constant(of, (1,), [whole(number) if of.is_integer else real(number)], True, t.block.idx, t.scope))
+            name = t.made(None, KnownTensor(of, (1,), [whole(number) if of.is_integer else real(number)], True, t.block.idx, t.scope))
         else:
             name = t.tensor(op, at)
             if t.type_of(op, at) is not of:
@@ -154,7 +155,7 @@ def accuracy(t: Translation, op: GraphOp) -> None:
 
 
 def _as_type(t: Translation, op: GraphOp, at: int, now: DType, then: DType) -> None:
-    """Give a result in another element type, under the name that it has."""
+    """Give a result in another element type, under its own name."""
     if at < len(op.results) and op.results[at] in t.used:
         name = str(t.value(op.results[at]))
         raw = t.temporary(op.name, Declared(LOD_TENSOR, now, None))
@@ -213,7 +214,7 @@ def deformable_conv(t: Translation, op: GraphOp) -> None:
 def sigmoid_cross_entropy(t: Translation, op: GraphOp) -> None:
     """Write a weighted loss as PaddlePaddle 3 computes it: (1 - Label) * X + pos_weight * log(1 + exp(-X)).
 
-    In 2.x pos_weight multiplies another part of the sum, so that 2.x has (pos_weight - 1) * log(1 + exp(-X)) added to the plain loss.
+    In 2.x pos_weight multiplies another part of the sum. So 2.x has (pos_weight - 1) * log(1 + exp(-X)) added to the plain loss.
     """
     if t.given(op, 2) is None:
         write_by_row(t, op, _row(op.name))
