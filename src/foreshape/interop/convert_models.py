@@ -1,4 +1,4 @@
-"""Models of ONNX and of PaddlePaddle 3, and old ones, as the pair of files that PaddlePaddle 2 opens: NAME.pdmodel and NAME.pdiparams."""
+"""Models of ONNX and of PaddlePaddle 3, and old ones, as the pair of files for PaddlePaddle 2: NAME.pdmodel and NAME.pdiparams."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from foreshape.wire import save_program
 
 _PAIR: Final = (".pdmodel", ".pdiparams")
 _OLDER: Final = 2
-"""The version of PaddlePaddle that opens a ``.pdmodel``."""
+"""The version of PaddlePaddle for a ``.pdmodel``."""
 _TIES: Final = {
     ("argsort", "stable"): "there equal elements come in any order",
     ("round", "round_type"): "there halves are rounded away from 0",
 }
-"""Attributes that PaddlePaddle 2 leaves unread, and computes the same without but for equal elements or halves."""
+"""Attributes unread by PaddlePaddle 2, without influence on results but for equal elements or halves."""
 
 Path = str | os.PathLike[str]
 
 
 @data_class(frozen=True)
 class Lacking:
-    """An operator, or an attribute, that PaddlePaddle 2 lacks.
+    """An operator, or an attribute, missing in PaddlePaddle 2.
 
     Attributes:
         name: the operator, as ``median``, or the attribute with its value, as ``argsort with stable = True``.
         count: the number of ops with it.
         place: of the first one, as ``op 3 of block 0``.
-        reason: why it cannot be written, of an operator that PaddlePaddle 2 has; or the difference without it.
+        reason: why it cannot be written, of an operator known to PaddlePaddle 2; or the difference without it.
         slight: True if the difference is in the order of equal elements, or in the rounding of halves. Such a model is written.
     """
 
@@ -60,7 +60,7 @@ class Converted(NamedTuple):
         model, params: the written files; params is empty for a network without parameters.
         ops: the number of the program's ops.
         parameters: name -> the tensor.
-        lacking: what PaddlePaddle 2 lacks of it: with slight differences alone, unless the writing was forced.
+        lacking: its needs missing in PaddlePaddle 2: with slight differences alone, unless the writing was forced.
     """
 
     model: str
@@ -72,17 +72,17 @@ class Converted(NamedTuple):
 
 @border("the model cannot be converted", FormatError)
 def convert_model(source: Path, target: Path, params: Path | None = None, *, force: bool = False) -> Converted:
-    """Write a model as the pair that PaddlePaddle 2.6.2 opens.
+    """Write a model as the pair of files for PaddlePaddle 2.6.2.
 
     Args:
         source: the program (PaddlePaddle 3's ``.json``, an ``.onnx``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
         target: the ``.pdmodel`` to write; the parameters get the same name with ``.pdiparams``.
         params: the parameters, if not beside the program: as for `convert_parameters`.
-        force: write also a model with operators or attributes that PaddlePaddle 2 lacks; it opens here, and not there.
+        force: write also a model with operators or attributes unknown to PaddlePaddle 2; it opens here, and not there.
 
     Raises:
         FormatError: a file cannot be read or written; the network has mistakes; or, unless forced, PaddlePaddle 2 lacks operators or attributes of
-        it, which the message lists. Nothing is written then.
+        it, all listed in the message. Nothing is written then.
     """
     into = os.fspath(target)
     if not into.endswith(_PAIR[0]):
@@ -115,7 +115,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
 def models_in(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the programs in a folder and its folders: the path of each, and its place in a folder of converted models, without an ending.
 
-    A path of one program, with or without its ending, gives that one.
+    A path of one program, with or without its ending, gives this one.
 
     Raises:
         FormatError: two of them have the same place.
@@ -138,7 +138,7 @@ def models_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def lacking(program: Program) -> list[Lacking]:
-    """Return the operators and attributes that PaddlePaddle 2 lacks, each with its count, in the order of their first ops."""
+    """Return the operators and attributes missing in PaddlePaddle 2, each with its count, in the order of their first ops."""
     found: dict[tuple[str, str, bool], tuple[int, str]] = {}
     for block in program.blocks:
         for at, op in enumerate(block.ops):

@@ -40,7 +40,7 @@ def save_inference_model(
     program: Program | None = None,
     scope: Scope | StoredValues | None = None,
 ) -> None:
-    """Write a network that computes ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
+    """Write a network from ``feeds`` to ``fetches``: PREFIX.pdmodel and PREFIX.pdiparams.
 
     The program is pruned, without backward, update and learning-rate ops, and with batch norm and dropout as in a test. The
     given program stays as it is.

@@ -64,7 +64,7 @@ Fits: TypeAlias = Callable[[str, DType, tuple[int, ...]], str]
 
 
 class Pieces(NamedTuple):
-    """A value that is never whole in memory: its element type and dims, and arrays of its elements in order, of bf16 as fp32."""
+    """A value never whole in memory: its element type and dims, and arrays of its elements in order, of bf16 as fp32."""
 
     dtype: DType
     dims: tuple[int, ...]
@@ -106,7 +106,7 @@ def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = No
 
 
 def _bytes_of(path: str) -> Any:
-    """Return a file's bytes; a large file mapped, so that its tensors are in memory only once after their copy."""
+    """Return a file's bytes; a large file mapped: its tensors are in memory only once after their copy."""
     large = os.path.isfile(path) and os.path.getsize(path) >= LARGE
     return map_file(path, MAX_BYTES, writable=False) if large else read_file(path, MAX_BYTES)
 
@@ -200,7 +200,7 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
 
 
 class _ByteCursor:
-    """A cursor over the bytes that words errors."""
+    """A cursor over the bytes, with the words of errors."""
 
     __slots__ = ("at", "data", "name")
 
@@ -288,7 +288,7 @@ def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
 
 
 def _check_offsets(reader: _ByteCursor, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
-    """Check that offsets fit the rows of a parameter; its array has no place for them."""
+    """Check offsets against the rows of a parameter; its array has no place for them."""
     for level, one in enumerate(offsets):
         below = (dims[0] if dims else 1) if level + 1 == len(offsets) else len(offsets[level + 1]) - 1
         if len(one) == 0 or one[0] != 0 or int(one[-1]) != below or bool((one[1:] < one[:-1]).any()):
@@ -296,7 +296,7 @@ def _check_offsets(reader: _ByteCursor, offsets: list[Array], dims: tuple[int, .
 
 
 def inside(folder: str, name: str) -> str:
-    """Return the path of a parameter's own file. Refuses a name that leads out of the folder."""
+    """Return the path of a parameter's own file. Refuses a name with a path out of the folder."""
     try:
         path = os.path.realpath(os.path.join(folder, name))
         inside = os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)

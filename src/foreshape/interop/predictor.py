@@ -22,7 +22,7 @@ from foreshape.profiling import Profile, profile
 class Predictor:
     """A saved network with parameters of its own, frozen: normalization is folded into weights, and these are packed for the kernels.
 
-    It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is the network that it runs.
+    It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is the network it runs.
 
     Args:
         path: as for `load_inference_model`.
@@ -39,9 +39,17 @@ class Predictor:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], params: Any = None, *, threads: int | Literal["adaptive"] | None = None,
-        warm: Iterable[Mapping[str, Sequence[int]]] = (), batch_queue: int = 0, wait: float = 0.002, memory_limit: int | str | None = None, device: str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        params: Any = None,
+        *,
+        threads: int | Literal["adaptive"] | None = None,
+        warm: Iterable[Mapping[str, Sequence[int]]] = (),
+        batch_queue: int = 0,
+        wait: float = 0.002,
+        memory_limit: int | str | None = None,
+        device: str = "cpu",
+    ) -> None:
         scope = Scope()
         self._executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
         program, feeds, fetches = load_inference_model(path, self._executor, scope, params)
@@ -99,7 +107,7 @@ class _Request(NamedTuple):
 
 
 class _Queue:
-    """A queue that joins simultaneous requests, and runs them as one batch in a thread of its own."""
+    """A queue of simultaneous requests: it joins them, and runs them as one batch in a thread of its own."""
 
     def __init__(self, model: InferenceModel, most: int, wait: float) -> None:
         if most < 1 or wait < 0:

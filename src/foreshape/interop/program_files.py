@@ -1,4 +1,4 @@
-"""Programs of every format that is known here, told apart by their content."""
+"""Programs of every format known here, told apart by their content."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
     """Return the paths of a program and of its parameters.
 
     Args:
-        given: the path of the program, or that without its ending, or a folder with one program.
+        given: the path of the program, with or without its ending, or a folder with one program.
 
     Raises:
         FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``.
@@ -105,7 +105,7 @@ def programs_in(folder: str) -> list[str]:
 
 
 def _file_of(source: Any) -> Any:
-    """Return the program of a path; what is no path is left to the reader, whose error says so."""
+    """Return the program of a path; anything else is left to the reader: its error says so."""
     try:
         return source if os.path.isfile(source) else find_program(source)[0]
     except (ValueError, TypeError):
@@ -118,7 +118,7 @@ def is_paddle_3(head: bytes) -> bool:
 
 
 def _head(path: Any) -> bytes:
-    """Return the first bytes of a regular file; none of anything else, whose reader says what is wrong."""
+    """Return the first bytes of a regular file; none of anything else: its reader names the mistake."""
     try:
         if not os.path.isfile(path):
             return b""

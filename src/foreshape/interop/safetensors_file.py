@@ -1,8 +1,8 @@
 """safetensors files: the format's library reads them within bounds, and this module writes them.
 
 The library's writer takes the bytes of all tensors at once, and has no place for a checksum. So the header is written here. It is its size as a uint64,
-then element type, dims, begin and end of each name's data. Spaces fill it up to a multiple of 8 bytes. Wider element types come first,
-so that all data are aligned.
+then element type, dims, begin and end of each name's data. Spaces fill it up to a multiple of 8 bytes. Wider element types come first:
+all data are aligned.
 """
 
 from __future__ import annotations

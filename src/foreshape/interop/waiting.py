@@ -22,7 +22,7 @@ from foreshape.values.torch_types import torch_dtype
 from foreshape.wire.files import map_opened, open_file
 
 DIRECT = 1 << 20
-"""The size in bytes from which the descriptions are found first, and each tensor is read into its own memory."""
+"""The least size in bytes of a large file: its descriptions are found first, and each tensor is read into its own memory."""
 
 
 class DeferredParameters(NamedTuple):

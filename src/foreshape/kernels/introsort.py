@@ -1,7 +1,7 @@
 """The order of equal elements after an unstable sort, as PaddlePaddle's kernels leave it: by the introsort of GNU's C++ library.
 
-A sort of a mask, as detectors have it to bring what they found to the front, has nothing but equal elements: what is computed from their places is equal to
-what PaddlePaddle computes only where the places are. (Musser, Introspective Sorting and Selection Algorithms, 1997; ``std::sort`` of libstdc++.)
+Detectors sort a mask to bring found boxes to the front: nothing but equal elements. A result computed from their places is PaddlePaddle's only where the
+places are. (Musser, Introspective Sorting and Selection Algorithms, 1997; ``std::sort`` of libstdc++.)
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 MOST_ELEMENTS: Final = 2048
-"""The elements of a tensor up to which equal ones are brought into this order: it is found in Python. Beyond, they keep their order."""
+"""The most elements of a tensor brought into this order: it is found in Python. In larger tensors equal elements keep their order."""
 _FEW: Final = 16
-"""Parts of up to so many elements are sorted by insertion, which keeps the order of equal ones."""
+"""Parts of up to so many elements are sorted by insertion: it keeps the order of equal ones."""
 
 
 def order_equal(values: Any, places: Any) -> None:
@@ -36,7 +36,7 @@ def order_equal(values: Any, places: Any) -> None:
 
 
 def introsort(keys: list[int]) -> list[int]:
-    """Return the places of the ``keys`` in rising order; those of equal keys come as libstdc++'s ``std::sort`` leaves them."""
+    """Return the places of the ``keys`` in rising order; places of equal keys come as libstdc++'s ``std::sort`` leaves them."""
     order = list(range(len(keys)))
     if len(keys) > 1:
         _partition_all(order, keys, 0, len(keys), 2 * (len(keys).bit_length() - 1))
@@ -87,7 +87,7 @@ def _insert_all(order: list[int], keys: list[int], first: int, last: int, *, gua
 
 
 def _heapsort(order: list[int], keys: list[int], first: int, last: int) -> None:
-    """Sort a part that partitions badly, as ``std::partial_sort`` of all of it does."""
+    """Sort a badly partitioning part, as ``std::partial_sort`` of all of it does."""
     count = last - first
     for parent in range((count - 2) // 2, -1, -1):
         _sift(order, keys, first, parent, count, order[first + parent])

@@ -194,7 +194,7 @@ def shown(value: Any) -> str:
 
 
 def exact(value: Any) -> Any:
-    """Return a key that distinguishes values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
+    """Return a key, different for values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):
         given = cast("tuple[Any, ...]", value)
         classes = set(map(type, given))

@@ -67,7 +67,7 @@ class Attributes:
         return found
 
     def refused(self, error: SchemaError) -> Attributes:
-        """Return the same attributes of an op that cannot be an operator's, for the reason ``error``."""
+        """Return the same attributes of an op, unfit for any operator for the reason ``error``."""
         out = object.__new__(Attributes)
         for name in ("type", "entries", "values", "operands", "wire", "sub_blocks", "_gradient"):
             setattr(out, name, getattr(self, name))

@@ -94,7 +94,7 @@ def _check_slots_named(cls: type[Operator], where: str) -> None:
 
 
 def _check_computes(cls: type[Operator], root: type[Operator], where: str) -> None:
-    """Refuse a class with its own kernel or gradient that inherits its computation from a base."""
+    """Refuse a class with its own kernel or gradient, and its computation inherited from a base."""
     if cls.computes is root.computes:
         return
     for base in cls.__mro__:

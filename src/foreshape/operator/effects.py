@@ -46,7 +46,7 @@ def _turned(made: Computation | None, undone: Computation | None) -> Order | Non
 
 
 def _cut(made: Computation | None, undone: Computation | None) -> _Cut:
-    """Return the cut axes of a view that is a part of its operand, and the dropped ones; None for other views."""
+    """Return the cut axes of a view of a part of its operand, and the dropped ones; None for other views."""
     if isinstance(made, Slicing):
         return [axis for axis, _, _ in made.cuts], made.dropped
     if isinstance(made, Unstacking):

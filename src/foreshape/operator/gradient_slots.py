@@ -1,4 +1,4 @@
-"""`GradientSlots`: what an operator is given that appends its gradient ops by itself."""
+"""`GradientSlots`: the argument of an operator's own rule for its gradient ops."""
 
 from __future__ import annotations
 

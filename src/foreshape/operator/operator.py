@@ -119,14 +119,14 @@ class Operator:
     described_results: ClassVar[bool] = False
     """True if its results are as their variables say, as feed's, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()
-    """Result slots that keep old values of their variables, as an array with one written element.
+    """Result slots with old values of their variables, as an array with one written element.
 
     The kernel has a keyword-only ``before``, a list of the old values (None for missing ones), and may change them in place.
     """
     again: ClassVar[Again | None] = None
     """The second computation of a result from other values, without the operator itself."""
     moving: ClassVar[tuple[str, ...]] = ()
-    """Result slots that change in every run, as moving averages, without influence on other results:
+    """Result slots with changes in every run, as moving averages, without influence on other results:
     a second run of the operator changes copies.
     """
     family: ClassVar[str] = ""
@@ -138,7 +138,7 @@ class Operator:
     attribute ``axis``, if any, or line up their last dims, and dims of 1 are broadcast.
     """
     linear: ClassVar[tuple[str, ...]] = ()
-    """Operands in which, taken together, its result is linear for fixed others: sums give sums, and zeros give zeros
+    """The operands with a linear result in all of them together, for fixed others: sums give sums, and zeros give zeros
     (but for the ``bias`` of `scale`).
     """
     elementwise_state: ClassVar[tuple[str, ...] | None] = None
@@ -274,7 +274,7 @@ class Operator:
         """Return the attributes of a new op: ``attrs`` checked, the others at their defaults.
 
         Raises:
-            SchemaError: an attribute that is unknown, missing, of another type, or out of its range.
+            SchemaError: an attribute is unknown, missing, of another type, or out of its range.
         """
         key = _described_key(attrs)
         found = cls._described.get(key) if key is not None else None
@@ -324,7 +324,7 @@ _WHOLE = frozenset({int})
 
 
 def _described_key(attrs: Mapping[str, Any] | None) -> Any:
-    """Return a key that distinguishes any two settings; None for values of other types than Python's own, or long ones."""
+    """Return a key, different for any two settings; None for values of other types than Python's own, or long ones."""
     if not attrs:
         return ()
     parts: list[Any] = []

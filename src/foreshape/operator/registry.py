@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _registry: dict[str, type[Operator]] = {}
 _promised: dict[str, Callable[[], Any]] = {}
-"""Gradient operators not asked for yet: the type, and the function that makes and registers the class."""
+"""Gradient operators not asked for yet: the type, and the function to make and register the class."""
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _PACKAGE = "foreshape.ops"
@@ -109,7 +109,7 @@ def _import_modules_with(type: str) -> None:
 
 
 def modules_with(type: str) -> list[str]:
-    """Return the modules that define a type with ``type = "..."``, or a gradient's forward type."""
+    """Return the modules with a type defined by ``type = "..."``, or a gradient's forward type."""
     found = _modules()
     while type not in found and type.endswith(_GRADIENT):
         type = type.removesuffix(_GRADIENT)

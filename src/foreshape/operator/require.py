@@ -188,7 +188,7 @@ def how_to_fit(name: str, dims: Sequence[Size], wanted: Sequence[Size]) -> str:
 
 
 def _ones_between(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
-    """Return the axes of ``wanted`` at which dims of 1 complete ``dims``; none if they do not."""
+    """Return the axes of ``wanted`` where dims of 1 complete ``dims``; none if they do not."""
     axes: list[int] = []
     at = 0
     for axis, size in enumerate(wanted):

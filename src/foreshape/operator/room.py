@@ -1,4 +1,4 @@
-"""The run of a step as its kernels may ask: the memory that it may take, and its generator."""
+"""The run of a step as its kernels may ask: its limit of memory, and its generator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Run(threading.local):  # of a thread: kernels and blocks are called by th
 
 
 this_run = _Run()
-"""The settings of the step that runs in this thread, set by the executor."""
+"""The settings of the step running in this thread, set by the executor."""
 
 
 def require_room(type: str, size: int, what: str, where: str = "", site: Line | None = None) -> None:

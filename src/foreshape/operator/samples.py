@@ -1,4 +1,4 @@
-"""Samples and rejects of an operator, for the tests of all operators: inputs that it must take, and inputs that it must refuse."""
+"""Samples and rejects of an operator, for the tests of all operators: inputs it must take, and inputs it must refuse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SampleTensor:
 
 @data_class(frozen=True)
 class Sample:
-    """Inputs (slot -> `SampleTensor`, a list, or None) and attributes that an operator must accept.
+    """Inputs (slot -> `SampleTensor`, a list, or None) and attributes an operator must accept.
 
     ``differentiate``: False without finite differences, as at kinks, or for random results; ``exact``: False if the kernel is no function of its
     inputs, as for random ones.
@@ -45,7 +45,7 @@ class Sample:
 
 @data_class(frozen=True)
 class Reject:
-    """Inputs and attributes that an operator must refuse, with a part of the message and the class of the error."""
+    """Inputs and attributes an operator must refuse, with a part of the message and the class of the error."""
 
     arguments: Mapping[str, Any]
     says: str
@@ -53,12 +53,12 @@ class Reject:
 
 
 def sample(*, differentiate: bool = True, exact: bool = True, **arguments: Any) -> Sample:
-    """Return a case that must work; keyword arguments are slots and attributes. Make the dims pairwise different."""
+    """Return an accepted case; keyword arguments are slots and attributes. Make the dims pairwise different."""
     return Sample(arguments, differentiate, exact)
 
 
 def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) -> Reject:
-    """Return a case that must be refused with ``says`` in the message."""
+    """Return a refused case, with ``says`` in the message."""
     return Reject(arguments, says, error)
 
 

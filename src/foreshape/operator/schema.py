@@ -18,7 +18,7 @@ class Schema:
         self.results = tuple(results)
         self.attributes = {a.name: a for a in attributes}
         self.later = {a.name: a for a in attributes if a.since > 2}
-        """The attributes that PaddlePaddle 2 lacks; an op has them only with other values than the default."""
+        """The attributes missing in PaddlePaddle 2; an op has them only with other values than the default."""
         self.operand_names = frozenset(o.name for o in operands)
         self.in_attributes = {o.attribute: o.name for o in operands if o.attribute is not None}
         """Attribute -> the operand saved in its place."""
@@ -30,7 +30,7 @@ class Schema:
 
 
 class Again(NamedTuple):
-    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``inputs``: its input slots -> slots of this
+    """Another operator, with the same attributes, and ``result`` in its slot ``gives``. ``inputs``: its input slots -> slots of this
     one.
     """
 

@@ -1,4 +1,4 @@
-"""Traits of operators: the relation of results to operands, for passes that divide a program, plan it, or draw it.
+"""Traits of operators: the relation of results to operands, for passes to divide a program, plan it, or draw it.
 
 A pass does not know operators by their types. It asks each for its computation (`foreshape.operator.computations`), and for traits open to any
 operator: `Operator.per_element`, `Operator.sharding_rule`, `Operator.linear`, `Operator.merges_rows`, `Operator.totals`. The tests of all

@@ -1,6 +1,6 @@
-"""The reader of ONNX's models: the bytes are scanned field by field, as those of programs are (`foreshape.wire.scan`).
+"""The reader of ONNX's models: the bytes are scanned field by field, as a program's are (`foreshape.wire.scan`).
 
-Nothing of a tensor's data is read or copied here. The numbers of fields are those of ``onnx.proto`` (ONNX 1.17 and later).
+Nothing of a tensor's data is read or copied here. The numbers of fields are from ``onnx.proto`` (ONNX 1.17 and later).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foreshape.wire.scan import expect, fields, text, varint
 
 _NODE_COST: Final = 700
 _FIELD_COST: Final = 90
-"""The memory of a field with what is made of it, in bytes; a field that is dropped costs time."""
+"""The memory of a field and its record, in bytes; a dropped field costs time."""
 _EXTERNAL: Final = 1
 
 
@@ -33,10 +33,10 @@ def read_model(source: Any, limits: Limits | None = None) -> ModelRecord:
     else:
         data = map_file(source, max(bounds.bytes, 2**40), writable=False)
         folder = os.path.dirname(os.path.realpath(os.fsdecode(source)))
-    return _Reader(data, bounds, folder).model()
+    return _ModelReader(data, bounds, folder).model()
 
 
-class _Reader:
+class _ModelReader:
     """The state of reading one file."""
 
     __slots__ = ("budget", "data", "depth", "folder", "limits")
@@ -351,6 +351,6 @@ class _Reader:
             elif number == 9:
                 domain, version = self._opset(s, e, where)
                 opsets[domain] = version
-        domain = texts[10][-1] if texts[10] else ""
-        return FunctionRecord(texts[1][-1] if texts[1] else "", "" if domain == "ai.onnx" else domain, texts[13][-1] if texts[13] else "", tuple(texts[4]),
-                              tuple(texts[5]), tuple(texts[6]), defaults, tuple(nodes), opsets)  # fmt: skip
+        name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
+        inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))
+        return FunctionRecord(name, "" if domain == "ai.onnx" else domain, overload, inputs, outputs, attributes, defaults, tuple(nodes), opsets)

@@ -1,4 +1,4 @@
-"""ONNX's model as records: nodes, graphs, functions, types, and tensors that stay where they are in the file."""
+"""ONNX's model as records: nodes, graphs, functions, types, and tensors left in their file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class NodeRecord(NamedTuple):
 
 
 class GraphRecord(NamedTuple):
-    """A graph: its nodes in order, initializers by name, inputs, outputs, and the values that it describes."""
+    """A graph: its nodes in order, initializers by name, inputs, outputs, and the described values."""
 
     name: str
     nodes: tuple[NodeRecord, ...]
@@ -100,6 +100,6 @@ class ModelRecord(NamedTuple):
 
 
 class ReferenceToAttribute(str):
-    """In a function: the name of the function's attribute that is meant."""
+    """In a function: the name of the meant attribute of the function."""
 
     __slots__ = ()

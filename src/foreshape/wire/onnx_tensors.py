@@ -10,8 +10,8 @@ from foreshape.wire.files import map_file
 from foreshape.wire.onnx_records import TensorRecord
 from foreshape.wire.scan import expect, int32, varint
 
-_NUMPY: Final = {1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2", 11: "<f8", 12: "<u4", 13: "<u8", 14: "<c8", 15: "<c16",
-                 16: "<u2"}  # fmt: skip
+_WHOLE: Final = {2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 12: "<u4", 13: "<u8", 16: "<u2"}
+_NUMPY: Final = {**_WHOLE, 1: "<f4", 10: "<f2", 11: "<f8", 14: "<c8", 15: "<c16"}
 """Element type -> numpy's; of bfloat16 the 16 bits."""
 _FIELDS: Final = {1: 4, 14: 4, 11: 10, 15: 10, 7: 7, 12: 11, 13: 11}
 """Element type -> the field of numbers one by one; 5 for the others."""
