@@ -10,7 +10,21 @@ import os
 from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.interop.onnx import arithmetic, blocks, convolutions, indexing, padding, quantization, recurrent, reductions, sequences, shapes
+from foreshape.interop.onnx import (
+    arithmetic,
+    attention,
+    blocks,
+    convolutions,
+    indexing,
+    losses,
+    padding,
+    quantization,
+    recurrent,
+    reductions,
+    sequences,
+    shapes,
+    signals,
+)
 from foreshape.interop.onnx.importer import Importer
 from foreshape.interop.onnx.parameters import OnnxParameters
 from foreshape.program.gc_pause import collector_waits
@@ -18,7 +32,7 @@ from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
-_FAMILIES = (arithmetic, blocks, convolutions, indexing, padding, quantization, recurrent, reductions, sequences, shapes)
+_FAMILIES = (arithmetic, attention, blocks, convolutions, indexing, losses, padding, quantization, recurrent, reductions, sequences, shapes, signals)
 """The modules of functions: their import fills the registry."""
 
 

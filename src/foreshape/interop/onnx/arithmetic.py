@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.registry import onnx
 from foreshape.interop.refused import Refused
@@ -227,6 +228,8 @@ def shrink(c: Call) -> Any:
 @onnx("PRelu")
 def prelu(c: Call) -> Any:
     x, slope = c.x(0), c.x(1)
+    if c.opset < 9 and slope.spec.rank == 1 and slope.spec.known_dims[0] != 1:  # one for each channel
+        slope = c.unsqueeze(slope, *range(1, c.rank(x) - 1))
     below = c.op("less_than", X=x, Y=c.like(0, x))
     return c.op("where", Condition=below, X=c.binary("elementwise_mul", x, slope), Y=x)
 
@@ -264,20 +267,34 @@ def _hardmax(c: Call, x: Variable, axis: int) -> Variable:
 
 @onnx("BitShift")
 def bit_shift(c: Call) -> Any:
-    type = "bitwise_left_shift" if c.attribute("direction") == "LEFT" else "bitwise_right_shift"
-    return c.op(type, {"is_arithmetic": False}, x=c.x(0), y=c.x(1))
+    """A shift by the width or more, or by less than zero, leaves no bit, or the sign's alone."""
+    x, y, left = c.x(0), c.x(1), c.attribute("direction") == "LEFT"
+    of = x.spec.known_dtype
+    if of is UINT8:
+        return c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": False}, x=x, y=y)
+    width = 8 * of.itemsize
+    outside = c.op("logical_or", X=c.op("less_than", X=y, Y=c.like(0, y)), Y=c.op("greater_equal", X=y, Y=c.like(width, y)))
+    by = c.op("where", Condition=outside, X=c.like(0 if left else width - 1, y), Y=y)
+    out = c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": True}, x=x, y=by)
+    return c.op("where", Condition=outside, X=c.like(0, x), Y=out) if left else out
 
 
 @onnx("CumSum")
 def cumsum(c: Call) -> Any:
-    axis = (c.ints(1) or [0])[0]
-    return c.op("cumsum", {"axis": axis, "exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}, X=c.x())
+    return _running(c, "cumsum", "axis")
 
 
 @onnx("CumProd")
 def cumprod(c: Call) -> Any:
-    axis = (c.ints(1) or [0])[0]
-    return c.op("cumprod", {"dim": axis, "exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}, X=c.x())
+    return _running(c, "cumprod", "dim")
+
+
+def _running(c: Call, type: str, name: str) -> Variable:
+    attrs = {"exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}
+    axis = c.computed(1)
+    if axis is not None:
+        return computed.along(c, type, name, c.x(), axis, attrs)
+    return c.op(type, {**attrs, name: (c.ints(1) or [0])[0]}, X=c.x())
 
 
 @onnx("Det")

@@ -98,6 +98,10 @@ class Call:
             raise Refused(f"its operand {at} ({self.node.inputs[at][:60]}) must be known before the run")
         return [int(n) for n in found.reshape(-1)]
 
+    def computed(self, at: int) -> Variable | None:
+        """Return an operand as a variable where it is given and its numbers are not known before the run, otherwise None."""
+        return self.x(at) if self.has(at) and self.constant(at) is None else None
+
     def sizes(self, at: int) -> tuple[Size, ...] | None:
         """Return the known numbers of an operand of whole numbers, symbols among them; None if they are not known."""
         found = self.value(at)

@@ -6,8 +6,10 @@ from typing import Any
 
 from foreshape.interop.onnx.arithmetic import result
 from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.pools import by_parts
 from foreshape.interop.onnx.reductions import reduce
 from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.resizing import by_matrices
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64
@@ -150,10 +152,8 @@ def pool(c: Call) -> Any:
     strides, dilations = _lists(c, axes)
     pads = _window(c, x, kernel, dilations, strides)
     indices = len([o for o in c.node.outputs if o]) > 1
-    if any(d != 1 for d in dilations):
-        raise Refused("a pool with dilations")
-    if indices:
-        raise Refused("the places of a pool")
+    if any(d != 1 for d in dilations) or indices or c.attribute("ceil_mode", 0) or (kind == "LpPool" and any(pads)):
+        return by_parts(c, x, kernel, strides, dilations, pads)
     of = x.spec.known_dtype
     x = x if of.is_floating else c.cast(x, FP32)
     if kind == "LpPool":
@@ -257,7 +257,20 @@ def local_response_norm(c: Call) -> Any:
 
 @onnx("Resize", "Upsample")
 def resize(c: Call) -> Any:
-    """Resize the image of a batch by nearest entries, lines or cubes."""
+    """Resize the image of a batch by nearest entries, lines or cubes: by an op of ours where one is the same, else by matrices."""
+    try:
+        return _by_op(c)
+    except Refused:
+        x, old = c.x(), c.node.operator == "Upsample" or c.opset < 11
+        axes = [c.axis(int(a), c.rank(x)) for a in c.attribute("axes") or range(c.rank(x))]
+        scales, sizes = (None if one is None or one.spec.dims == (0,) else one for one in (c.optional(1 if old else 2), None if old else c.optional(3)))
+        if scales is None and sizes is None:
+            raise
+        region = c.optional(1) if c.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize" and not old else None
+        return by_matrices(c, x, axes, scales, sizes, region, old)
+
+
+def _by_op(c: Call) -> Any:
     x, kind = c.x(), c.attribute("mode", "nearest")
     rank = c.rank(x)
     old = c.node.operator == "Upsample" or c.opset < 11

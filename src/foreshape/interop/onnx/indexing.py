@@ -118,14 +118,13 @@ def gather_nd(c: Call) -> Any:
 @onnx("OneHot")
 def one_hot(c: Call) -> Any:
     index, values = c.x(0), c.x(2)
-    depth = c.ints(1)
-    assert depth is not None
+    depth = c.reshape(c.cast(c.x(1), INT64), [1])
     rank = c.rank(index) + 1
     axis = c.axis(c.attribute("axis", -1), rank)
     index = c.cast(index, INT64)
-    size = c.full([1] if index.spec.dims else [], INT64, depth[0])
+    size = depth if index.spec.dims else c.reshape(depth, [])
     index = c.op("where", Condition=c.op("less_than", X=index, Y=c.like(0, index)), X=c.binary("elementwise_add", index, size), Y=index)
-    numbers = c.op("range", Start=c.full([1], INT64, 0), End=c.full([1], INT64, depth[0]), Step=c.full([1], INT64, 1))
+    numbers = c.op("range", Start=c.full([1], INT64, 0), End=depth, Step=c.full([1], INT64, 1))
     hot = c.op("equal", X=c.unsqueeze(index, rank - 1), Y=numbers)
     parts = [c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=values) for at in (0, 1)]
     out = c.op("where", Condition=hot, X=parts[1], Y=parts[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.importer import Constant
 from foreshape.interop.onnx.registry import onnx
@@ -23,10 +24,15 @@ def pad(c: Call) -> Any:
     """Whole pads by name: numbers around, the edge, a reflection, or the other side; negative ones cut."""
     x = c.x()
     rank, mode = c.rank(x), c.attribute("mode", "constant")
-    pads = c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
+    given = c.computed(1) if c.opset >= 11 else None
+    pads = None if given is not None else c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
     value = c.value(2) if c.opset >= 11 else c.attribute("value", 0.0)
+    if given is not None and c.computed(3) is not None:
+        return computed.padded(c, x, computed.spread(c, given, c.x(3), rank), mode, c.optional(2), [*range(rank)])
     axes = c.ints(3) if c.opset >= 18 and c.has(3) else None
     axes = [*range(rank)] if axes is None else [c.axis(a, rank) for a in axes]
+    if given is not None:
+        return computed.padded(c, x, given, mode, c.optional(2), axes)
     assert pads is not None
     count = len(axes)
     before, after = [0] * rank, [0] * rank

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.registry import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import FP64, INT64
+from foreshape.spec import BOOL, FP64, INT64, UINT8
 
 _TYPES = {"Sum": "reduce_sum", "Mean": "reduce_mean", "Max": "reduce_max", "Min": "reduce_min", "Prod": "reduce_prod"}
 
 
-def _axes(c: Call) -> list[int] | None:
-    """Return the axes; an empty list for none at all, None for every one."""
+def _axes(c: Call) -> list[int] | Variable | None:
+    """Return the axes; an empty list for none at all, None for every one, a variable where they are computed."""
     since = 13 if c.node.operator == "ReduceSum" else 18
+    given = c.computed(1) if c.opset >= since else None
+    if given is not None and given.spec.dims != (0,):
+        return given
+    if given is not None:
+        return [] if c.attribute("noop_with_empty_axes", 0) else None
     axes = c.ints(1) if c.opset >= since else c.ints(9, "axes")
     if not axes:
         return [] if c.attribute("noop_with_empty_axes", 0) else None
     return axes
 
 
-def reduce(c: Call, kind: str, x: Variable, axes: list[int] | None, keep: bool) -> Variable:
+def reduce(c: Call, kind: str, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
     """Return a reduction of ours."""
+    if isinstance(axes, Variable):
+        return computed.reduced(c, _TYPES[kind], x, axes, keep)
     return c.op(_TYPES[kind], {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
 
 
@@ -31,11 +39,16 @@ def reduce(c: Call, kind: str, x: Variable, axes: list[int] | None, keep: bool) 
 def reduction(c: Call) -> Any:
     kind, x, keep = c.node.operator.removeprefix("Reduce"), c.x(), bool(c.attribute("keepdims", 1))
     axes = _axes(c)
+    if x.spec.known_dtype is BOOL:
+        return c.cast(reduce(c, kind, c.cast(x, UINT8), axes, keep), BOOL)
     if kind in ("L1", "SumSquare", "L2"):
         x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
-    if kind == "LogSumExp" and axes != []:
+    if kind == "LogSumExp" and isinstance(axes, Variable):
+        return c.op("log", X=reduce(c, "Sum", c.op("exp", X=x), axes, keep))
+    nothing = isinstance(axes, list) and not axes
+    if kind == "LogSumExp" and not isinstance(axes, Variable) and not nothing:
         return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
-    if axes == []:
+    if nothing:
         out = x if x is not c.value(0) else c.op("assign", X=x)
     else:
         out = reduce(c, kind if kind in _TYPES else "Sum", x, axes, keep)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.dims import Size
+from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.arithmetic import result
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.importer import Constant
@@ -87,6 +88,9 @@ def flatten(c: Call) -> Any:
 @onnx("Squeeze")
 def squeeze(c: Call) -> Any:
     x = c.x()
+    given = c.computed(1) if c.opset >= 13 else None
+    if given is not None:
+        return computed.squeezed(c, x, given)
     axes = c.ints(1) if c.opset >= 13 else c.ints(9, "axes")
     if axes is None:
         dims = x.spec.known_dims
@@ -99,6 +103,9 @@ def squeeze(c: Call) -> Any:
 @onnx("Unsqueeze")
 def unsqueeze(c: Call) -> Any:
     x = c.x()
+    given = c.computed(1) if c.opset >= 13 else None
+    if given is not None:
+        return computed.unsqueezed(c, x, given)
     axes = (c.ints(1) if c.opset >= 13 else c.ints(9, "axes")) or []
     rank = c.rank(x) + len(axes)
     return c.unsqueeze(x, *sorted(c.axis(a, rank) for a in axes)) if axes else c.op("assign", X=x)
@@ -123,6 +130,9 @@ def split(c: Call) -> Any:
     x = c.x()
     count = len(c.node.outputs)
     axis = c.axis(c.attribute("axis", 0), c.rank(x))
+    given = c.computed(1) if c.opset >= 13 else None
+    if given is not None:
+        return computed.parts(c, x, axis, given, count)
     sizes = c.ints(1) if c.opset >= 13 else c.ints(9, "split")
     size = x.spec.known_dims[axis]
     if sizes is None:
@@ -151,6 +161,8 @@ def cut(c: Call) -> Any:
     rank = c.rank(x)
     if c.opset < 10:
         starts, ends, axes, steps = (c.ints(9, name) for name in ("starts", "ends", "axes", "steps"))
+    elif c.computed(3) is not None or c.computed(4) is not None:
+        return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
     else:
         axes, steps = c.ints(3), c.ints(4)
         starts, ends = (None if c.constant(at) is None else c.ints(at) for at in (1, 2))
@@ -169,7 +181,7 @@ def cut(c: Call) -> Any:
             out = _cut_one(c, out, axis, start, end, step)
         return out
     if any(s != 1 for s in steps):
-        raise Refused("steps other than 1 with starts or ends that are computed")
+        return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
     one, other = (c.cast(c.x(at), INT64) for at in (1, 2))
     return c.op("slice", {"axes": axes, "infer_flags": [-1] * count}, Input=x, StartsTensor=one, EndsTensor=other)
 
@@ -263,6 +275,9 @@ def eye_like(c: Call) -> Any:
 
 @onnx("Trilu")
 def triangle(c: Call) -> Any:
+    given = c.computed(1)
+    if given is not None:
+        return computed.triangle(c, c.x(), given, bool(c.attribute("upper", 1)))
     x, k = c.x(), (c.ints(1) or [0])[0]
     of = x.spec.known_dtype
     held = c.cast(x, INT32) if of is BOOL else x

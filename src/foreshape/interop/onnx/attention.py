@@ -1,0 +1,211 @@
+"""Attention of operator sets 23 and later, and the rotation of positions, written out in plain ops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.computed import entry, from_zero, numbers
+from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.refused import Refused
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP32, INT64
+
+
+def _heads(c: Call, x: Variable, heads: int) -> Variable:
+    """Return [N, L, heads * D] as [N, heads, L, D]."""
+    return c.transpose(c.reshape(x, [0, 0, heads, -1]), [0, 2, 1, 3]) if c.rank(x) == 3 else x
+
+
+def _bias(c: Call, allowed: Variable, like: Variable) -> Variable:
+    """Return 0 where allowed, -inf elsewhere."""
+    return c.op("where", Condition=allowed, X=c.like(0, like), Y=c.like(float("-inf"), like))
+
+
+def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Variable | None:
+    """Return what is added to the products: the mask, -inf beyond the causal edge, the window and the filled part of the keys."""
+    given, filled = c.optional(3), c.optional(6)
+    length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
+    if given is not None:
+        own = entry(c, c.shape_of(given), -1)
+        if given.spec.known_dims[-1] != key.spec.known_dims[2]:  # a mask of fewer keys: the others are hidden
+            held = c.op("less_than", X=from_zero(c, keys), Y=own)
+            place = c.binary("elementwise_min", from_zero(c, keys), c.binary("elementwise_sub", own, numbers(c, 1)))
+            given = c.op("gather", {"axis": c.rank(given) - 1}, X=given, Index=place)
+            if given.spec.known_dtype is BOOL:
+                given = c.op("logical_and", X=given, Y=held)
+            else:
+                given = c.op("where", Condition=held, X=given, Y=c.like(float("-inf"), given))
+        given = _bias(c, given, query) if given.spec.known_dtype is BOOL else given
+    left, right = int(c.attribute("left_window_size", -1)), int(c.attribute("right_window_size", -1))
+    out = given
+    columns = from_zero(c, keys)
+    if c.attribute("is_causal", 0) or left >= 0 or right >= 0:
+        rows = c.unsqueeze(from_zero(c, length), 1)
+        if past is None and filled is not None:
+            offset = c.unsqueeze(c.binary("elementwise_sub", c.cast(filled, INT64), length), 1, 2, 3)
+            rows = c.binary("elementwise_add", c.unsqueeze(rows, 0, 1), offset)
+        elif past is not None:
+            rows = c.binary("elementwise_add", rows, entry(c, c.shape_of(past), 2))
+        apart = c.binary("elementwise_sub", rows, columns)
+        kinds = [("greater_equal", 0)] if c.attribute("is_causal", 0) else []
+        kinds += [("less_equal", left)] if left >= 0 else []
+        kinds += [("greater_equal", -right)] if right >= 0 else []
+        for type, edge in kinds:
+            bias = _bias(c, c.op(type, X=apart, Y=numbers(c, edge)), query)
+            out = bias if out is None else c.binary("elementwise_add", out, bias)
+    if filled is not None:
+        inside = c.op("less_than", X=c.unsqueeze(columns, 0, 1, 2), Y=c.unsqueeze(c.cast(filled, INT64), 1, 2, 3))
+        bias = _bias(c, inside, query)
+        out = bias if out is None else c.binary("elementwise_add", out, bias)
+    return out
+
+
+@onnx("Attention", since=23)
+def attention(c: Call) -> Any:
+    """softmax(scale Q K^T + mask) V; rows that see no key are zero."""
+    query, key, value = c.x(0), c.x(1), c.x(2)
+    flat = c.rank(query) == 3
+    of = query.spec.known_dtype
+    heads, groups = (c.attribute(name) for name in ("q_num_heads", "kv_num_heads"))
+    query, key, value = _heads(c, query, heads), _heads(c, key, groups), _heads(c, value, groups)
+    past, past_value = c.optional(4), c.optional(5)
+    if past is not None and past_value is not None:
+        key, value = c.op("concat", {"axis": 2}, X=[past, key]), c.op("concat", {"axis": 2}, X=[past_value, value])
+    present = key, value
+    bias = _mask(c, query, key, past)
+    many, few, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
+    if not isinstance(many, int) or not isinstance(few, int) or not isinstance(size, int):
+        raise Refused("an open number of heads, or of features")
+    if many != few:
+        shared = ((c.op("repeat_interleave", {"Repeats": many // few, "dim": 1}, X=one)) for one in (key, value))
+        key, value = shared
+    scale = c.attribute("scale")
+    factor = math.sqrt(1 / math.sqrt(size) if scale is None else scale)
+    number = c.like(factor, query)
+    products = c.op("matmul_v2", {"trans_y": True}, X=c.binary("elementwise_mul", query, number), Y=c.binary("elementwise_mul", key, number))
+    told, mode, cap = products, int(c.attribute("qk_matmul_output_mode", 0)), float(c.attribute("softcap", 0.0))
+    if cap > 0:
+        edge = c.like(cap, products)
+        products = c.binary("elementwise_mul", c.op("tanh", X=c.binary("elementwise_div", products, edge)), edge)
+        told = products if mode == 1 or c.opset >= 24 else told
+    told = products if mode == 1 else told
+    if bias is not None:
+        products = c.binary("elementwise_add", products, bias)
+    told = products if mode == 2 else told
+    precision = c.attribute("softmax_precision")
+    wide = products if precision is None else c.cast(products, element_type(int(precision)))
+    weights = c.op("softmax", {"axis": -1}, X=wide)
+    if bias is not None:
+        best = c.op("reduce_max", {"dim": [-1], "keep_dim": True}, X=bias)
+        hidden = c.op("equal", X=best, Y=c.like(float("-inf"), best))
+        weights = c.op("where", Condition=hidden, X=c.like(0, weights), Y=weights)
+    weights = c.cast(weights, of)
+    told = weights if mode == 3 else told
+    out = c.op("matmul_v2", X=weights, Y=value)
+    if flat:
+        out = c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1])
+    return tuple([out, *present, told][: len(c.node.outputs)])
+
+
+@onnx("RotaryEmbedding", since=23)
+def rotary_embedding(c: Call) -> Any:
+    """Pairs of features turned by the angles of their positions."""
+    x, cosines, sines, places = c.x(0), c.x(1), c.x(2), c.optional(3)
+    flat = c.rank(x) == 3
+    heads = int(c.attribute("num_heads", 0))
+    x = c.reshape(x, [0, 0, heads, -1]) if flat else c.transpose(x, [0, 2, 1, 3])
+    size = x.spec.known_dims[3]
+    if not isinstance(size, int):
+        raise Refused("an open number of features")
+    turned = int(c.attribute("rotary_embedding_dim", 0)) or size
+
+    def part(one: Variable, first: int, last: int, step: int = 1) -> Variable:
+        attrs = {"axes": [3], "starts": [first], "ends": [last], "infer_flags": [1]}
+        return c.op("slice", attrs, Input=one) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=one)
+
+    if places is not None:
+        index = c.reshape(c.cast(places, INT64), [-1])
+        shape = c.op("concat", {"axis": 0}, X=[c.shape_of(places), numbers(c, -1)])
+        taken = ((c.op("reshape2", {"shape": [0]}, X=c.op("gather", {"axis": 0}, X=one, Index=index), Shape=shape)[0]) for one in (cosines, sines))
+        cosines, sines = taken
+    cosines, sines = c.unsqueeze(cosines, 2), c.unsqueeze(sines, 2)
+    between = bool(c.attribute("interleaved", 0))
+    one, other = (part(x, 0, turned, 2), part(x, 1, turned, 2)) if between else (part(x, 0, turned // 2), part(x, turned // 2, turned))
+
+    def times(a: Variable, b: Variable) -> Variable:
+        return c.binary("elementwise_mul", a, b)
+
+    real = c.binary("elementwise_sub", times(cosines, one), times(sines, other))
+    imaginary = c.binary("elementwise_add", times(sines, one), times(cosines, other))
+    if between:
+        out = c.reshape(c.op("stack", {"axis": 4}, X=[real, imaginary]), [0, 0, 0, turned])
+    else:
+        out = c.op("concat", {"axis": 3}, X=[real, imaginary])
+    out = c.op("concat", {"axis": 3}, X=[out, part(x, turned, size)]) if turned < size else out
+    return c.reshape(out, [0, 0, -1]) if flat else c.transpose(out, [0, 2, 1, 3])
+
+
+@onnx("SwiGLU")
+def gated_swish(c: Call) -> Any:
+    x, alpha = c.x(0), float(c.attribute("alpha", 1.0))
+    gate = c.op("sigmoid", X=x if alpha == 1.0 else c.binary("elementwise_mul", x, c.like(alpha, x)))
+    return c.binary("elementwise_mul", c.binary("elementwise_mul", x, gate), c.x(1))
+
+
+@onnx("CausalConvWithState")
+def causal_convolution(c: Call) -> Any:
+    """Each channel by its own weights over the steps before: those of the last call stand in front."""
+    x, weight, bias, past = c.x(0), c.x(1), c.optional(2), c.optional(3)
+    channels, width = weight.spec.known_dims[0], weight.spec.known_dims[2]
+    if not isinstance(channels, int) or not isinstance(width, int):
+        raise Refused("weights of open sizes")
+    if past is not None:
+        wide = c.op("concat", {"axis": 2}, X=[past, x])
+    else:
+        wide = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
+    attrs = {"strides": [1, 1], "dilations": [1, 1], "paddings": [0, 0, 0, 0], "groups": channels}
+    out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(wide, 2), Filter=c.unsqueeze(weight, 2)), 2)
+    out = out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    out = c.op("silu", X=out) if c.attribute("activation", "none") in ("silu", "swish") else out
+    end = entry(c, c.shape_of(wide), 2)
+    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=wide, StartsTensor=c.binary("elementwise_sub", end, numbers(c, width - 1)), EndsTensor=end)
+    return out, state
+
+
+@onnx("LinearAttention")
+def linear_attention(c: Call) -> Any:
+    """A state that each step decays, corrects and adds to, read by the query; of a known number of steps, written out."""
+    query, key, value, past, decay, beta = c.x(0), c.x(1), c.x(2), c.optional(3), c.optional(4), c.optional(5)
+    heads, groups, rule = int(c.attribute("q_num_heads")), int(c.attribute("kv_num_heads")), c.attribute("update_rule", "gated_delta")
+    of, steps, width = query.spec.known_dtype, query.spec.known_dims[1], query.spec.known_dims[2]
+    if not isinstance(steps, int) or not isinstance(width, int) or steps > 256:
+        raise Refused("more than 256 steps, or an open number of them")
+    size = width // heads
+    kept = of if past is None else past.spec.known_dtype
+    query, key, value = (c.cast(_heads(c, v, n), FP32) for v, n in ((query, heads), (key, groups), (value, groups)))
+    decay = None if decay is None else c.cast(_heads(c, decay, groups), FP32)
+    beta = None if beta is None else c.cast(c.unsqueeze(c.transpose(beta, [0, 2, 1]), 3), FP32)
+    number = c.attribute("scale", 0.0) or 1.0 / math.sqrt(size)
+
+    def step_of(x: Variable, at: int) -> Variable:
+        return c.op("slice", {"axes": [2], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=x)
+
+    state = None if past is None else c.cast(past, FP32)
+    out: list[Variable] = []
+    for at in range(steps):
+        k, v = step_of(key, at), step_of(value, at)  # [N, heads, 1, D]
+        if state is not None and decay is not None and "gated" in rule:
+            state = c.binary("elementwise_mul", state, c.op("exp", X=c.transpose(step_of(decay, at), [0, 1, 3, 2])))
+        if "delta" in rule and beta is not None:
+            v = v if state is None else c.binary("elementwise_sub", v, c.op("matmul_v2", X=k, Y=state))
+            v = c.binary("elementwise_mul", step_of(beta, at), v)
+        added = c.op("matmul_v2", {"trans_x": True}, X=k, Y=v)
+        state = added if state is None else c.binary("elementwise_add", state, added)
+        read = state if heads == groups else c.op("repeat_interleave", {"Repeats": heads // groups, "dim": 1}, X=state)
+        out.append(c.op("matmul_v2", X=step_of(query, at), Y=read))
+    if state is None:
+        raise Refused("no steps and no state")
+    whole = c.op("scale", {"scale": number}, X=c.op("concat", {"axis": 2}, X=out))
+    return c.cast(c.reshape(c.transpose(whole, [0, 2, 1, 3]), [0, 0, -1]), of), c.cast(state, kept)
