@@ -87,7 +87,9 @@ def lp_normalization(c: Call) -> Any:
     x, axis, p = c.x(), c.attribute("axis", -1), int(c.attribute("p", 2))
     size = c.op("abs", X=x) if p == 1 else c.binary("elementwise_mul", x, x)
     total = reduce(c, "Sum", size, [axis], True)
-    return c.binary("elementwise_div", x, total if p == 1 else c.op("sqrt", X=total))
+    norm = total if p == 1 else c.op("sqrt", X=total)
+    nothing = c.op("equal", X=norm, Y=c.like(0, norm))  # zeros stay zeros
+    return c.binary("elementwise_div", x, c.op("where", Condition=nothing, X=c.like(1, norm), Y=norm))
 
 
 @onnx("GlobalLpPool")

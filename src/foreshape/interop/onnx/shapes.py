@@ -294,8 +294,8 @@ def blocks(c: Call) -> Any:
     channels = dims[1]
     if c.node.operator == "SpaceToDepth":
         out = _reshape_by(c, x, [channels, (2, size), size, (3, size), size])
-        out = c.transpose(out, [0, 3, 5, 1, 2, 4])
-        return _merged(c, out, channels * size * size)
+        out = c.transpose(out, [0, 3, 5, 1, 2, 4] if c.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
+        return c.reshape(out, [0, channels * size * size, *(n // size for n in _image(x))])
     inner = channels // size**2
     if c.attribute("mode", "DCR") == "DCR":
         out = c.reshape(x, [0, size, size, inner, *_image(x)])
@@ -318,11 +318,6 @@ def _reshape_by(c: Call, x: Variable, parts: list[Any]) -> Variable:
     height, width = _image(x)
     size = parts[2]
     return c.reshape(x, [0, parts[0], height // size, size, width // size, size])
-
-
-def _merged(c: Call, x: Variable, channels: int) -> Variable:
-    dims = x.spec.known_dims
-    return c.reshape(x, [0, channels, int(dims[4]), int(dims[5])])  # pyright: ignore[reportArgumentType]
 
 
 def _pairs(c: Call, x: Variable, channels: int) -> Variable:
