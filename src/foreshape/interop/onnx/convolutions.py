@@ -153,7 +153,9 @@ def pool(c: Call) -> Any:
     strides, dilations = _lists(c, axes)
     pads = _window(c, x, kernel, dilations, strides)
     indices = len([o for o in c.node.outputs if o]) > 1
-    if any(d != 1 for d in dilations) or indices or c.attribute("ceil_mode", 0) or (kind == "LpPool" and any(pads)):
+    # rounded up, ours has another number of windows where one begins behind the image
+    other_count = bool(c.attribute("ceil_mode", 0)) and (any(pads) or any(s > k for s, k in zip(strides, kernel, strict=True)))
+    if any(d != 1 for d in dilations) or indices or other_count or (kind == "LpPool" and (any(pads) or c.attribute("ceil_mode", 0))):
         return by_parts(c, x, kernel, strides, dilations, pads)
     of = x.spec.known_dtype
     x = x if of.is_floating else c.cast(x, FP32)

@@ -116,3 +116,25 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
         head = [c.op("flip", {"axis": [axis]}, X=part(1, first + 1))] if first else []
         tail = [c.op("flip", {"axis": [axis]}, X=part(-last - 1, -1))] if last else []
     return c.op("concat", {"axis": axis}, X=[*head, x, *tail])
+
+
+@onnx("Col2Im")
+def images_of_patches(c: Call) -> Any:
+    """Images summed from patches, the padding around them cut away."""
+    sizes, kernel = c.ints(1), c.ints(2)
+    assert sizes is not None and kernel is not None
+    if len(sizes) != 2:
+        raise Refused(f"images of {len(sizes)} axes")
+    pads = [int(n) for n in c.attribute("pads") or [0] * 4]
+    attrs = {
+        "output_sizes": [sizes[0] + pads[0] + pads[2], sizes[1] + pads[1] + pads[3]],
+        "kernel_sizes": kernel,
+        "strides": [int(n) for n in c.attribute("strides") or [1, 1]],
+        "dilations": [int(n) for n in c.attribute("dilations") or [1, 1]],
+        "paddings": [0, 0, 0, 0],
+    }
+    out = c.op("fold", attrs, X=c.x())
+    if not any(pads):
+        return out
+    ends = [pads[0] + sizes[0], pads[1] + sizes[1]]
+    return c.op("slice", {"axes": [2, 3], "starts": pads[:2], "ends": ends, "infer_flags": [1, 1]}, Input=out)
