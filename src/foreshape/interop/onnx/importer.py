@@ -9,6 +9,7 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from foreshape.dims import symbol, symbol_after
@@ -309,7 +310,7 @@ class Importer:
         if sum(variable.name in names for names in op.outputs.values()) != 1:
             return
         old = variable.name
-        later = block.ops[block.ops.index(op) + 1 :]
+        later = list(takewhile(lambda one: one is not op, reversed(block.ops)))
         if any(one.sub_block_indices() or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
             return
         del block.vars[old]

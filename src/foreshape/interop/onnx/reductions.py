@@ -72,14 +72,21 @@ def extreme(c: Call) -> Any:
 
 @onnx("TopK")
 def top_k(c: Call) -> Any:
+    """Return the first k of a stable order: of equal elements those at the lower places."""
     x = c.x()
-    attrs = {"axis": c.attribute("axis", -1), "largest": bool(c.attribute("largest", 1)), "sorted": bool(c.attribute("sorted", 1))}
-    if c.opset < 10:
-        return c.op("top_k_v2", {**attrs, "k": int(c.attribute("k", 1))}, X=x)
-    known = c.constant(1)
-    if known is not None:
-        return c.op("top_k_v2", {**attrs, "k": int(known.reshape(-1)[0])}, X=x)
-    return c.op("top_k_v2", attrs, X=x, K=c.x(1))
+    axis = c.axis(c.attribute("axis", -1), c.rank(x))
+    ordered = c.op("argsort", {"axis": axis, "descending": bool(c.attribute("largest", 1)), "stable": True}, X=x)
+    known = c.constant(1) if c.opset >= 10 else None
+    if c.opset < 10 or known is not None:
+        k = int(c.attribute("k", 1)) if known is None else int(known.reshape(-1)[0])
+        size = x.spec.known_dims[axis]
+        if isinstance(size, int) and not 0 <= k <= size:
+            raise Refused(f"the largest {k} of {size}")
+        attrs = {"axes": [axis], "starts": [0], "ends": [k], "infer_flags": [1]}
+        return tuple(c.op("slice", attrs, Input=one) for one in ordered)
+    end = c.reshape(c.cast(c.x(1), INT64), [1])
+    attrs = {"axes": [axis], "starts": [0], "ends": [-1], "infer_flags": [-1]}
+    return tuple(c.op("slice", attrs, Input=one, EndsTensor=end) for one in ordered)
 
 
 @onnx("LpNormalization")
