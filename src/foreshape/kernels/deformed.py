@@ -9,7 +9,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 
 
 @dataclass(frozen=True)
-class Windows:
+class DeformedWindows:
     """The windows of a convolution: their sizes, strides, paddings and dilations, and the number of sets of offsets."""
 
     window: tuple[int, int]
@@ -55,7 +55,7 @@ class Places:
                 yield index, torch.where(there, of_row * of_column, nothing), by_row, by_column
 
 
-def places(offset: Tensor, windows: Windows, size: tuple[int, int]) -> Places:
+def places(offset: Tensor, windows: DeformedWindows, size: tuple[int, int]) -> Places:
     """Return the places of the pixels of the windows over an image of ``size``. ``offset [sets * kh * kw * 2, oh, ow]``: rows, then columns, of each pixel."""
     kh, kw = windows.window
     count = (int(offset.shape[1]), int(offset.shape[2]))

@@ -30,9 +30,7 @@ def lacking(size: Size, span: Size, around: Size, stride: int) -> Size:
     return maximum(span - around - size, 0)
 
 
-def behind(
-    image: Sequence[Size], window: Sequence[Size], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
-) -> tuple[Size, ...]:  # fmt: skip
+def behind(image: Sequence[Size], window: Sequence[Size], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]) -> tuple[Size, ...]:
     """Return the rows and columns that windows reach beyond the padded images; see `lacking`."""
     each = zip(image, window, strides, paddings, dilations, strict=True)
     return tuple(lacking(n, d * (k - 1) + 1, 2 * p, s) for n, k, s, p, d in each)

@@ -184,9 +184,8 @@ def pool2d(
 
 
 def lp_pool2d(
-    x: Variable, norm_type: float, kernel_size: Pair, stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False, *,
-    data_format: str = "NCHW",
-) -> Variable:  # fmt: skip
+    x: Variable, norm_type: float, kernel_size: Pair, stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False, *, data_format: str = "NCHW"
+) -> Variable:
     """Return the p-norm of windows of images, without absolute values: an odd p wants no negative sums. An operator of PaddlePaddle 3.
 
     Args:

@@ -39,4 +39,4 @@ __all__ = [
     "shard_parameters",
     "split_layers",
     "split_tables",
-]  # fmt: skip
+]

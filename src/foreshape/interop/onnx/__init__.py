@@ -1,7 +1,7 @@
 """ONNX's models as programs: read without the ``onnx`` package, imported node by node.
 
 `foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of the other files write each operator with ours, and
-`registry` finds them by name and operator set.
+`node_rules` finds them by name and operator set.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ from typing import Any
 
 from foreshape.errors import FormatError
 from foreshape.interop.onnx import (
-    arithmetic,
-    attention,
-    blocks,
+    attention_nodes,
     convolutions,
-    indexing,
-    losses,
-    padding,
+    elementwise_nodes,
+    gather_scatter,
+    loss_nodes,
+    pad_nodes,
     quantization,
-    recurrent,
-    reductions,
-    sequences,
+    recurrent_nodes,
+    reduce_nodes,
+    sequence_nodes,
     shapes,
-    signals,
+    signal_nodes,
+    subgraphs,
 )
+from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
-from foreshape.interop.onnx.parameters import OnnxParameters
 from foreshape.program.gc_pause import collector_waits
 from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
-_FAMILIES = (arithmetic, attention, blocks, convolutions, indexing, losses, padding, quantization, recurrent, reductions, sequences, shapes, signals)
+_COMPUTING = (attention_nodes, convolutions, elementwise_nodes, loss_nodes, quantization, recurrent_nodes, reduce_nodes, signal_nodes)
+_FAMILIES = (*_COMPUTING, gather_scatter, pad_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
 

@@ -1,4 +1,4 @@
-"""`Call`: a node of ONNX as the functions that import it see it."""
+"""`Call`: a node of ONNX as seen by its function of import."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16}
 """ONNX's number of an element type -> ours."""
-NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 17: "float8", 18: "float8", 19: "float8", 20: "float8",
-         21: "uint4", 22: "int4", 23: "float4", 24: "float8", 25: "uint2", 26: "int2"}  # fmt: skip
-"""The names of element types that are not known here."""
+_NARROW = {**dict.fromkeys((17, 18, 19, 20, 24), "float8"), 21: "uint4", 22: "int4", 23: "float4", 25: "uint2", 26: "int2"}
+NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", **_NARROW}
+"""The names of element types unknown here."""
 
 
 def element_type(code: int) -> DType:
-    """Return the element type of a number in a file. Raises `Refused` for one that is not known here."""
+    """Return the element type of a number in a file. Raises `Refused` for one unknown here."""
     found = ELEMENT_TYPES.get(code)
     if found is None:
         raise Refused(f"elements of the type {NAMES.get(code, code)} are not known here")
@@ -49,7 +49,7 @@ class Call:
     # --- operands
 
     def __len__(self) -> int:
-        """Return the number of operands, those left out in the middle included."""
+        """Return the number of operands, with the ones left out in the middle."""
         return len(self.node.inputs)
 
     def has(self, at: int) -> bool:
@@ -57,7 +57,7 @@ class Call:
         return at < len(self.node.inputs) and self.node.inputs[at] != ""
 
     def value(self, at: int) -> Any:
-        """Return an operand: a variable, a `Constant`, a list (of a sequence), or None for one that is left out."""
+        """Return an operand: a variable, an `OnnxConstant`, a list (of a sequence), or None for one left out."""
         return self.importer.value(self.node.inputs[at]) if self.has(at) else None
 
     def x(self, at: int = 0) -> Variable:
@@ -181,5 +181,5 @@ class Call:
 
 
 def spec_of(x: Variable) -> Spec:
-    """Return what is known of a variable."""
+    """Return the spec of a variable, as far as it is known."""
     return x.spec

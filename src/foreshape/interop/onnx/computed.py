@@ -1,4 +1,4 @@
-"""Axes, sizes and pads that are computed in the run, where the number of dims is known all the same."""
+"""Axes, sizes and pads computed in the run, where the number of dims is known all the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
+from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT32, INT64
@@ -17,7 +17,7 @@ _MOST = 2**31 - 1
 
 def numbers(c: Call, *values: int) -> Variable:
     """Return whole numbers as a tensor."""
-    return c.importer.variable(Constant("numbers", None, np.array(values, "int64")))
+    return c.importer.variable(OnnxConstant("numbers", None, np.array(values, "int64")))
 
 
 def entry(c: Call, x: Variable, at: int) -> Variable:
@@ -31,7 +31,7 @@ def from_zero(c: Call, count: Variable) -> Variable:
 
 
 def among(c: Call, axes: Variable, rank: int) -> Variable:
-    """Return [rank], int64: 1 for an axis that is among ``axes``, which may count from the end, 0 for another."""
+    """Return [rank], int64: 1 for an axis among ``axes``, 0 for another; negative axes count from the end."""
     axes = c.cast(axes, INT64)
     if not axes.spec.rank:
         axes = c.reshape(axes, [1])
@@ -41,7 +41,7 @@ def among(c: Call, axes: Variable, rank: int) -> Variable:
 
 
 def count_of(c: Call, axes: Variable) -> int:
-    """Return how many entries a tensor of axes has. Raises `Refused` if that is not known before the run."""
+    """Return the number of entries in a tensor of axes. Raises `Refused` if it is not known before the run."""
     size = axes.spec.known_dims[0] if axes.spec.rank else 1
     if not isinstance(size, int):
         raise Refused("how many axes there are is not known before the run")
@@ -49,7 +49,7 @@ def count_of(c: Call, axes: Variable) -> int:
 
 
 def reduced(c: Call, kind: str, x: Variable, axes: Variable, keep: bool) -> Variable:
-    """Return a reduction over axes that are computed: axis by axis, taken or left."""
+    """Return a reduction over computed axes: axis by axis, taken or left."""
     rank, count = c.rank(x), count_of(c, axes)
     taken = among(c, axes, rank)
     out = x
@@ -73,7 +73,7 @@ def reduced(c: Call, kind: str, x: Variable, axes: Variable, keep: bool) -> Vari
 
 
 def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
-    """Return ``x`` without the dims of 1 at axes that are computed."""
+    """Return ``x`` without the dims of 1 at computed axes."""
     rank, count = c.rank(x), count_of(c, axes)
     if count == rank:
         return c.reshape(x, [])
@@ -82,19 +82,19 @@ def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
 
 
 def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
-    """Return ``x`` with dims of 1 at axes of the result that are computed."""
+    """Return ``x`` with dims of 1 at computed axes of the result."""
     rank = c.rank(x) + count_of(c, axes)
     new = among(c, axes, rank)
     old = c.binary("elementwise_sub", numbers(c, 1), new)
     place = c.op("cumsum", {"axis": 0, "exclusive": True}, X=old)
     dims = c.op("concat", {"axis": 0}, X=[c.shape_of(x), numbers(c, 1)])
-    shape = c.op("where", Condition=c.cast(new, BOOL), X=c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=new),
-                 Y=c.op("gather", {"axis": 0}, X=dims, Index=place))  # fmt: skip
+    ones = c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=new)
+    shape = c.op("where", Condition=c.cast(new, BOOL), X=ones, Y=c.op("gather", {"axis": 0}, X=dims, Index=place))
     return c.op("reshape2", {"shape": [0]}, X=x, Shape=shape)[0]
 
 
 def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dict[str, Any]) -> Variable:
-    """Return an op of one axis that is computed: of each axis, and the wanted one of them."""
+    """Return an op of one computed axis: of each axis, and the wanted one of them."""
     rank = c.rank(x)
     taken, out = among(c, axis, rank), None
     for at in range(rank):
@@ -105,7 +105,7 @@ def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dic
 
 
 def triangle(c: Call, x: Variable, k: Variable, upper: bool) -> Variable:
-    """Return the triangle of each matrix from a diagonal that is computed."""
+    """Return the triangle of each matrix from a computed diagonal."""
     dims = c.shape_of(x)
     rows, columns = (from_zero(c, entry(c, dims, at)) for at in (-2, -1))
     apart = c.binary("elementwise_sub", c.unsqueeze(columns, 0), c.unsqueeze(rows, 1))
@@ -116,7 +116,7 @@ def triangle(c: Call, x: Variable, k: Variable, upper: bool) -> Variable:
 
 
 def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple[Variable, ...]:
-    """Return parts of an axis, of sizes that are computed."""
+    """Return parts of an axis, of computed sizes."""
     ends = c.op("cumsum", {"axis": 0}, X=sizes)
     starts = c.binary("elementwise_sub", ends, sizes)
     return tuple(
@@ -125,7 +125,7 @@ def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple
 
 
 def padded(c: Call, x: Variable, pads: Variable, mode: str, value: Variable | None, axes: list[int]) -> Variable:
-    """Return ``x`` padded by numbers that are computed, negative ones cut: each axis by the places of its entries."""
+    """Return ``x`` padded by computed numbers, negative ones cut: each axis by the places of its entries."""
     pads, count, of = c.cast(pads, INT64), len(axes), x.spec.known_dtype
     out = c.cast(x, INT32) if of is BOOL else x
     filler = c.like(0, out) if value is None else c.reshape(c.cast(value, out.spec.known_dtype), [1])
@@ -200,7 +200,7 @@ def cut(c: Call, x: Variable, starts: Variable, ends: Variable, axes: Variable |
 
 
 def spread(c: Call, pads: Variable, axes: Variable, rank: int) -> Variable:
-    """Return the pads of every axis, [2 rank], from those of axes that are computed."""
+    """Return the pads of every axis, [2 rank], from the pads of computed axes."""
     pads, axes, count = c.cast(pads, INT64), c.cast(axes, INT64), count_of(c, axes)
     axes = c.op("where", Condition=c.op("less_than", X=axes, Y=numbers(c, 0)), X=c.binary("elementwise_add", axes, numbers(c, rank)), Y=axes)
     same = c.op("equal", X=c.unsqueeze(axes, 0), Y=c.unsqueeze(numbers(c, *range(rank)), 1))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.onnx.arithmetic import result
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers
+from foreshape.interop.onnx.elementwise_nodes import result
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.pools import by_parts
-from foreshape.interop.onnx.reductions import reduce
-from foreshape.interop.onnx.registry import onnx
-from foreshape.interop.onnx.resizing import by_matrices
+from foreshape.interop.onnx.reduce_nodes import reduce
+from foreshape.interop.onnx.resize_nodes import by_matrices
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64
@@ -27,7 +27,7 @@ def matmul(c: Call) -> Any:
 
 @onnx("Gemm")
 def gemm(c: Call) -> Any:
-    """alpha A B + beta C, of matrices that may be transposed."""
+    """alpha A B + beta C, of matrices, each transposed or not."""
     x, y, more = c.x(0), c.x(1), c.optional(2)
     of = x.spec.known_dtype
     if of.is_integer:
@@ -166,8 +166,8 @@ def pool(c: Call) -> Any:
     if axes > 3 or axes < 1:
         raise Refused(f"a pool of {axes} axes")
     count_all = bool(c.attribute("count_include_pad", 0)) or kind == "LpPool"
-    attrs = {"pooling_type": "max" if kind == "MaxPool" else "avg", "ksize": kernel, "strides": strides, "paddings": pads,
-             "ceil_mode": bool(c.attribute("ceil_mode", 0)), "exclusive": not count_all}  # fmt: skip
+    attrs = {"pooling_type": "max" if kind == "MaxPool" else "avg", "ksize": kernel, "strides": strides, "paddings": pads}
+    attrs |= {"ceil_mode": bool(c.attribute("ceil_mode", 0)), "exclusive": not count_all}
     out = c.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
     out = c.squeeze(out, 2) if axes == 1 else out
     if kind == "LpPool":
@@ -351,7 +351,7 @@ def grid_sample(c: Call) -> Any:
 
 
 def _at_centres(c: Call, x: Variable, grid: Variable) -> Variable:
-    """Return the points of a grid moved to the middles of the nearest pixels, those half between two to the even one."""
+    """Return the points of a grid moved to the middles of the nearest pixels, points half between two to the even one."""
     aligned = bool(c.attribute("align_corners", 0))
     height, width = x.spec.known_dims[2:]
     if not isinstance(height, int) or not isinstance(width, int):

@@ -1,6 +1,6 @@
-"""The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.onnx.registry`, into a program whose results are inferred at once.
+"""The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.onnx.node_rules`, into a program whose results are inferred at once.
 
-Constants wait: where ours is an attribute they become it; a small one that a tensor is made of is made by an op, a larger one is a parameter.
+Constants wait: where ours is an attribute they become it; where a tensor is needed, a small one is made by an op, and a larger one is a parameter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from foreshape.dims import symbol, symbol_after
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.registry import rule_of
+from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[^\w-]")
 
 
 @dataclass(eq=False)
-class Constant:
+class OnnxConstant:
     """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's."""
 
     name: str
@@ -48,7 +48,7 @@ class Importer:
     """The state of one import.
 
     Attributes:
-        program: the program that is made.
+        program: the program to make.
         parameters: name of a parameter -> its tensor in the file.
         folder: of the model, for external data.
     """
@@ -57,16 +57,16 @@ class Importer:
         self.model = model
         self.folder = model.folder
         self.program = Program()
-        self.parameters: dict[str, Constant] = {}
+        self.parameters: dict[str, OnnxConstant] = {}
         self.scopes: list[dict[str, Any]] = [{}]
-        """The values by name, of each graph that is open, the innermost last."""
+        """The values by name, of each open graph, the innermost last."""
         self.opsets = {"": 1, **model.opsets}
         self.taken: set[str] = {"feed", "fetch"}
         self.count = 0
         self.renamed: set[str] = set()
-        """The names of the file that variables have got."""
+        """The names of the file taken by variables."""
         self.calls: list[str] = []
-        """The functions of the model that are open."""
+        """The open functions of the model."""
 
     @property
     def block(self) -> Block:
@@ -109,10 +109,10 @@ class Importer:
 
     def _initializers(self, graph: GraphRecord, values: dict[str, Any]) -> None:
         for name, record in graph.initializers.items():
-            values[name] = Constant(name, record)
+            values[name] = OnnxConstant(name, record)
 
     def _result(self, name: str, at: int) -> Variable:
-        """Return the variable of a result of the whole graph, under the name that the file gives it."""
+        """Return the variable of a result of the whole graph, under its name in the file."""
         found = self.value(name)
         if isinstance(found, (list, tuple)):
             raise FormatError(f"the result {name[:100]!r} is a sequence or an optional value: tensors alone are results here")
@@ -157,7 +157,7 @@ class Importer:
         """Return the numbers of a value as an array if they are known before the run, otherwise None."""
         import numpy
 
-        if isinstance(value, Constant):
+        if isinstance(value, OnnxConstant):
             if value.array is None and value.record is not None:
                 value.array = array_of(value.record, self.folder)
             return value.array
@@ -171,20 +171,20 @@ class Importer:
         """Return a value as a variable: a constant is made, once, by an op of the main block or as a parameter."""
         if isinstance(value, Variable):
             return value
-        if not isinstance(value, Constant):
+        if not isinstance(value, OnnxConstant):
             raise Refused(f"{'a sequence' if isinstance(value, list) else 'an optional value'} where a tensor is needed")
         found = value.variable
         if found is None or self.program.global_block.vars.get(found.name) is not found:  # or undone, with a branch that was refused
             found = value.variable = self._made(value)
         return found
 
-    def _made(self, constant: Constant) -> Variable:
+    def _made(self, constant: OnnxConstant) -> Variable:
         record = constant.record
         block = self.program.global_block
         if record is not None:
             of, dims = element_type(record.code), record.dims
         else:
-            of, dims = self._type_of(constant.array), constant.array.shape
+            of, dims = self.type_of(constant.array), constant.array.shape
         size = 1
         for d in dims:
             size *= d
@@ -193,12 +193,11 @@ class Importer:
             array = self.numbers(constant)
             return self._small(block, name, of, [int(d) for d in dims], array)
         self.parameters[name] = constant
-        floating = of.is_floating
-        return block.create_variable(name, Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), persistable=True, is_parameter=floating, trainable=floating,
-                                     stop_gradient=not floating)  # fmt: skip
+        spec, floating = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), of.is_floating
+        return block.create_variable(name, spec, persistable=True, is_parameter=floating, trainable=floating, stop_gradient=not floating)
 
     @staticmethod
-    def _type_of(array: Any) -> DType:
+    def type_of(array: Any) -> DType:
         from foreshape.spec import dtype
 
         return dtype(str(array.dtype))
@@ -230,7 +229,7 @@ class Importer:
         return variable
 
     def free_name(self, wanted: str) -> str:
-        """Return a name that no variable has: the one that is wanted, or it with a number."""
+        """Return a free name: the wanted one, or it with a number."""
         name, at = wanted or "value", 1
         while name in self.taken or self.block.find(name) is not None:
             name, at = f"{wanted}_{at}", at + 1
@@ -247,7 +246,7 @@ class Importer:
             self.node(node)
 
     def node(self, node: NodeRecord) -> None:
-        """Import a node: by its function here, by its function in the model, or as an op under its own name that no run has."""
+        """Import a node: by its function here, by its function in the model, or as an op under its own name, for no run."""
         first = len(self.block.ops)
         block = self.block
         blocked = self._unknown_before(node)
@@ -287,7 +286,7 @@ class Importer:
         return None
 
     def _named(self, node: NodeRecord, results: tuple[Any, ...]) -> None:
-        """Say the results of a node; variables that it made get the names of the file."""
+        """Say the results of a node; its new variables get the names of the file."""
         if len(results) < len([n for n in node.outputs if n]) and len(results) < len(node.outputs):
             raise FormatError(f"{node.place}: {node.operator} has {len(results)} results; {len(node.outputs)} are named")
         for name, value in zip(node.outputs, results, strict=False):
@@ -323,10 +322,10 @@ class Importer:
         self.renamed.add(name)
 
     def keep(self, node: NodeRecord, error: SchemaError | None) -> None:
-        """Keep a node that cannot be imported, under its own name: `show` and `check` work around it, and no run begins."""
+        """Keep a refused node, under its own name: `show` and `check` work around it, and no run begins."""
         block = self.block
         given = {f"I{at}": self.value(n) for at, n in enumerate(node.inputs) if n}
-        inputs = {slot: (self.variable(v).name,) for slot, v in given.items() if isinstance(v, (Variable, Constant))}
+        inputs = {slot: (self.variable(v).name,) for slot, v in given.items() if isinstance(v, (Variable, OnnxConstant))}
         outputs: dict[str, tuple[str, ...]] = {}
         for at, name in enumerate(node.outputs):
             if name:
@@ -382,7 +381,7 @@ class Importer:
 
 
 def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
-    """Return a node of a function with the attributes that its call gives."""
+    """Return a node of a function with the attributes of its call."""
     if not node.references:
         return node
     found = {name: given[outer] for name, outer in node.references.items() if outer in given}

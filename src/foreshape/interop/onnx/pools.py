@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
+from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL as _BOOL
@@ -64,13 +64,13 @@ def by_parts(c: Call, x: Variable, kernel: list[int], strides: list[int], dilati
             columns = bool(c.attribute("storage_order", 0))
             stride = [math.prod(sizes[:a] if columns else sizes[a + 1 :]) for a in range(axes)]
             number = sum(at[a].reshape([-1 if k == a else 1 for k in range(axes)]) * stride[a] for a in range(axes))
-            place = c.importer.variable(Constant("places", None, np.asarray(number, "int64").reshape(1, 1, *out)))
+            place = c.importer.variable(OnnxConstant("places", None, np.asarray(number, "int64").reshape(1, 1, *out)))
             place = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=part), place)
             places = place if best is None else c.op("where", Condition=c.op("greater_than", X=part, Y=best), X=place, Y=places)
         best = part if best is None else c.binary("elementwise_max" if kind == "MaxPool" else "elementwise_add", best, part)
     assert best is not None
     if kind == "AveragePool":
-        divisor = c.importer.variable(Constant("counts", None, np.maximum(count, 1).astype("float32").reshape(1, 1, *out)))
+        divisor = c.importer.variable(OnnxConstant("counts", None, np.maximum(count, 1).astype("float32").reshape(1, 1, *out)))
         return c.binary("elementwise_div", best, c.cast(divisor, of))
     if kind == "LpPool":
         return c.op("pow", {"factor": 1.0 / power}, X=best)
@@ -99,4 +99,4 @@ def _over_all(c: Call, places: Variable, sizes: list[int]) -> Variable:
     if not isinstance(batch, int) or not isinstance(channels, int):
         raise Refused("the places of a pool with an open batch or number of channels")
     start = np.arange(batch * channels).reshape(batch, channels, *[1] * len(sizes)) * math.prod(sizes)
-    return c.binary("elementwise_add", places, c.importer.variable(Constant("starts", None, start.astype("int64"))))
+    return c.binary("elementwise_add", places, c.importer.variable(OnnxConstant("starts", None, start.astype("int64"))))

@@ -8,14 +8,14 @@ import numpy as np
 
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.convolutions import convolve
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, DType
 
 _RANGES = {UINT8: (0, 255), INT8: (-128, 127), INT16: (-32768, 32767)}
 _EXACT = 2**24 // 255**2
-"""So many products of numbers of 8 bits have a sum that fp32 holds exactly."""
+"""So many products of numbers of 8 bits have a sum held exactly by fp32."""
 _MICROSOFT = "com.microsoft"
 
 
@@ -23,7 +23,7 @@ _MICROSOFT = "com.microsoft"
 
 
 def _single(c: Call, at: int) -> float | None:
-    """Return the one number of an operand, 0 for one that is left out; None if it is not known before the run, or of several elements."""
+    """Return the one number of an operand, 0 for one left out; None if it is not known before the run, or of several elements."""
     if not c.has(at):
         return 0.0
     known = c.constant(at)
@@ -34,7 +34,7 @@ def _single(c: Call, at: int) -> float | None:
 
 
 def _along(c: Call, x: Variable, at: int, of: DType, axis: int, block: int) -> Variable:
-    """Return a scale or zero point as floating numbers that are broadcast to ``x``: one, one for each entry of an axis, or one for each block of entries."""
+    """Return a scale or zero point as floating numbers to be broadcast to ``x``: one, one for each entry of an axis, or one for each block of entries."""
     found = c.cast(c.x(at), of)
     if c.rank(found) == 0 or (c.rank(found) == 1 and found.spec.known_dims[0] == 1 and not block):
         return c.reshape(found, [1]) if c.rank(x) and c.rank(found) == 0 else found
@@ -142,7 +142,7 @@ def dynamic_quantize(c: Call) -> Any:
 
 
 def _exact(c: Call, terms: Any) -> DType:
-    """Return the element type in which a sum of so many products is exact."""
+    """Return the element type of exact sums of so many products."""
     return FP32 if isinstance(terms, int) and terms <= _EXACT else FP64
 
 
@@ -177,7 +177,7 @@ def _weight(c: Call, at: int, zero: int) -> Variable:
 
 
 def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, channels: int, rank: int) -> Variable:
-    """Return sums of products in the result's scale: times both scales of the operands, over that of the result."""
+    """Return sums of products in the result's scale: times both scales of the operands, over the result's."""
     first, second, last = (c.cast(c.x(at), FP32) for at in scales)
     if c.rank(first) == 1 and first.spec.known_dims[0] != 1:
         first = c.unsqueeze(first, 1)
@@ -247,7 +247,7 @@ def quantized_join(c: Call) -> Any:
 
 @onnx("QGemm", domain=_MICROSOFT)
 def quantized_gemm(c: Call) -> Any:
-    """alpha A B + C, of matrices that may be transposed; without a scale of the result it is floating."""
+    """alpha A B + C, of matrices, each transposed or not; without a scale of the result it is floating."""
     x = _without_zero(c, c.x(0), 2)
     turned = bool(c.attribute("transB", 0))
     y = _weight(c, 3, 5) if turned else _without_zero(c, c.x(3), 5)

@@ -8,10 +8,10 @@ import numpy as np
 
 from foreshape.dims import Size
 from foreshape.interop.onnx import computed
-from foreshape.interop.onnx.arithmetic import result
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.importer import Constant
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.elementwise_nodes import result
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
@@ -25,10 +25,10 @@ def constant(c: Call) -> Any:
     given = c.node.attributes
     name = c.node.outputs[0] if c.node.outputs else ""
     if "value" in given:
-        return Constant(name, given["value"]._replace(name=name))
+        return OnnxConstant(name, given["value"]._replace(name=name))
     for key, kind in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
         if key in given:
-            return Constant(name, None, np.array(given[key], kind))
+            return OnnxConstant(name, None, np.array(given[key], kind))
     raise Refused(f"a constant of the kind {next(iter(given), 'none')}")
 
 
@@ -36,7 +36,7 @@ def constant(c: Call) -> Any:
 def constant_of_shape(c: Call) -> Any:
     value = c.attribute("value")
     array = np.zeros(1, "float32") if value is None else value.reshape(-1)
-    of = c.importer._type_of(array) if value is None else element_type(c.node.attributes["value"].code)  # pyright: ignore[reportPrivateUsage]
+    of = c.importer.type_of(array) if value is None else element_type(c.node.attributes["value"].code)
     number = array[0].item()
     sizes = c.sizes(0)
     if sizes is not None and all(isinstance(n, int) for n in sizes):
@@ -193,7 +193,7 @@ def _known(size: Size) -> int:
 
 
 def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -> Variable:
-    """Cut one axis, downwards too: by a reversal, after which the cut goes up."""
+    """Cut one axis, downwards too: by a reversal, and a cut upwards after it."""
     if step > 0:
         attrs = {"axes": [axis], "starts": [max(-_MOST, min(_MOST, start))], "ends": [max(-_MOST, min(_MOST, end))], "infer_flags": [1]}
         return c.op("slice", attrs, Input=x) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=x)

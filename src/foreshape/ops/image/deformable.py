@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.deformed import Windows, moved, places, read, spread
+from foreshape.kernels.deformed import DeformedWindows, moved, places, read, spread
 from foreshape.kernels.products import side_by_side
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal
@@ -60,8 +60,8 @@ class Deformable(Operator):
                 require_equal(spec.known_dims[at], size, f"{slot} must have the image size of Output, {sizes[0]} by {sizes[1]}", **{slot: at})
         return with_image(Input, window[0], sizes, False)
 
-    def _windows(self, Filter: Tensor) -> Windows:
-        return Windows((int(Filter.shape[2]), int(Filter.shape[3])), self.strides, self.paddings, self.dilations, self.deformable_groups)
+    def _windows(self, Filter: Tensor) -> DeformedWindows:
+        return DeformedWindows((int(Filter.shape[2]), int(Filter.shape[3])), self.strides, self.paddings, self.dilations, self.deformable_groups)
 
     def _work(self, Filter: Spec, out: Spec) -> Size:
         return out.elements * product(Filter.known_dims[1:])

@@ -20,8 +20,8 @@ from foreshape.values.torch_proxy import Tensor, torch
 FLOATS = (FP32, FP64)
 BIAS_DOC = "[1, 4 hidden], with peepholes [1, 7 hidden]: of c, i, f, o, and the peepholes of i, f, o"
 _LSTM_INPUTS = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
-_LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
-                "Projection@GRAD", "Cell@GRAD")  # fmt: skip
+_LSTMP_RESULTS = ("Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden")
+_LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", *_LSTMP_RESULTS, "Projection@GRAD", "Cell@GRAD")
 
 
 class LstmSteps(Operator):

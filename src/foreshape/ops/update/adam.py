@@ -67,8 +67,8 @@ class Adam(Update):
         Beta2Tensor: Spec | None, EpsilonTensor: Spec | None, MasterParam: Spec | None, SkipUpdate: Spec | None,
     ) -> Any:  # fmt: skip
         self._check(Param, Grad, LearningRate, MasterParam, Moment1=Moment1, Moment2=Moment2)
-        numbers = {"Beta1Pow": Beta1Pow, "Beta2Pow": Beta2Pow, "Beta1Tensor": Beta1Tensor, "Beta2Tensor": Beta2Tensor,
-                   "EpsilonTensor": EpsilonTensor, "SkipUpdate": SkipUpdate}  # fmt: skip
+        numbers = {"Beta1Pow": Beta1Pow, "Beta2Pow": Beta2Pow, "Beta1Tensor": Beta1Tensor}
+        numbers |= {"Beta2Tensor": Beta2Tensor, "EpsilonTensor": EpsilonTensor, "SkipUpdate": SkipUpdate}
         for slot, spec in numbers.items():
             check_one_number(spec, slot)
         return Param, Moment1, Moment2, Beta1Pow, Beta2Pow, MasterParam

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.engine import Scope
-from foreshape.interop.onnx.importer import Constant, Importer
+from foreshape.interop.onnx.importer import Importer, OnnxConstant
 from foreshape.interop.parameters import LARGE, Stored
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Tensor, torch
@@ -18,7 +18,7 @@ class OnnxParameters:
         self._importer = importer
 
     def names(self) -> list[str]:
-        """Return the names, sorted; without those of a branch that was refused."""
+        """Return the names, sorted; without names of a refused branch."""
         variables = self._importer.program.global_block.vars
         return sorted(name for name in self._importer.parameters if name in variables)
 
@@ -37,7 +37,7 @@ class OnnxParameters:
         return to_tensor(array).to(device)
 
     def put_into(self, scope: Scope, device: str = "cpu") -> None:
-        """Put all into a scope; those of a large model are read at their first use."""
+        """Put all into a scope; parameters of a large model are read at their first use."""
         sizes = 0
         for name in self.names():
             sizes += int(self._importer.program.global_block.vars[name].spec.nbytes)  # pyright: ignore[reportArgumentType]
@@ -62,5 +62,5 @@ class OnnxParameters:
         return out
 
     @staticmethod
-    def _is_bfloat16(constant: Constant) -> bool:
+    def _is_bfloat16(constant: OnnxConstant) -> bool:
         return constant.record is not None and constant.record.code == 16

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foreshape.interop.onnx.blocks import entry, rounds_over
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.subgraphs import entry, rounds_over
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64, INT64
@@ -18,8 +18,7 @@ from foreshape.spec import FP32, FP64, INT64
 _GATES = {"LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2], "RNN": [0]}
 """ONNX has the gates in the orders i, o, f, c and z, r, h: the place there of each of ours, i, f, c, o and r, z, h."""
 _DEFAULT = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
-_NUMBERS = {"LeakyRelu": (0.01, 0.0), "ThresholdedRelu": (1.0, 0.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.0, 0.0), "Affine": (1.0, 0.0),
-            "ScaledTanh": (1.0, 1.0)}  # fmt: skip
+_NUMBERS = {"LeakyRelu": (0.01, 0.0), "HardSigmoid": (0.2, 0.5), "ScaledTanh": (1.0, 1.0), **dict.fromkeys(("ThresholdedRelu", "Elu", "Affine"), (1.0, 0.0))}
 """Activations with alpha, and their alpha and beta where none are given."""
 _BETA = ("HardSigmoid", "Affine", "ScaledTanh")
 Activation = Callable[[Variable], Variable]
@@ -88,15 +87,15 @@ def _first_state(c: Call, net: _Net, at: int) -> Variable:
 def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) -> Variable:
     """Return the weights of a direction with the gates in our order; of biases the first or second ``half``.
 
-    Those of the file are put in order here, and are parameters; others by ops.
+    Weights of the file are put in order here, and are parameters; others by ops.
     """
     order, given = _GATES[net.kind], c.value(at)
-    known = c.constant(at) if isinstance(given, Constant) and (given.record is None or given.record.code != 16) else None
+    known = c.constant(at) if isinstance(given, OnnxConstant) and (given.record is None or given.record.code != 16) else None
     if known is not None:
         held = known[direction].reshape(1 if half is None else 2, len(order), net.hidden, -1)[half or 0][order]
         held = np.ascontiguousarray(held.reshape(len(order) * net.hidden, -1) if half is None else held.reshape(-1))
         name = f"{c.node.inputs[at]}.{direction}" + ("" if half is None else f".{half}")
-        return c.cast(c.importer.variable(Constant(name, None, held)), net.x.spec.known_dtype)
+        return c.cast(c.importer.variable(OnnxConstant(name, None, held)), net.x.spec.known_dtype)
     x = entry(c, c.cast(c.x(at), net.x.spec.known_dtype), 0, direction, False)
     size = len(order) * net.hidden
     if half is not None:
@@ -136,7 +135,7 @@ def _by_op(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
 
 
 def _activations(c: Call, net: _Net) -> list[list[Activation]]:
-    """Return the activations of each direction. Alphas and betas are given to those, in order, that have them."""
+    """Return the activations of each direction. Alphas and betas go, in order, to the activations with such numbers."""
     alphas, betas = iter(c.attribute("activation_alpha") or ()), iter(c.attribute("activation_beta") or ())
     known = {n.lower(): n for n in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", *_NUMBERS)}
     found: list[Activation] = []
@@ -155,10 +154,9 @@ def _activations(c: Call, net: _Net) -> list[list[Activation]]:
 
 
 def _activation(c: Call, name: str, alpha: float, beta: float, clip: float | None) -> Activation:
-    attrs: dict[str, Any] = {
-        "LeakyRelu": {"alpha": alpha}, "ThresholdedRelu": {"threshold": alpha}, "HardSigmoid": {"slope": alpha, "offset": beta}, "Elu": {"alpha": alpha},
-        "Affine": {"scale": alpha, "bias": beta}, "ScaledTanh": {"scale_a": beta, "scale_b": alpha},
-    }.get(name, {})  # fmt: skip
+    named: dict[str, dict[str, Any]] = {"LeakyRelu": {"alpha": alpha}, "Elu": {"alpha": alpha}, "ThresholdedRelu": {"threshold": alpha}}
+    named |= {"HardSigmoid": {"slope": alpha, "offset": beta}, "Affine": {"scale": alpha, "bias": beta}, "ScaledTanh": {"scale_a": beta, "scale_b": alpha}}
+    attrs = named.get(name, {})
     type = {"LeakyRelu": "leaky_relu", "ThresholdedRelu": "thresholded_relu", "HardSigmoid": "hard_sigmoid", "Affine": "scale"}.get(name, name.lower())
 
     def run(x: Variable) -> Variable:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.interop.onnx.blocks import run_graph
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.subgraphs import run_graph
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.wire.onnx_records import GraphRecord
@@ -66,7 +66,7 @@ def element(c: Call) -> Any:
 
 @onnx("SequenceLength")
 def length(c: Call) -> Any:
-    return Constant(c.node.outputs[0], None, np.array(len(_sequence(c)), "int64"))
+    return OnnxConstant(c.node.outputs[0], None, np.array(len(_sequence(c)), "int64"))
 
 
 @onnx("ConcatFromSequence")
@@ -128,7 +128,7 @@ def optional(c: Call) -> Any:
 
 @onnx("OptionalHasElement")
 def has_element(c: Call) -> Any:
-    return Constant(c.node.outputs[0], None, np.array(c.has(0) and c.value(0) is not _NOTHING))
+    return OnnxConstant(c.node.outputs[0], None, np.array(c.has(0) and c.value(0) is not _NOTHING))
 
 
 @onnx("OptionalGetElement")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT32, INT64
@@ -30,7 +30,7 @@ def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
 
 @onnx("Gather")
 def gather(c: Call) -> Any:
-    """Entries of an axis by an index of any dims, which stand in its place."""
+    """Entries of an axis by an index of any dims: these stand in its place."""
     x, axis = c.x(0), c.axis(c.attribute("axis", 0), c.rank(c.x(0)))
     known = c.constant(1)
     if known is not None and known.ndim == 0 and x.spec.dims is not None and x.spec.value is not None:
@@ -94,18 +94,18 @@ def gather_nd(c: Call) -> Any:
         if len(inner) < len(behind):
             raise Refused("an index of open sizes behind batch dims")
         shape = [*sizes, *([1] * len(inner)), batch]
-        from foreshape.interop.onnx.importer import Constant
+        from foreshape.interop.onnx.importer import OnnxConstant
 
-        places = c.importer.variable(Constant("places", None, np.broadcast_to(lead.reshape(shape), [*sizes, *inner, batch]).copy()))
+        places = c.importer.variable(OnnxConstant("places", None, np.broadcast_to(lead.reshape(shape), [*sizes, *inner, batch]).copy()))
         index = c.op("concat", {"axis": -1}, X=[places, index])
     depth = index.spec.known_dims[-1]
     if not isinstance(depth, int):
         raise Refused("an index of an open depth")
     sizes = x.spec.known_dims[:depth]
     if all(isinstance(s, int) for s in sizes):
-        from foreshape.interop.onnx.importer import Constant
+        from foreshape.interop.onnx.importer import OnnxConstant
 
-        limits = c.importer.variable(Constant("limits", None, np.array(sizes, "int64")))
+        limits = c.importer.variable(OnnxConstant("limits", None, np.array(sizes, "int64")))
     else:
         limits = c.op("slice", {"axes": [0], "starts": [0], "ends": [depth], "infer_flags": [1]}, Input=c.shape_of(x))
     below = c.op("less_than", X=index, Y=c.like(0, index))
@@ -162,8 +162,9 @@ def scatter_nd(c: Call) -> Any:
         raise Refused("an index of an open depth")
     if kind not in ("none", "add"):
         raise Refused(f"a reduction by {kind}")
-    indices = [c.squeeze(c.op("slice", {"axes": [c.rank(index) - 1], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index), c.rank(index) - 1)
-               for k in range(depth)]  # fmt: skip
+    last = c.rank(index) - 1
+    parts = [c.op("slice", {"axes": [last], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index) for k in range(depth)]
+    indices = [c.squeeze(part, last) for part in parts]
     return c.op("index_put", {"accumulate": kind == "add"}, x=x, indices=indices, value=updates)
 
 

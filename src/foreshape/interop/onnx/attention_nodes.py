@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import entry, from_zero, numbers
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT64
@@ -24,7 +24,7 @@ def _bias(c: Call, allowed: Variable, like: Variable) -> Variable:
 
 
 def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Variable | None:
-    """Return what is added to the products: the mask, -inf beyond the causal edge, the window and the filled part of the keys."""
+    """Return the summand of the products: the mask, -inf beyond the causal edge, the window and the filled part of the keys."""
     given, filled = c.optional(3), c.optional(6)
     length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
     if given is not None:
@@ -64,7 +64,7 @@ def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Var
 
 @onnx("Attention", since=23)
 def attention(c: Call) -> Any:
-    """softmax(scale Q K^T + mask) V; rows that see no key are zero."""
+    """softmax(scale Q K^T + mask) V; rows without a key are zero."""
     query, key, value = c.x(0), c.x(1), c.x(2)
     flat = c.rank(query) == 3
     of = query.spec.known_dtype
@@ -156,7 +156,7 @@ def gated_swish(c: Call) -> Any:
 
 @onnx("CausalConvWithState")
 def causal_convolution(c: Call) -> Any:
-    """Each channel by its own weights over the steps before: those of the last call stand in front."""
+    """Each channel by its own weights over the steps before: the steps of the last call stand in front."""
     x, weight, bias, past = c.x(0), c.x(1), c.optional(2), c.optional(3)
     channels, width = weight.spec.known_dims[0], weight.spec.known_dims[2]
     if not isinstance(channels, int) or not isinstance(width, int):

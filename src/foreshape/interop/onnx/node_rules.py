@@ -1,4 +1,4 @@
-"""The functions that import ONNX's operators, found by domain, name and operator set."""
+"""The functions to import ONNX's operators, found by domain, name and operator set."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 Rule = Callable[..., Any]
-"""A function of a `Call`: it returns the result, several of them as a tuple, with None for one that is not made."""
+"""A function of a `Call`: it returns the result, several of them as a tuple, with None for one left out."""
 _RULES: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
 
 
 def onnx(*names: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule]:
-    """Return a decorator: the function imports the operators ``names`` from the operator set ``since`` on, up to the next that is registered."""
+    """Return a decorator: the function imports the operators ``names`` from the operator set ``since`` on, up to the next registered one."""
 
     def register(function: Rule) -> Rule:
         for name in names:
@@ -23,7 +23,7 @@ def onnx(*names: str, since: int = 1, domain: str = "") -> Callable[[Rule], Rule
 
 
 def rule_of(domain: str, name: str, opset: int) -> Rule | None:
-    """Return the function for an operator in an operator set: the newest that is not newer than the set."""
+    """Return the function for an operator in an operator set: the newest one up to the set."""
     found = None
     for since, function in _RULES.get((domain, name), ()):
         if since <= opset:

@@ -8,8 +8,8 @@ import numpy as np
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
@@ -97,7 +97,7 @@ def _pad_along(c: Call, x: Variable, axis: int, first: int, last: int, mode: str
         places = places * 0
     else:
         places = np.abs((places + (size - 1)) % (2 * (size - 1)) - (size - 1))
-    index = c.importer.variable(Constant("places", None, places.astype("int64")))
+    index = c.importer.variable(OnnxConstant("places", None, places.astype("int64")))
     return c.op("gather", {"axis": axis}, X=x, Index=index)
 
 

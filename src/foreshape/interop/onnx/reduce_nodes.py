@@ -1,4 +1,4 @@
-"""Reductions, and what is made of them: norms, places of extremes, the largest k."""
+"""Reductions, and operators built on them: norms, places of extremes, the largest k."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP64, INT64, UINT8

@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import from_zero, numbers
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP64, INT64

@@ -9,8 +9,8 @@ import numpy as np
 
 from foreshape import layer
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import Constant
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT64
@@ -19,7 +19,7 @@ from foreshape.wire.onnx_records import GraphRecord
 _MOST_WRITTEN_OUT = 4096
 """A loop or scan of a known number of rounds is written out up to so many nodes."""
 Step = Callable[[Any, list[Variable]], tuple[list[Variable], list[Variable]]]
-"""A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and what the round gives."""
+"""A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and the results of the round."""
 
 
 def _truth(c: Call, x: Variable) -> Variable:
@@ -53,13 +53,13 @@ def branch(c: Call) -> Any:
 
 @onnx("Loop")
 def loop(c: Call) -> Any:
-    """Run the body up to a number of times, while a condition holds; what it gives for each round is stacked."""
+    """Run the body up to a number of times, while a condition holds; its results for each round are stacked."""
     body: GraphRecord = c.node.attributes["body"]
     importer = c.importer
     state = [c.value(at) for at in range(2, len(c.node.inputs))]
     bound, first = (c.constant(at) if c.has(at) else None for at in (0, 1))
     begins = not c.has(1) or (first is not None and bool(first.reshape(-1)[0]))
-    lists = any(not isinstance(v, (Variable, Constant)) for v in state)
+    lists = any(not isinstance(v, (Variable, OnnxConstant)) for v in state)
     rounds = None if bound is None else int(bound.reshape(-1)[0])
     stacked = len(body.outputs) - 1 - len(state)
     if rounds is not None and begins and rounds * max(1, len(body.nodes)) <= _MOST_WRITTEN_OUT and (rounds > 0 or not stacked) and _goes_on(c, body):
@@ -82,7 +82,7 @@ def loop(c: Call) -> Any:
 
 
 def _goes_on(c: Call, body: GraphRecord) -> bool:
-    """Tell whether the condition that a body gives is the one that it takes, or is always true."""
+    """Tell whether a body gives its condition as it takes it, or always true."""
     name, made = body.outputs[0].name, {out: node for node in body.nodes for out in node.outputs}
     for _ in body.nodes:
         if name in made and made[name].operator == "Identity":
@@ -91,12 +91,12 @@ def _goes_on(c: Call, body: GraphRecord) -> bool:
         return True
     if name in made:
         value = made[name].attributes.get("value") if made[name].operator == "Constant" else None
-        known = None if value is None else c.importer.numbers(Constant(name, value))
+        known = None if value is None else c.importer.numbers(OnnxConstant(name, value))
     elif name in body.initializers:
-        known = c.importer.numbers(Constant(name, body.initializers[name]))
+        known = c.importer.numbers(OnnxConstant(name, body.initializers[name]))
     else:
         found = c.importer.value(name)
-        known = c.importer.numbers(found) if isinstance(found, (Variable, Constant)) else None
+        known = c.importer.numbers(found) if isinstance(found, (Variable, OnnxConstant)) else None
     return known is not None and bool(known.reshape(-1)[0])
 
 
@@ -106,7 +106,7 @@ def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> A
     stacked = len(body.outputs) - 1 - count
     found: list[list[Variable]] = [[] for _ in range(stacked)]
     for at in range(rounds):
-        given = {body.inputs[0].name: Constant("", None, np.array(at, "int64")), body.inputs[1].name: Constant("", None, np.array(True))}
+        given = {body.inputs[0].name: OnnxConstant("", None, np.array(at, "int64")), body.inputs[1].name: OnnxConstant("", None, np.array(True))}
         out = run_graph(c, body, given | {v.name: value for v, value in zip(body.inputs[2:], state, strict=True)})
         state = out[1 : 1 + count]
         for into, value in zip(found, out[1 + count :], strict=True):
@@ -115,7 +115,7 @@ def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> A
 
 
 def _while(c: Call, limit: Variable | None, holds: Variable, state: Sequence[Variable], step: Callable[..., Any], stacked: int, sure: bool) -> list[Variable]:
-    """Describe a loop; returns its last state and what its rounds give, stacked. ``sure``: it has at least one round."""
+    """Describe a loop; returns its last state and the results of its rounds, stacked. ``sure``: it has at least one round."""
     number = c.full([1], INT64, 0)
     arrays = [layer.create_array() for _ in range(stacked)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.reductions import reduce
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.reduce_nodes import reduce
 from foreshape.program.variable import Variable
 from foreshape.spec import INT64
 
@@ -23,7 +23,7 @@ def softmax_cross_entropy(c: Call) -> Any:
 
 
 def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Variable:
-    """Return the loss of logarithms [N, C, ...] for classes [N, ...], each weighted by its class; those of ``ignore_index`` count nothing."""
+    """Return the loss of logarithms [N, C, ...] for classes [N, ...], each weighted by its class; elements of ``ignore_index`` count nothing."""
     ignored, kind = c.attribute("ignore_index"), c.attribute("reduction", "mean")
     target = c.cast(target, INT64)
     place, held = target, None

@@ -59,11 +59,11 @@ class _Axis:
         return found
 
     def apart(self, length: Variable, one: Variable) -> Variable:
-        """Return the length less one; 1 where that would be zero."""
+        """Return the length less one; 1 where it would be zero."""
         return self.choose(one, self.c.full([1], FP64, 1.0), self.do("sub", length, 1.0))
 
     def nearest(self, found: Variable) -> Variable:
-        """Return the place of the entry that is taken."""
+        """Return the place of the entry to take."""
         kind = self.c.attribute("nearest_mode", "floor" if self.c.node.operator == "Upsample" or self.c.opset < 11 else "round_prefer_floor")
         if kind not in _NEAREST:
             raise Refused(f"nearest entries by {kind}")
@@ -91,7 +91,7 @@ class _Axis:
         return self.choose(self.is_("less_equal", far, 1.0), near, beyond)
 
     def weights(self, found: Variable, cubic: bool) -> Variable:
-        """Return [entries of the result, entries of the source]: the weights of the window's entries; those beyond the ends are the end's."""
+        """Return [entries of the result, entries of the source]: the weights of the window's entries; an entry beyond the ends is the end's."""
         c, thin = self.c, bool(self.c.attribute("antialias", 0))
         factor = self.do("min", self.scale, 1.0) if thin else c.full([1], FP64, 1.0)
         reach = c.cast(c.op("ceil", X=self.do("div", c.full([1], FP64, 2.0 if cubic else 1.0), factor)), INT64)

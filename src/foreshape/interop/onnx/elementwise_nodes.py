@@ -6,20 +6,19 @@ from typing import Any
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.registry import onnx
+from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8
 
-_UNARY = {
-    "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh", "Ceil": "ceil", "Cos": "cos",
-    "Sign": "sign", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log", "Reciprocal": "reciprocal", "Relu": "relu",
-    "Sigmoid": "sigmoid", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus", "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-    "HardSwish": "hard_swish", "Mish": "mish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2",
-}  # fmt: skip
-_BINARY = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwise_mul", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
-           "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor", "Equal": "equal", "Greater": "greater_than",
-           "Less": "less_than", "GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}  # fmt: skip
+_SAME_NAME = "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Mish Reciprocal Relu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh"
+_RENAMED = {"HardSwish": "hard_swish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2"}
+_UNARY = {**{name: name.lower() for name in _SAME_NAME.split()}, **_RENAMED}
+_ARITHMETIC = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwise_mul"}
+_LOGIC = {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}
+_BITWISE = {"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"}
+_COMPARISONS = {"Equal": "equal", "Greater": "greater_than", "Less": "less_than", "GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}
+_BINARY = {**_ARITHMETIC, **_LOGIC, **_BITWISE, **_COMPARISONS}
 
 
 def result(found: Any) -> Variable:
@@ -68,7 +67,7 @@ def divide(c: Call) -> Any:
 
 @onnx("Mod")
 def remainder(c: Call) -> Any:
-    """The sign of the divisor; with ``fmod`` that of the dividend, as in C."""
+    """The sign of the divisor; with ``fmod`` the sign of the dividend, as in C."""
     x, y = c.x(0), c.x(1)
     if not c.attribute("fmod", 0):
         return c.binary("elementwise_mod", x, y)
