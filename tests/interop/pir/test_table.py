@@ -119,7 +119,7 @@ def test_attributes_of_the_programs_have_a_meaning(written: dict[str, list[dict[
             for attribute in op["A"]:
                 there = attribute["N"]
                 if there not in IGNORED and there not in row.only and row.renamed.get(there, there) not in operator.schema.attributes:
-                    wrong.add(f"{name}: {there} = {plain(attribute['AT'], name)}")
+                    wrong.add(f"{name}: {there} = {plain(attribute['AT'])}")
     assert not wrong
 
 
