@@ -150,3 +150,15 @@ def test_attributes_of_another_kind_are_refused_with_their_place() -> None:
 def test_one_byte_is_no_model() -> None:
     with pytest.raises(fs.FormatError):
         fs.load_program(b"\x08")
+
+
+@pytest.mark.parametrize("truncated", [0, 1])
+def test_remainders_are_exact_and_keep_the_signs_of_zeros(truncated: int, tmp_path: Path) -> None:
+    values = np.float32([1e10, -1e10, 7, -7, 4, -4, 0.0, -0.0, 5.5, np.inf, -np.inf, np.nan])
+    x, y = np.meshgrid(values, np.float32([3, -3, 2, -2, np.inf, -np.inf, 0.0, np.nan]))
+    with np.errstate(invalid="ignore"):
+        want = (np.fmod if truncated else np.mod)(x, y)
+    got = opened(one("Mod", {"x": x, "y": y}, outputs="z", fmod=truncated), tmp_path).run({"x": x, "y": y})["z"]
+    assert np.array_equal(got, want, equal_nan=True)
+    definite = ~np.isnan(want) if not truncated else ~np.isnan(want) & (x != 0)  # of a dividend -0 ONNX allows both zeros
+    assert np.array_equal(np.signbit(got)[definite], np.signbit(want)[definite])

@@ -67,14 +67,17 @@ def divide(c: Call) -> Any:
 
 @onnx("Mod")
 def remainder(c: Call) -> Any:
-    """The sign of the divisor; with ``fmod`` the sign of the dividend, as in C."""
-    x, y = c.x(0), c.x(1)
-    if not c.attribute("fmod", 0):
-        return c.binary("elementwise_mod", x, y)
-    whole = c.binary("elementwise_div", x, y)
-    if x.spec.known_dtype.is_floating:
-        whole = c.op("trunc", X=whole)
-    return c.binary("elementwise_sub", x, c.binary("elementwise_mul", whole, y))
+    """The sign of the divisor, a zero's too; with ``fmod`` the sign of the dividend, as in C."""
+    x, y, truncated = c.x(0), c.x(1), bool(c.attribute("fmod", 0))
+    if not x.spec.known_dtype.is_floating:
+        if not truncated:
+            return c.binary("elementwise_mod", x, y)
+        return c.binary("elementwise_sub", x, c.binary("elementwise_mul", c.binary("elementwise_div", x, y), y))
+    if truncated:  # of operands without signs both remainders are the same, and exact
+        return c.binary("elementwise_mul", c.op("sign", X=x), c.binary("elementwise_mod", c.op("abs", X=x), c.op("abs", X=y)))
+    sign = c.op("sign", X=y)
+    upward = c.binary("elementwise_mod", c.binary("elementwise_mul", x, sign), c.op("abs", X=y))
+    return c.binary("elementwise_mul", sign, c.binary("elementwise_add", upward, c.like(0, upward)))  # -0 + 0 is 0
 
 
 @onnx("Pow")
