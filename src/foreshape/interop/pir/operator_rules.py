@@ -34,6 +34,8 @@ def strided_slice(t: Translation, op: GraphOp) -> None:
     more: dict[str, Any] = {"infer_flags": [1] * len(numbers_of(op.attributes.get("axes")))}
     row = _row(op.name)
     ends, strides = as_numbers(t.given(op, 2)), as_numbers(t.given(op, 3))
+    if ends is not None and strides is not None and len(ends.elements) != len(strides.elements):
+        raise Refused(f"it has {len(ends.elements)} ends and {len(strides.elements)} strides: each axis needs one of both")
     if ends is not None and strides is not None and any(whole(s) < 0 for s in strides.elements):
         more["ends"] = [_downward(whole(e)) if whole(s) < 0 else whole(e) for e, s in zip(ends.elements, strides.elements, strict=True)]
         row = row._replace(operands=(*row.operands[:2], row.operands[2]._replace(ignored=True), row.operands[3]))
