@@ -21,21 +21,23 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 """The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
-_own: dict[str, bool] = {}
-"""File of a seen frame -> True if it belongs to this package: each op of a network asks for the same few."""
+_IMPORTERS = os.path.join(PACKAGE, "interop", "onnx", "")
+"""What these describe stands in a file of another format, and at no line of Python."""
+_own: dict[str, bool | None] = {}
+"""File of a seen frame -> True if it belongs to this package, None if to an importer: each op of a network asks for the same few."""
 
 
 def here() -> Site:
-    """Return the innermost frame outside of this package."""
+    """Return the innermost frame outside of this package. None within an importer."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
         file = code.co_filename
-        own = _own.get(file)
-        if own is None:
-            own = _own[file] = _is_own(file)
+        own = _own.get(file, _own)
+        if own is _own:
+            own = _own[file] = None if file.startswith(_IMPORTERS) else _is_own(file)
         if not own:
-            return (file, frame.f_lineno, code.co_name)
+            return None if own is None else (file, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
 

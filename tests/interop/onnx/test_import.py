@@ -48,6 +48,8 @@ def test_names_of_dims_are_symbols_and_a_question_mark_is_none(tmp_path: Path) -
     graph = Graph([node("Add", "a b", "y")], [value("a", "float32", ["n", "?"]), value("b", "float32", ["n", "?"])], [value("y", "float32", None)])
     program = fs.load_program(model(graph))
     assert str(program.global_block.vars["a"].spec) == "f32[n, a.1]"
+    assert all(one.call_site is None for one in (*program.all_ops(), *program.all_variables()))  # no line of Python describes it
+    assert ".py" not in str(program)
     with pytest.raises(fs.FeedError):
         opened(model(graph), tmp_path).run({"a": np.ones((2, 3), "float32"), "b": np.ones((3, 3), "float32")})
 
@@ -162,3 +164,8 @@ def test_remainders_are_exact_and_keep_the_signs_of_zeros(truncated: int, tmp_pa
     assert np.array_equal(got, want, equal_nan=True)
     definite = ~np.isnan(want) if not truncated else ~np.isnan(want) & (x != 0)  # of a dividend -0 ONNX allows both zeros
     assert np.array_equal(np.signbit(got)[definite], np.signbit(want)[definite])
+
+
+def test_an_input_needs_a_name() -> None:
+    with pytest.raises(fs.FormatError, match="an input has no name"):
+        fs.load_program(model(Graph([node("Relu", "x", "y")], [value("", "float32", [2])], [value("y", "float32", None)])))

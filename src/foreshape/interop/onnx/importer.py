@@ -82,6 +82,8 @@ class Importer:
             self._initializers(graph, values)
             feeds = [v for v in graph.inputs if v.name not in graph.initializers]
             for value in feeds:
+                if not value.name:
+                    raise FormatError(f"{graph.place}.input: an input has no name")
                 if value.name in values:
                     raise FormatError(f"{graph.place}.input: the name {value.name[:100]!r} is given twice")
                 values[value.name] = self._feed(value.name, value.type)
