@@ -34,7 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 from mutation import mutate  # noqa: E402
-from support import crafted_checkpoints, crafted_headers, crafted_pir, crafted_programs  # noqa: E402
+from support import crafted_checkpoints, crafted_headers, crafted_pir, crafted_programs, onnx_cases  # noqa: E402
 from support.commanded import call  # noqa: E402
 from support.messages import good  # noqa: E402
 from support.planned_networks import stack  # noqa: E402
@@ -69,6 +69,11 @@ def programs() -> list[bytes]:
     """Small programs of the corpus, and one that is always there."""
     files = sorted(CORPUS.glob("*/*.pdmodel"), key=lambda p: (p.stat().st_size, str(p)))
     return [good(), *(p.read_bytes() for p in files if p.stat().st_size <= MOST)]
+
+
+@cache
+def onnx_models() -> list[bytes]:
+    return [case["model"].tobytes() for case in onnx_cases.cases().values()]
 
 
 NAMES = ("a", "b/c", "flag", "n", "w")
@@ -178,6 +183,7 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "programs, crafted": lambda rng: ("crafted", crafted_programs.crafted(rng)),
     "programs of PaddlePaddle 3": lambda rng: ("pdmodel", mutate(rng.choice(crafted_pir.texts()), crafted_pir.texts(), rng)),
     "programs of PaddlePaddle 3, crafted": lambda rng: ("json", crafted_pir.crafted(rng)),
+    "models of ONNX": lambda rng: ("onnx", mutate(rng.choice(onnx_models()), onnx_models(), rng)),
     "parameters": lambda rng: ("pdiparams", mutate(rng.choice(parameters()), parameters(), rng)),
     "safetensors": lambda rng: ("tensors", mutate(rng.choice(safetensors()), safetensors(), rng)),
     "safetensors headers": lambda rng: ("tensors", crafted_headers.any_header(rng)),
@@ -200,6 +206,16 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
 def read_program(path: Path) -> str:
     out = survive(path.read_bytes())
     return "refused" if out.refused is not None else "read, with errors" if out.errors else "read"
+
+
+def read_onnx(path: Path) -> str:
+    """What comes of a model of another format is looked at as it is saved: it has names that its symbols had not, when they were made."""
+    try:
+        program = fs.load_program(path.read_bytes())
+    except fs.FormatError as error:
+        checked_words(error)
+        return "refused"
+    return "read, with errors" if survive(program.to_bytes()).errors else "read"
 
 
 def use_program(path: Path) -> str:
@@ -304,6 +320,7 @@ def read_and_run(path: Path) -> str:
 
 READERS: dict[str, Callable[[Path], str]] = {
     "json": read_and_run,
+    "onnx": read_onnx,
     "pdmodel": read_program,
     "crafted": use_program,
     "pdiparams": plainly(lambda path: read_parameters(path, NAMES)),

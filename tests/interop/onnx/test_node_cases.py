@@ -1,22 +1,16 @@
 """Operators of ONNX beside the results that ONNX's own tests want: small cases of each, with their tolerances."""
 
-import io
-import lzma
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.onnx_cases import cases
 
 import foreshape as fs
 from foreshape.errors import ForeshapeError
 from foreshape.interop.onnx import open_model
 
-CASES: dict[str, dict[str, Any]] = {}
-with np.load(io.BytesIO(lzma.decompress((Path(__file__).parent / "node_cases.npz.xz").read_bytes()))) as _file:
-    for _key in _file.files:
-        _name, _, _what = _key.partition("/")
-        CASES.setdefault(_name, {})[_what] = _file[_key]
+CASES = cases()
 
 REFUSED = {
     "test_nonmaxsuppression_single_box": "NonMaxSuppression",
