@@ -22,7 +22,7 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
 _IMPORTERS = os.path.join(PACKAGE, "interop", "onnx", "")
-"""What these describe stands in a file of another format, and at no line of Python."""
+"""Files of another format stand behind all that these describe, and no line of Python."""
 _own: dict[str, bool | None] = {}
 """File of a seen frame -> True if it belongs to this package, None if to an importer: each op of a network asks for the same few."""
 
