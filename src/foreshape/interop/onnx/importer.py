@@ -82,10 +82,8 @@ class Importer:
             self._initializers(graph, values)
             feeds = [v for v in graph.inputs if v.name not in graph.initializers]
             for value in feeds:
-                if not value.name:
-                    raise FormatError(f"{graph.place}.input: an input has no name")
-                if value.name in values:
-                    raise FormatError(f"{graph.place}.input: the name {value.name[:100]!r} is given twice")
+                if not value.name or value.name in values:
+                    raise FormatError(f"{graph.place}.input: " + (f"the name {value.name[:100]!r} is given twice" if value.name else "an input has no name"))
                 values[value.name] = self._feed(value.name, value.type)
             self.taken.update(v.name for v in graph.outputs)
             self.nodes(graph.nodes)
