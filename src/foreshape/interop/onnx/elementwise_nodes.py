@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
@@ -124,7 +125,11 @@ def identity(c: Call) -> Any:
             raise Refused("a dropout of training draws at random, and its numbers differ from run to run")
         if len([o for o in c.node.outputs if o]) > 1:
             return c.x(), c.cast(c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=c.x()), BOOL)
-    return c.value(0)
+    found = c.value(0)
+    # torch's older exporter keeps one tensor of zeros for all biases: each of them is trained on its own
+    if isinstance(found, OnnxConstant) and found.record is not None and (numbers := c.constant(0)).size > 1 and (numbers == numbers.flat[0]).all():
+        return OnnxConstant(c.node.outputs[0], found.record, numbers, uses=c.importer.uses)
+    return found
 
 
 @onnx("Clip")

@@ -1,6 +1,7 @@
 """The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.onnx.node_rules`, into a program whose results are inferred at once.
 
-Constants wait: where ours is an attribute they become it; where a tensor is needed, a small one is made by an op, and a larger one is a parameter.
+Constants wait: where ours is an attribute they become it; where a tensor is needed, weights, statistics and large ones are persistable variables, and
+other small ones are made by an op.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, Final
 from foreshape.dims import symbol, symbol_after
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, Uses
 from foreshape.interop.onnx.node_rules import rule_of
+from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
@@ -24,24 +27,28 @@ from foreshape.program.block import Block
 from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
-from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, INT64, LOD_TENSOR, DType, Spec
+from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec
 from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord, TypeRecord
 from foreshape.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
-"""Constants of up to so many elements are made by an op; larger ones are parameters."""
+"""Constants of up to so many elements that are no weights are made by an op; larger ones stay in the file."""
 _MOST_NODES: Final = 1_000_000
 _NAME: Final = re.compile(r"[^\w-]")
 
 
 @dataclass(eq=False)
 class OnnxConstant:
-    """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's."""
+    """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's.
+
+    ``uses`` are of its name in its graph; True for a part of weights, None for numbers of the import itself.
+    """
 
     name: str
     record: TensorRecord | None
     array: Any = None
     variable: Variable | None = None
+    uses: Uses | bool | None = None
 
 
 class Importer:
@@ -67,6 +74,8 @@ class Importer:
         """The names of the file taken by variables."""
         self.calls: list[str] = []
         """The open functions of the model."""
+        self.uses = Uses((), {}, {})
+        """The uses of constants in the open graph."""
 
     @property
     def block(self) -> Block:
@@ -108,8 +117,9 @@ class Importer:
         return self.program.global_block.create_variable(name, Spec(LOD_TENSOR, of, tuple(dims)), need_check_feed=True, stop_gradient=True)
 
     def _initializers(self, graph: GraphRecord, values: dict[str, Any]) -> None:
+        self.uses = Uses(graph.nodes, graph.initializers, self.model.functions)
         for name, record in graph.initializers.items():
-            values[name] = OnnxConstant(name, record)
+            values[name] = OnnxConstant(name, record, uses=self.uses)
 
     def _result(self, name: str, at: int) -> Variable:
         """Return the variable of a result of the whole graph, under its name in the file."""
@@ -189,44 +199,24 @@ class Importer:
         for d in dims:
             size *= d
         name = self.free_name(constant.name or "constant")
-        if size <= SMALL and of is not BF16:
+        role = self._role(constant, size) if of.is_floating and dims else OTHER
+        if role is OTHER and size <= SMALL and of is not BF16:
             array = self.numbers(constant)
-            return self._small(block, name, of, [int(d) for d in dims], array)
+            return write_small(block, name, of, [int(d) for d in dims], array)
         self.parameters[name] = constant
-        spec, floating = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), of.is_floating
-        return block.create_variable(name, spec, persistable=True, is_parameter=floating, trainable=floating, stop_gradient=not floating)
+        spec, trained = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), role is WEIGHT
+        return block.create_variable(name, spec, persistable=True, is_parameter=trained, trainable=trained, stop_gradient=not trained)
+
+    def _role(self, constant: OnnxConstant, size: int) -> str:
+        if not isinstance(constant.uses, Uses):
+            return WEIGHT if constant.uses else OTHER
+        return constant.uses.role(constant.name, size > 1)
 
     @staticmethod
     def type_of(array: Any) -> DType:
         from foreshape.spec import dtype
 
         return dtype(str(array.dtype))
-
-    @staticmethod
-    def _small(block: Block, name: str, of: DType, dims: list[int], array: Any) -> Variable:
-        flat = array.reshape(-1)
-        if flat.size and (flat == flat[0]).all():
-            number = flat[0].item()
-            text = repr(number) if of is not BOOL and number == number and abs(number) != float("inf") else ""
-            held = float(number)
-            attrs = {"shape": dims, "dtype": of.code, "value": held if not abs(held) > 3.4e38 or abs(held) == float("inf") else 0.0, "str_value": text}
-            op = block.append_op("fill_constant", {}, {"Out": name}, attrs)
-        else:
-            field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(of.name)
-            wide = of if field is not None else INT64 if of.is_integer else None
-            values = [int(v) for v in flat.tolist()] if of is BOOL or of.is_integer else [float(v) for v in flat.tolist()]
-            if field is not None:
-                op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": of.code, field: values})
-            else:
-                from foreshape.spec import FP32
-
-                wide = wide or FP32
-                held_as = "int64_values" if wide is INT64 else "fp32_values"
-                made = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": wide.code, held_as: values}, prefix="constant")
-                op = block.append_op("cast", {"X": made.output("Out")}, {"Out": name}, {"in_dtype": wide.code, "out_dtype": of.code})
-        variable = block.vars[op.output("Out") or name]
-        variable.stop_gradient = True
-        return variable
 
     def free_name(self, wanted: str) -> str:
         """Return a free name: the wanted one, or it with a number."""
@@ -359,11 +349,12 @@ class Importer:
         self.calls.append(key)
         self.opsets = {**before, **function.opsets}
         scopes, self.scopes = self.scopes, [given]
+        uses, self.uses = self.uses, Uses(function.nodes, {}, self.model.functions)
         try:
             self.nodes(tuple(_with_attributes(inner, attributes) for inner in function.nodes))
             results = tuple(self.value(name) for name in function.outputs)
         finally:
-            self.scopes, self.opsets = scopes, before
+            self.scopes, self.opsets, self.uses = scopes, before, uses
             self.calls.pop()
         self._named(node, results[: len(node.outputs)])
 
@@ -371,6 +362,7 @@ class Importer:
     def inside(self, graph: GraphRecord, values: Mapping[str, Any]) -> Generator[None]:
         """Open a graph within a node: its initializers, and the ``values`` of its inputs; outer values are seen."""
         scope: dict[str, Any] = {}
+        uses = self.uses
         self._initializers(graph, scope)
         scope.update(values)
         self.scopes.append(scope)
@@ -378,6 +370,7 @@ class Importer:
             yield
         finally:
             self.scopes.pop()
+            self.uses = uses
 
 
 def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:

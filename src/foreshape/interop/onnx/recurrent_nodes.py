@@ -95,7 +95,7 @@ def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) 
         held = known[direction].reshape(1 if half is None else 2, len(order), net.hidden, -1)[half or 0][order]
         held = np.ascontiguousarray(held.reshape(len(order) * net.hidden, -1) if half is None else held.reshape(-1))
         name = f"{c.node.inputs[at]}.{direction}" + ("" if half is None else f".{half}")
-        return c.cast(c.importer.variable(OnnxConstant(name, None, held)), net.x.spec.known_dtype)
+        return c.cast(c.importer.variable(OnnxConstant(name, None, held, uses=True)), net.x.spec.known_dtype)
     x = entry(c, c.cast(c.x(at), net.x.spec.known_dtype), 0, direction, False)
     size = len(order) * net.hidden
     if half is not None:

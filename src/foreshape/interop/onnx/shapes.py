@@ -25,10 +25,10 @@ def constant(c: Call) -> Any:
     given = c.node.attributes
     name = c.node.outputs[0] if c.node.outputs else ""
     if "value" in given:
-        return OnnxConstant(name, given["value"]._replace(name=name))
+        return OnnxConstant(name, given["value"]._replace(name=name), uses=c.importer.uses)
     for key, kind in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
         if key in given:
-            return OnnxConstant(name, None, np.array(given[key], kind))
+            return OnnxConstant(name, None, np.array(given[key], kind), uses=c.importer.uses)
     raise Refused(f"a constant of the kind {next(iter(given), 'none')}")
 
 

@@ -1,0 +1,110 @@
+"""Constants told apart by their uses: weights, which are trained, statistics of normalizations, and other numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord
+
+_ALL: Final = tuple(range(16))
+_WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "FusedConv", "CausalConvWithState"), (1, 2)),
+    **dict.fromkeys(("InstanceNormalization", "LayerNormalization", "GroupNormalization", "BatchNormalization"), (1, 2)),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization", "PRelu", "BiasGelu", "FastGelu"), (1,)),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (2, 3, 4)),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3, 5, 6, 7)),
+    **dict.fromkeys(("Gather", "GatherND", "GatherElements"), (0,)),
+    **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Einsum", "Attention"), _ALL),
+}
+"""Operator -> its operands that are weights where they are constants."""
+_TERMS: Final = ("Add", "Mul", "Sum")
+"""A constant operand is a bias or a scale for each channel or place, if it has several numbers and the other operand is no size."""
+_PRODUCTS: Final = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
+_OF_SIZES: Final = ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Add", "Sub", "Mul", "Div", "Floor", "Ceil")
+_VIEWS: Final = ("Expand", "Reshape", "Slice", "Tile", "Pad", "Unsqueeze", "Squeeze", "CastLike")
+_STEPS: Final = 32
+_STATISTICS: Final = {"BatchNormalization": (3, 4)}
+WEIGHT, STATISTIC, OTHER = "weight", "statistic", "other"
+
+
+class Uses:
+    """The uses of constants by the nodes of a graph or function; its table is made at the first question.
+
+    Args:
+        nodes: of the graph, in order.
+        constants: the names of its initializers.
+        functions: of the model.
+    """
+
+    __slots__ = ("_constant", "_functions", "_made_by", "_nodes", "_users")
+
+    def __init__(self, nodes: tuple[NodeRecord, ...], constants: Mapping[str, object], functions: Mapping[tuple[str, str], FunctionRecord]) -> None:
+        self._nodes, self._functions, self._constant = nodes, functions, set(constants)
+        self._users: dict[str, list[tuple[NodeRecord, int]]] | None = None
+        self._made_by: dict[str, NodeRecord] = {}
+
+    def role(self, name: str, several: bool) -> str:
+        """Return `WEIGHT`, `STATISTIC`, or `OTHER`, by the uses of a constant, of its views, and of what is computed of constants alone.
+
+        Args:
+            name: of the constant in the graph.
+            several: whether it has more than one number.
+        """
+        found, seen, waiting = OTHER, {name}, [name]
+        while waiting:
+            current = waiting.pop()
+            for node, at in self._find(current):
+                function = self._functions.get((node.domain, node.operator))
+                if function is not None:
+                    inner = Uses(function.nodes, {function.inputs[at]: None}, self._functions) if at < len(function.inputs) else None
+                    if inner is not None and inner.role(function.inputs[at], several) is WEIGHT:
+                        return WEIGHT
+                elif at in _WEIGHTS.get(node.operator, ()) or (node.operator in _TERMS and self._is_term(node, at, several)):
+                    return WEIGHT
+                elif at in _STATISTICS.get(node.operator, ()):
+                    found = STATISTIC
+                elif node.operator == "Concat" or (at == 0 and node.operator in _VIEWS) or all(n in self._constant for n in node.inputs if n):
+                    new = [n for n in node.outputs if n and n not in seen]
+                    seen.update(new)
+                    waiting += new
+        return found
+
+    def _is_term(self, node: NodeRecord, at: int, several: bool) -> bool:
+        others = [n for k, n in enumerate(node.inputs) if k != at and n]
+        if not several:
+            return node.operator != "Mul" and any(n in self._made_by and self._made_by[n].operator in _PRODUCTS for n in others)
+        return not any(self._is_size(n) for n in others)
+
+    def _is_size(self, name: str) -> bool:
+        """Tell whether a value is computed of the dims of a tensor."""
+        for _ in range(_STEPS):
+            node = self._made_by.get(name)
+            if node is None or node.operator not in _OF_SIZES:
+                return node is not None and node.operator in ("Shape", "Size")
+            computed = [n for n in node.inputs if n and n not in self._constant]
+            if not computed or (node.operator in ("Gather", "Slice") and computed[0] != node.inputs[0]):
+                return False
+            name = computed[0]
+        return False
+
+    def _find(self, name: str) -> list[tuple[NodeRecord, int]]:
+        if self._users is None:
+            self._users = {}
+            for node in self._nodes:
+                if node.operator == "Constant" or (node.inputs and all(n in self._constant for n in node.inputs if n)):
+                    self._constant.update(node.outputs)
+                self._made_by.update(dict.fromkeys(node.outputs, node))
+            for node in _with_inner(self._nodes):
+                for at, used in enumerate(node.inputs):
+                    self._users.setdefault(used, []).append((node, at))
+        return self._users.get(name, [])
+
+
+def _with_inner(nodes: tuple[NodeRecord, ...]) -> Iterator[NodeRecord]:
+    """Yield nodes, and the nodes of the graphs within them."""
+    waiting = [nodes]
+    while waiting:
+        for node in waiting.pop():
+            yield node
+            waiting += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]

@@ -1,0 +1,34 @@
+"""Small constants as ops: a fill of equal numbers, or the numbers one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.program import Variable
+from foreshape.program.block import Block
+from foreshape.spec import BOOL, FP32, INT64, DType
+
+
+def write_small(block: Block, name: str, of: DType, dims: list[int], array: Any) -> Variable:
+    """Append ops for the numbers of an array, its elements of the type ``of``, and return their result."""
+    flat = array.reshape(-1)
+    if flat.size and (flat == flat[0]).all():
+        number = flat[0].item()
+        text = repr(number) if of is not BOOL and number == number and abs(number) != float("inf") else ""
+        held = float(number)
+        attrs = {"shape": dims, "dtype": of.code, "value": held if not abs(held) > 3.4e38 or abs(held) == float("inf") else 0.0, "str_value": text}
+        op = block.append_op("fill_constant", {}, {"Out": name}, attrs)
+    else:
+        field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(of.name)
+        wide = of if field is not None else INT64 if of.is_integer else None
+        values = [int(v) for v in flat.tolist()] if of is BOOL or of.is_integer else [float(v) for v in flat.tolist()]
+        if field is not None:
+            op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": of.code, field: values})
+        else:
+            wide = wide or FP32
+            held_as = "int64_values" if wide is INT64 else "fp32_values"
+            made = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": wide.code, held_as: values}, prefix="constant")
+            op = block.append_op("cast", {"X": made.output("Out")}, {"Out": name}, {"in_dtype": wide.code, "out_dtype": of.code})
+    variable = block.vars[op.output("Out") or name]
+    variable.stop_gradient = True
+    return variable
