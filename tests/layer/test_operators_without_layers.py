@@ -53,6 +53,8 @@ WITHOUT: Final = {
         fused_elementwise_mul fused_elementwise_sub fused_embedding_eltwise_layernorm fused_fc_elementwise_layernorm fused_matmul fused_softplus
         fused_transpose fusion_gru fusion_lstm fusion_repeated_fc_relu fusion_seqconv_eltadd_relu fusion_seqexpand_concat_fc
         fusion_seqpool_cvm_concat fusion_squared_mat_sub multi_gru multihead_matmul quantize requantize""",
+    "operators of ONNX that no operator of PaddlePaddle is": """
+        non_max_suppression""",
 }
 """Why -> the operators. Those of the first three are written here, the others are there for the files of PaddlePaddle 1.8 to 2.6."""
 

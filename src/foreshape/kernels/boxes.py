@@ -35,6 +35,20 @@ def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
     return both.div_(union).masked_fill_(apart, 0)
 
 
+def corners_of(boxes: Tensor, centered: bool) -> Tensor:
+    """Return ``[n, 4]`` of the least and the largest corner of boxes of two corners in any order, or of a middle and a size (``centered``)."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if centered:
+        half = second / 2
+        return torch.cat([first - half, first + half], 1)
+    return torch.cat([torch.minimum(first, second), torch.maximum(first, second)], 1)
+
+
+def overlaps_of_areas(a: Tensor, b: Tensor) -> Tensor:
+    """Return `overlaps` of boxes on axes; 0 where one has no area."""
+    return overlaps(a, b, 0.0).masked_fill_((areas(a, 0.0) <= 0) | (areas(b, 0.0) <= 0), 0)
+
+
 def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:
     """Return the order by falling score, within rising groups where there are such; equal ones stay in their order: int64 ``[n]``.
 

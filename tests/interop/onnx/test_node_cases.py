@@ -13,7 +13,6 @@ from foreshape.interop.onnx import open_model
 CASES = cases()
 
 REFUSED = {
-    "test_nonmaxsuppression_single_box": "NonMaxSuppression",
     "test_add_uint16": "uint16",
     "test_convtranspose_output_shape": "pads that make the image larger",
 }

@@ -20,6 +20,8 @@ from foreshape.interop.onnx import (
     quantization,
     recurrent_nodes,
     reduce_nodes,
+    region_nodes,
+    sampling_nodes,
     sequence_nodes,
     shapes,
     signal_nodes,
@@ -33,7 +35,7 @@ from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
 _COMPUTING = (attention_nodes, convolutions, elementwise_nodes, loss_nodes, quantization, recurrent_nodes, reduce_nodes, signal_nodes)
-_FAMILIES = (*_COMPUTING, gather_scatter, pad_nodes, sequence_nodes, shapes, subgraphs)
+_FAMILIES = (*_COMPUTING, gather_scatter, pad_nodes, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
 

@@ -25,6 +25,27 @@ def entry(c: Call, x: Variable, at: int) -> Variable:
     return c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1 if at != -1 else _MOST], "infer_flags": [1]}, Input=x)
 
 
+def size_of(c: Call, x: Variable, axis: int) -> Variable:
+    """Return the size of an axis, [1], int64."""
+    size = x.spec.known_dims[axis]
+    return numbers(c, size) if isinstance(size, int) else entry(c, c.shape_of(x), axis)
+
+
+def shaped(c: Call, x: Variable, *sizes: int | Variable) -> Variable:
+    """Return ``x`` in dims that are numbers, or computed, [1] each; one may be -1, to be found."""
+    if all(isinstance(s, int) for s in sizes):
+        return c.reshape(x, [s for s in sizes if isinstance(s, int)])
+    parts = [numbers(c, s) if isinstance(s, int) else s for s in sizes]
+    return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.op("concat", {"axis": 0}, X=parts) if len(parts) > 1 else parts[0])[0]
+
+
+def dims_of(c: Call, x: Variable, first: int = 0, last: int | None = None) -> list[int | Variable]:
+    """Return the sizes of axes: numbers where these are known, else computed, [1]."""
+    whole = range(c.rank(x))[first:last]
+    known = x.spec.known_dims
+    return [size if isinstance(size := known[axis], int) else size_of(c, x, axis) for axis in whole]
+
+
 def from_zero(c: Call, count: Variable) -> Variable:
     """Return the numbers from 0 below a count [1]."""
     return c.op("range", Start=numbers(c, 0), End=count, Step=numbers(c, 1))

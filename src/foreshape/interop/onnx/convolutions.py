@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.computed import numbers
 from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.pools import by_parts
@@ -339,30 +338,3 @@ def _by_op(c: Call) -> Any:
     else:
         raise Refused(f"the mode {kind}")
     return c.op(type, attrs, X=x)
-
-
-@onnx("GridSample")
-def grid_sample(c: Call) -> Any:
-    mode = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest"}.get(c.attribute("mode", "linear"))
-    if mode is None or c.rank(c.x(0)) != 4:
-        raise Refused(f"the mode {c.attribute('mode')}, or other than 4 dims")
-    attrs = {"mode": mode, "padding_mode": c.attribute("padding_mode", "zeros"), "align_corners": bool(c.attribute("align_corners", 0))}
-    return c.op("grid_sampler", attrs, X=c.x(0), Grid=_at_centres(c, c.x(0), c.x(1)) if mode == "nearest" else c.x(1))
-
-
-def _at_centres(c: Call, x: Variable, grid: Variable) -> Variable:
-    """Return the points of a grid moved to the middles of the nearest pixels, points half between two to the even one."""
-    aligned = bool(c.attribute("align_corners", 0))
-    height, width = x.spec.known_dims[2:]
-    if not isinstance(height, int) or not isinstance(width, int):
-        raise Refused("nearest pixels of an image of open sizes")
-    if c.attribute("padding_mode", "zeros") == "reflection" and not aligned:
-        raise Refused("nearest pixels with a reflection about the edges of pixels")
-    spans = [max(1, n - 1) if aligned else n for n in (width, height)]
-    of, shift = grid.spec.known_dtype, 0.0 if aligned else 0.5
-    half = c.cast(numbers(c, *spans), of)
-    half = c.op("scale", {"scale": 0.5}, X=half)
-    pixels = c.binary("elementwise_mul", c.op("scale", {"scale": 1.0, "bias": 1.0}, X=grid), half)
-    pixels = c.op("round", {"round_type": 0}, X=c.op("scale", {"scale": 1.0, "bias": -shift}, X=pixels))
-    centres = c.binary("elementwise_div", c.op("scale", {"scale": 1.0, "bias": shift}, X=pixels), half)
-    return c.op("scale", {"scale": 1.0, "bias": -1.0}, X=centres)

@@ -1,0 +1,149 @@
+"""Images read between their pixels: by grids, by offsets of windows, by affine maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import dims_of, from_zero, shaped, size_of
+from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.refused import Refused
+from foreshape.program.variable import Variable
+from foreshape.spec import FP32, FP64, INT64
+
+_OFFSETS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
+"""By the mode the pixels looked at along an axis, from the last one before the point."""
+_CUBIC = -0.75
+
+
+@onnx("AffineGrid")
+def affine_grid(c: Call) -> Any:
+    maps, sizes = c.x(0), c.x(1)
+    axes = maps.spec.known_dims[1]
+    if not isinstance(sizes.spec.known_dims[0], int) and isinstance(axes, int):
+        sizes = c.reshape(sizes, [axes + 2])
+    return c.op("affine_grid", {"align_corners": bool(c.attribute("align_corners", 0))}, Theta=maps, OutputShape=sizes)
+
+
+@onnx("GridSample")
+def grid_sample(c: Call) -> Any:
+    x, grid, kind = c.x(0), c.x(1), c.attribute("mode", "linear")
+    kind = {"bilinear": "linear", "bicubic": "cubic"}.get(kind, kind)
+    rank, of = c.rank(x), x.spec.known_dtype
+    outside, aligned = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
+    if kind not in _OFFSETS or outside not in ("zeros", "border", "reflection"):
+        raise Refused(f"the mode {kind} with {outside}")
+    if kind == "linear" and rank in (4, 5) and of in (FP32, FP64):
+        return c.op("grid_sampler", {"mode": "bilinear", "padding_mode": outside, "align_corners": aligned}, X=x, Grid=c.cast(grid, of))
+    return _read(c, x, grid, kind, outside, aligned)
+
+
+class _Places:
+    """The places of the points of a grid along one axis of the images: [batch, points, pixels looked at] of whole numbers, and their weights."""
+
+    def __init__(self, c: Call, at: Variable, size: Variable, kind: str, padding_mode: str, align_corners: bool) -> None:
+        self.c, self.of, self.kind = c, at.spec.known_dtype, kind
+        self.size = c.cast(size, self.of)
+        self.last = self.do("sub", self.size, 1.0)
+        if align_corners:
+            self.low, self.high = self.number(0.0), self.last
+            at = self.do("mul", self.scaled(at, 0.5, 0.5), self.last)
+        else:
+            self.low, self.high = self.number(-0.5), self.do("sub", self.size, 0.5)
+            at = self.scaled(self.do("sub", self.do("mul", self.scaled(at, 1.0, 1.0), self.size), 1.0), 0.5)
+        at = c.op("round", {"round_type": 0}, X=at) if kind == "nearest" else at
+        if padding_mode == "reflection":
+            at = self.reflected(at)
+        before = at if kind == "nearest" else c.op("floor", X=at)
+        offsets = _constant(c, _OFFSETS[kind], self.of)
+        place = self.do("add", c.unsqueeze(before, 2), offsets)
+        self.weights = None if kind == "nearest" else self.weighed(self.do("sub", c.unsqueeze(self.do("sub", at, before), 2), offsets))
+        if padding_mode == "zeros":
+            inside = c.op("logical_and", X=c.op("greater_equal", X=place, Y=self.number(0.0)), Y=c.op("less_equal", X=place, Y=self.last))
+            there = c.cast(inside, self.of)
+            self.weights = there if self.weights is None else self.do("mul", self.weights, there)
+        elif padding_mode == "reflection":
+            place = self.reflected(place)
+        self.index = c.cast(self.limited(place), INT64)
+
+    def number(self, value: float) -> Variable:
+        return self.c.full([1], self.of, value)
+
+    def do(self, kind: str, x: Variable, y: Variable | float) -> Variable:
+        return self.c.binary(f"elementwise_{kind}", x, y if isinstance(y, Variable) else self.number(y))
+
+    def scaled(self, x: Variable, factor: float, bias: float = 0.0) -> Variable:
+        return self.c.op("scale", {"scale": factor, "bias": bias}, X=x)
+
+    def limited(self, at: Variable) -> Variable:
+        return self.do("min", self.do("max", at, 0.0), self.last)
+
+    def reflected(self, at: Variable) -> Variable:
+        """Return places reflected at both borders, as often as needed."""
+        span = self.do("sub", self.high, self.low)
+        round_ = self.do("max", self.scaled(span, 2.0), 1.0)  # 0 of one pixel whose middle is both borders
+        far = self.do("mod", self.c.op("abs", X=self.do("sub", at, self.low)), round_)
+        return self.do("add", self.do("min", far, self.do("max", self.do("sub", self.scaled(span, 2.0), far), 0.0)), self.low)
+
+    def weighed(self, apart: Variable) -> Variable:
+        """Return the weights of pixels by their distances."""
+        far = self.c.op("abs", X=apart)
+        if self.kind == "linear":
+            return self.scaled(far, -1.0, 1.0)
+        a, square = _CUBIC, self.do("mul", far, far)
+        near = self.scaled(self.do("mul", self.scaled(far, a + 2, -(a + 3)), square), 1.0, 1.0)
+        outer = self.scaled(self.do("mul", self.scaled(self.do("mul", self.scaled(far, a, -5 * a), far), 1.0, 8 * a), far), 1.0, -4 * a)
+        beside = self.do("add", _constant(self.c, (0, 1, 1, 0), self.of), self.scaled(far, 0.0))
+        return self.do("add", self.do("mul", near, beside), self.do("mul", outer, self.scaled(beside, -1.0, 1.0)))
+
+
+def _constant(c: Call, values: tuple[int, ...], of: Any) -> Variable:
+    return c.importer.variable(OnnxConstant("offsets", None, np.array(values, of.numpy_name)))
+
+
+def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, align_corners: bool) -> Variable:
+    """Return the images at the points of a grid: the pixels looked at for each point, picked at once, and the sum of their shares."""
+    axes, of = c.rank(x) - 2, x.spec.known_dtype
+    grid = grid if grid.spec.known_dtype in (FP32, FP64) else c.cast(grid, FP32)
+    index, weights = c.unsqueeze(from_zero(c, size_of(c, x, 0)), *range(1, 2 + axes)), None
+    for axis in range(axes):
+        which = {"axes": [axes + 1], "starts": [axes - 1 - axis], "ends": [axes - axis], "infer_flags": [1]}
+        at = c.reshape(c.op("slice", which, Input=grid), [0, -1])
+        places = _Places(c, at, size_of(c, x, 2 + axis), kind, padding_mode, align_corners)
+        own = [2 + other for other in range(axes) if other != axis]
+        index = c.binary("elementwise_mul", index, size_of(c, x, 2 + axis))
+        index = c.binary("elementwise_add", index, c.unsqueeze(places.index, *own))
+        if places.weights is not None:
+            weight = c.unsqueeze(places.weights, *own)
+            weights = weight if weights is None else c.binary("elementwise_mul", weights, weight)
+    batch, channels = dims_of(c, x, 0, 2)
+    held = x if of.is_floating or weights is None else c.cast(x, FP64)
+    order = [1, 0, *range(2, 2 + axes)]
+    table = shaped(c, c.transpose(held, order), channels, -1)
+    out = c.op("gather", {"axis": 1}, X=table, Index=c.reshape(index, [-1]))
+    if weights is not None:
+        out = c.binary("elementwise_mul", out, c.cast(c.reshape(weights, [1, -1]), held.spec.known_dtype))
+    count = len(_OFFSETS[kind]) ** axes
+    if count > 1:
+        out = c.op("reduce_sum", {"dim": [2], "keep_dim": False}, X=c.reshape(out, [0, -1, count]))
+    out = shaped(c, out, channels, batch, *dims_of(c, grid, 1, -1))
+    return c.cast(c.transpose(out, order), of)
+
+
+@onnx("DeformConv")
+def deformed_convolution(c: Call) -> Any:
+    x, weight, offset, bias, mask = c.x(0), c.x(1), c.x(2), c.optional(3), c.optional(4)
+    if c.rank(x) != 4:
+        raise Refused(f"a deformed convolution of {c.rank(x) - 2} axes")
+    pads = [int(n) for n in c.attribute("pads") or [0] * 4]
+    even = [min(pads[0], pads[2]), min(pads[1], pads[3])]
+    more = [0, 0, 0, 0, *(n for k in range(2) for n in (pads[k] - even[k], pads[2 + k] - even[k]))]
+    x = c.op("pad", {"paddings": more, "pad_value": 0.0}, X=x) if any(more) else x
+    attrs = {"paddings": even, "groups": int(c.attribute("group", 1)), "deformable_groups": int(c.attribute("offset_group", 1))}
+    attrs |= {name: [int(n) for n in c.attribute(name) or [1, 1]] for name in ("strides", "dilations")}
+    slots = {"Input": x, "Offset": offset, "Filter": weight}
+    out = c.op("deformable_conv_v1", attrs, **slots) if mask is None else c.op("deformable_conv", attrs, **slots, Mask=mask)
+    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
