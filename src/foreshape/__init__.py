@@ -139,6 +139,7 @@ __all__ = [
     "recompute",
     "reset",
     "save_inference_model",
+    "save_onnx",
     "save_program",
     "save_safetensors",
     "send",

@@ -35,6 +35,7 @@ from foreshape.interop import load_inference_model as load_inference_model
 from foreshape.interop import load_program as load_program
 from foreshape.interop import load_safetensors as load_safetensors
 from foreshape.interop import save_inference_model as save_inference_model
+from foreshape.interop import save_onnx as save_onnx
 from foreshape.interop import save_safetensors as save_safetensors
 from foreshape.layer import ParamAttr as ParamAttr
 from foreshape.memory import Plan as Plan

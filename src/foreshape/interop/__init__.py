@@ -25,6 +25,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "InferenceModel", "Predictor", "convert_model", "convert_parameters", "load_inference_model", "load_safetensors", "open_parameters", "read_parameters",
-    "save_inference_model", "save_safetensors", "write_parameters",
+    "InferenceModel", "Predictor", "convert_model", "convert_parameters", "convert_to_onnx", "load_inference_model", "load_safetensors", "open_parameters",
+    "read_parameters", "save_inference_model", "save_onnx", "save_safetensors", "write_parameters",
 ]  # fmt: skip

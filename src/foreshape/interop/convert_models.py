@@ -88,7 +88,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     if not into.endswith(_PAIR[0]):
         raise FormatError(f"{into}: a model is written to a file that ends in {_PAIR[0]}")
     model, beside = find_program(source)
-    if _same(model, into):
+    if same_file(model, into):
         raise FormatError(f"{into}: a model is not written to where it is read from")
     program, held = open_program(model)
     missing = lacking(program)
@@ -106,7 +106,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     else:
         values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
     stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
-    if parameters and (held is not None or not _same(beside if params is None else params, stored)):
+    if parameters and (held is not None or not same_file(beside if params is None else params, stored)):
         write_combined(stored, values)
     save_program(program, into)
     return Converted(into, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)
@@ -163,7 +163,8 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
                 yield f"{op.type} with {name} = {value!r}", difference, bool(difference)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same_file(one: Any, other: Any) -> bool:
+    """Tell whether two paths are of one file that is there."""
     try:
         return os.path.samefile(one, other)
     except OSError:  # one of them is not there

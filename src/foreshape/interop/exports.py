@@ -10,5 +10,7 @@ from foreshape.interop.parameters import read_parameters as read_parameters
 from foreshape.interop.parameters import write_parameters as write_parameters
 from foreshape.interop.predictor import Predictor as Predictor
 from foreshape.interop.program_files import load_program as load_program
+from foreshape.interop.save_onnx import convert_to_onnx as convert_to_onnx
+from foreshape.interop.save_onnx import save_onnx as save_onnx
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors

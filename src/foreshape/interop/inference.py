@@ -58,6 +58,18 @@ def save_inference_model(
         SchemaError: a name unknown to the program, a required input missing among the feeds, or a taken name for a result.
         ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value differs from the parameter's dims.
     """
+    program, out, names, results = for_inference(feeds, fetches, program)
+    _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
+    _add_fetches(out, results, list(fetches) if isinstance(fetches, Mapping) else [None] * len(results))
+    parameters = parameters_of(out)
+    values = values_of(parameters, scope if scope is not None else default_scope())
+    prefix = os.fspath(path_prefix)
+    write_parameters(prefix + ".pdiparams", values, {n: v.spec.known_dtype for n, v in parameters.items()})
+    save_program(out, prefix + ".pdmodel")
+
+
+def for_inference(feeds: Given, fetches: Given | Mapping[str, Variable | str], program: Program | None) -> tuple[Program, Program, list[str], list[str]]:
+    """Return the given program, its part from feeds to fetches as in a test, and the names of both, as for `save_inference_model`."""
     fed, fetched = _as_list(feeds), _as_list(list(fetches.values()) if isinstance(fetches, Mapping) else fetches)
     if program is None:
         program = next((v.block.program for v in (*fetched, *fed) if isinstance(v, Variable)), default_main_program())
@@ -66,14 +78,8 @@ def save_inference_model(
         raise SchemaError(f"a variable is among the feeds twice: {', '.join(names)}")
     from foreshape.passes import for_test, prune  # not awaited by the user who opens a network
 
-    out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
-    _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
-    _add_fetches(out, [_name_in(program, v) for v in fetched], list(fetches) if isinstance(fetches, Mapping) else [None] * len(fetched))
-    parameters = parameters_of(out)
-    values = _values(parameters, scope if scope is not None else default_scope())
-    prefix = os.fspath(path_prefix)
-    write_parameters(prefix + ".pdiparams", values, {n: v.spec.known_dtype for n, v in parameters.items()})
-    save_program(out, prefix + ".pdmodel")
+    results = [_name_in(program, v) for v in fetched]
+    return program, prune(for_test(program), names, results), names, results
 
 
 @border("the model cannot be read", FormatError)
@@ -100,8 +106,8 @@ def load_inference_model(
     model, default = find_program(path_prefix)
     program, held = open_program(model)
     program.refresh()
-    feeds = _columns(program, "feed", outputs=True)
-    fetches = _columns(program, "fetch", outputs=False)
+    feeds = columns(program, "feed", outputs=True)
+    fetches = columns(program, "fetch", outputs=False)
     parameters = parameters_of(program)
     source = default if params is None else params
     scope = scope if scope is not None else default_scope()
@@ -182,7 +188,8 @@ def parameters_of(program: Program) -> dict[str, Variable]:
     return dict(sorted(found.items()))
 
 
-def _values(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -> dict[str, Any]:
+def values_of(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -> dict[str, Any]:
+    """Return the arrays of parameters, or their pieces in a checkpoint. Raises `ExecutionError` for one without a value."""
     import numpy
 
     out: dict[str, Any] = {}
@@ -212,7 +219,7 @@ def _stored(value: Pieces, variable: Variable) -> Pieces:
 # --- reading
 
 
-def _columns(program: Program, type: str, outputs: bool) -> list[str]:
+def columns(program: Program, type: str, outputs: bool) -> list[str]:
     """Return the names written by feed ops, or read by fetch ops, in the order of their columns."""
     found: dict[int, str] = {}
     for op in program.global_block.ops:

@@ -167,6 +167,13 @@ def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
     write_stored(file, Stored(of, tuple(array.shape), _packed(array, of)))
 
 
+def stored_array(value: Any, of: DType) -> Stored:
+    """Return an array, or `Pieces` of one, as the file has it. bf16 is given as an fp32 array."""
+    if isinstance(value, Pieces):
+        return Stored(of, value.dims, memoryview(b"".join([_packed(array, of) for array in value.arrays])))
+    return Stored(of, tuple(value.shape), _packed(value, of))
+
+
 def _packed(array: Array, of: DType) -> memoryview:
     """Return the bytes of an array as the file has them."""
     import numpy

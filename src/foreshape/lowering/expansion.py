@@ -5,7 +5,7 @@ So their parts take part in rewrites, in plans and in costs; see `foreshape.oper
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from foreshape.operator.operator import Operator
@@ -16,8 +16,10 @@ from foreshape.program.op import EMPTY
 from foreshape.program.unknown import is_unknown, with_inner
 
 
-def expanded(block: Block, fetches: Sequence[str]) -> Block:
+def expanded(block: Block, fetches: Sequence[str], keep: Callable[[Op], bool] | None = None) -> Block:
     """Return a block with the parts of the composite ops that the fetches need, also in the blocks of its ops: one of a copy, or itself if it needs none.
+
+    Ops for which ``keep`` is true stay whole.
 
     Ops that the fetches do not need stay as they are, and so does a block that cannot run since an operator is not known.
     """
@@ -27,7 +29,7 @@ def expanded(block: Block, fetches: Sequence[str]) -> Block:
     needed = list(with_inner(needed_ops(block, fetches)))
     if any(map(is_unknown, needed)):
         return block
-    found = {id(op) for op in needed if _expands(op)}
+    found = {id(op) for op in needed if _expands(op) and not (keep is not None and keep(op))}
     if not found:
         return block
     places = [(each.idx, at) for each in program.blocks for at, op in enumerate(each.ops) if id(op) in found]

@@ -1,0 +1,121 @@
+"""Programs as ONNX's models: written without the ``onnx`` package, op by op.
+
+`graph_writer` goes through the ops; the functions of the other files write each with ONNX's operators, and `op_writers` finds them by type. An operator that
+is a composition of others is written by its parts. `foreshape.wire.onnx_encode` makes the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import IO, Final, NamedTuple
+
+from foreshape.errors import FormatError
+from foreshape.interop.onnx.write import convolution_ops, elementwise_ops, filling_ops, image_ops, norm_ops, product_ops, shape_ops
+from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet, Unwritten
+from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.parameters import PIECE, Stored
+from foreshape.interop.refused import Refused
+from foreshape.lowering.expansion import expanded
+from foreshape.program import Program
+from foreshape.program.gc_pause import collector_waits
+from foreshape.wire import replacing
+from foreshape.wire.onnx_encode import LARGEST, Piece, encode_model, external_tensors
+from foreshape.wire.onnx_records import ModelRecord
+
+_FAMILIES = (convolution_ops, elementwise_ops, filling_ops, image_ops, norm_ops, product_ops, shape_ops)
+"""The modules of functions: their import fills the registry."""
+_SMALL: Final = 1024
+"""In a model with external data, tensors of up to so many bytes stay in the model's file."""
+_ROOM: Final = 1 << 24
+
+
+class WrittenModel(NamedTuple):
+    """A written model: its file, its operator set, the number of its nodes, and the file of its external data (empty for none)."""
+
+    path: str
+    opset: int
+    nodes: int
+    data: str
+
+
+def model_of(program: Program, feeds: Sequence[str], fetches: Mapping[str, str], values: Mapping[str, Stored], opset: int | None = None) -> ModelRecord:
+    """Return a program as a model of ONNX.
+
+    Args:
+        program: for tests, with known shapes; it stays as it is.
+        feeds: the names of its inputs, in order.
+        fetches: the name of a result in the model -> its variable, in order.
+        values: name of a parameter -> its tensor.
+        opset: the operator set, from 13 on; by default 18, or the least newer one that the operators need.
+
+    Raises:
+        FormatError: operators without a form in ONNX, all listed; a ragged input or result; an unknown operator set.
+    """
+    if opset is not None and not FIRST <= opset <= LAST:
+        raise FormatError(f"the operator set must be from {FIRST} to {LAST}; seen {opset}")
+    block = expanded(program.global_block, list(fetches.values()), keep=lambda op: writer_of(op.type) is not None)
+    number = DEFAULT if opset is None else opset
+    while True:
+        writer = GraphWriter(block.program, values, number, opset is None)
+        try:
+            model = writer.run(feeds, fetches)
+        except NewerSet as newer:
+            number = newer.opset
+            continue
+        except Refused as refused:
+            raise FormatError(f"it has no form in ONNX: {refused}") from None
+        if model is None:
+            raise FormatError(f"it has no form in ONNX:{_listed(writer.unwritten)}")
+        return model
+
+
+def _listed(unwritten: Sequence[Unwritten]) -> str:
+    """Return the ops without a form: each operator and reason once, with its count and first place."""
+    counts = Counter((one.type, one.reason) for one in unwritten)
+    places: dict[tuple[str, str], str] = {}
+    for one in unwritten:
+        places.setdefault((one.type, one.reason), one.place)
+    return "".join(
+        f"\n    {type} ({places[type, reason] if count == 1 else f'{count:,} ops, the first is {places[type, reason]}'}): {reason}"
+        for (type, reason), count in counts.items()
+    )
+
+
+@collector_waits
+def write_onnx(
+    path: str | os.PathLike[str],
+    program: Program,
+    feeds: Sequence[str],
+    fetches: Mapping[str, str],
+    values: Mapping[str, Stored],
+    opset: int | None = None,
+    largest: int = LARGEST,
+) -> WrittenModel:
+    """Write a program to a file. Tensors go to a second file, its name with ``.data``, if the first would have more bytes than ``largest``.
+
+    Raises:
+        FormatError: as `model_of`; a file cannot be written. The old one stays then.
+    """
+    target = os.fspath(path)
+    model = model_of(program, feeds, fetches, values, opset)
+    pieces = encode_model(model)
+    data = ""
+    if sum(map(len, pieces)) > largest - min(_ROOM, largest // 2):
+        data = f"{target}.data"
+        tensors, outside = external_tensors(model.graph.initializers, os.path.basename(data), _SMALL)
+        with replacing(data) as file:
+            for at, piece in outside:
+                file.write(b"\0" * (at - file.tell()))
+                _write(file, piece)
+        pieces = encode_model(model._replace(graph=model.graph._replace(initializers=tensors)))
+    with replacing(target) as file:
+        for piece in pieces:
+            _write(file, piece)
+    return WrittenModel(target, model.opsets[""], len(model.graph.nodes), data)
+
+
+def _write(file: IO[bytes], piece: Piece) -> None:
+    for first in range(0, len(piece), PIECE):
+        file.write(piece[first : first + PIECE])

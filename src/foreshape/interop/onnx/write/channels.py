@@ -1,0 +1,36 @@
+"""The layout of images: channels at axis 1 in ONNX, and paddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.ops.rules.window import is_channels_last, pads_of
+
+
+def channels_first(w: WrittenOp, slot: str, layout: str) -> Value:
+    """Return an operand with its channels at axis 1."""
+    rank = w.rank(slot)
+    return w.transpose(w.x(slot), (0, rank - 1, *range(1, rank - 1))) if is_channels_last(layout) else w.x(slot)
+
+
+def channels_back(w: WrittenOp, y: Value, rank: int, layout: str) -> Value:
+    """Return the inverse of `channels_first`."""
+    return w.transpose(y, (0, *range(2, rank), 1)) if is_channels_last(layout) else y
+
+
+def padding(w: WrittenOp, image: Sequence[Any], kernel: Sequence[Any], strides: Sequence[int]) -> dict[str, Any]:
+    """Return ``pads``, or ``auto_pad`` for sizes that are open."""
+    algorithm = w.of.padding_algorithm
+    found = pads_of(w.of.paddings, algorithm, image, kernel, strides)
+    if all(isinstance(p, int) for both in found for p in both):
+        return {"pads": [*[p[0] for p in found], *[p[1] for p in found]]}
+    return {"auto_pad": "SAME_UPPER"}
+
+
+def image_dims(w: WrittenOp, slot: str, layout: str) -> tuple[Any, ...]:
+    """Return the sizes of the images in an operand."""
+    dims = w.spec(slot).known_dims
+    return dims[1:-1] if is_channels_last(layout) else dims[2:]

@@ -1,0 +1,137 @@
+"""Writing of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.interop.onnx.write.channels import channels_back, channels_first, image_dims, padding
+from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.ops.rules.window import is_channels_last, pads_of
+from foreshape.spec import FP64, INT64
+
+
+@writes("conv2d", "depthwise_conv2d", "conv3d")
+def _convolution(w: WrittenOp) -> Value:
+    layout, rank = w.of.data_format, w.rank("Input")
+    kernel = w.spec("Filter").known_dims[2:]
+    dilations = [1] * (rank - 2) if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
+    pads = padding(w, image_dims(w, "Input", layout), kernel, w.of.strides)
+    made = w.node("Conv", channels_first(w, "Input", layout), w.x("Filter"), w.optional("Bias"), group=int(w.of.groups), strides=[*w.of.strides],
+                  dilations=dilations, **pads)  # fmt: skip
+    return channels_back(w, made, rank, layout)
+
+
+@writes("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose")
+def _transposed_convolution(w: WrittenOp) -> Value:
+    layout, rank = w.of.data_format, w.rank("Input")
+    axes = rank - 2
+    kernel = [int(k) for k in w.spec("Filter").known_dims[2:]]  # pyright: ignore[reportArgumentType]
+    image, strides = image_dims(w, "Input", layout), [*w.of.strides]
+    dilations = [1] * axes if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
+    found = pads_of(w.of.paddings, w.of.padding_algorithm, image, kernel, strides)
+    if not all(isinstance(p, int) for both in found for p in both):
+        raise Refused("padding SAME for images of open sizes")
+    pads: list[int] = [*[p[0] for p in found], *[p[1] for p in found]]  # pyright: ignore[reportAssignmentType]
+    more = [*w.of.output_padding] or [0] * axes
+    out = w.result("Output").known_dims
+    out = out[1:-1] if is_channels_last(layout) else out[2:]
+    if w.op.input_slots.get("OutputSizes") or w.of.output_size:
+        if not all(isinstance(d, int) for d in (*out, *image)):
+            raise Refused("an output size that is given, for images of open sizes")
+        for at in range(axes):
+            usual = (image[at] - 1) * strides[at] + dilations[at] * (kernel[at] - 1) + 1 - pads[at] - pads[axes + at]
+            more[at] = int(out[at]) - usual  # pyright: ignore[reportArgumentType]
+    made = w.node("ConvTranspose", channels_first(w, "Input", layout), w.x("Filter"), w.optional("Bias"), group=int(w.of.groups), strides=strides,
+                  dilations=dilations, pads=pads, output_padding=more if any(more) else None)  # fmt: skip
+    return channels_back(w, made, rank, layout)
+
+
+@writes("pool2d", "pool3d")
+def _pooling(w: WrittenOp) -> Value:
+    layout, rank = w.of.data_format, w.rank("X")
+    x, image, largest = channels_first(w, "X", layout), image_dims(w, "X", layout), w.of.pooling_type == "max"
+    if w.op.input_slots.get("KernelSizes"):
+        raise Refused("a window that is computed")
+    sizes = [int(k) for k in w.of.ksize]
+    if w.of.global_pooling or (w.of.adaptive and all(k == 1 for k in sizes)):
+        return channels_back(w, w.node("GlobalMaxPool" if largest else "GlobalAveragePool", x), rank, layout)
+    if w.of.adaptive:
+        return channels_back(w, adaptive(w, x, image, sizes, "ReduceMax" if largest else "ReduceMean"), rank, layout)
+    return channels_back(w, windows(w, x, image, sizes, largest), rank, layout)
+
+
+def windows(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int], largest: bool) -> Value:
+    """Return the largest or the mean of each window."""
+    strides, pads = [*w.of.strides], padding(w, image, sizes, w.of.strides)
+    ceil = bool(w.of.ceil_mode)
+    if largest:
+        of = w.dtype("X")
+        made = x if of.is_floating or of.name in ("int8", "uint8") else w.cast(x, of, FP64)
+        made = w.node("MaxPool", made, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), **pads)
+        return made if of.is_floating or of.name in ("int8", "uint8") else w.cast(made, FP64, of)
+    counted = not w.of.exclusive and any(pads.get("pads", ()))
+    return w.node("AveragePool", x, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), count_include_pad=int(counted), **pads)
+
+
+def adaptive(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int], operator: str) -> Value:
+    """Return the reductions of ``sizes`` parts of each axis, of unequal lengths: part i goes from floor(i n / size) to ceil((i + 1) n / size)."""
+    if all(isinstance(n, int) and n % k == 0 for n, k in zip(image, sizes, strict=True)):
+        step = [n // k for n, k in zip(image, sizes, strict=True)]
+        return w.node("MaxPool" if operator == "ReduceMax" else "AveragePool", x, kernel_shape=step, strides=step)
+    for axis, (size, n) in enumerate(zip(sizes, image, strict=True), 2):
+        if size == 1:
+            x = w.reduce(operator, x, [axis], True)
+        elif isinstance(n, int):
+            cut = [(i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
+            x = w.node("Concat", *[w.reduce(operator, w.slice(x, axis, a, b), [axis], True) for a, b in cut], axis=axis)
+        else:
+            n_now = w.shape(x, axis, axis + 1)
+            parts: list[Value] = []
+            for i in range(size):
+                start = w.node("Div", w.node("Mul", n_now, w.ints(i)), w.ints(size))
+                end = w.node("Div", w.node("Add", w.node("Mul", n_now, w.ints(i + 1)), w.ints(size - 1)), w.ints(size))
+                parts.append(w.reduce(operator, w.node("Slice", x, start, end, w.ints(axis)), [axis], True))
+            x = w.node("Concat", *parts, axis=axis)
+    return x
+
+
+@writes("max_pool2d_with_index")
+def _pool_with_places(w: WrittenOp) -> Any:
+    dims = w.spec("X").known_dims
+    sizes = [int(k) for k in w.of.ksize]
+    if w.of.global_pooling:
+        if not all(isinstance(n, int) for n in dims[2:]):
+            raise Refused("the places of the largest of images of open sizes")
+        sizes = [int(n) for n in dims[2:]]  # pyright: ignore[reportArgumentType]
+    elif w.of.adaptive:
+        raise Refused("adaptive pooling with places")
+    paddings = [0, 0] if w.of.global_pooling else [*w.of.paddings]
+    pads = [*paddings, *paddings] if len(paddings) == 2 else [paddings[0], paddings[2], paddings[1], paddings[3]]
+    out, places = w.nodes("MaxPool", 2, w.x("X"), kernel_shape=sizes, strides=[*w.of.strides], pads=pads, ceil_mode=int(w.of.ceil_mode))
+    # ONNX counts over batch and channels too; here a place is within its image
+    image = w.node("ReduceProd", w.shape(w.x("X"), 2, 4), keepdims=1)
+    return out, w.cast(w.node("Mod", places, image), INT64, w.result("Mask").known_dtype)
+
+
+@writes("unpool")
+def _unpool(w: WrittenOp) -> Value:
+    """Scatter the elements to their places in images of zeros."""
+    out, dims = w.result("Out").known_dims, w.spec("X").known_dims
+    x = w.x("X")
+    flat = w.node("Reshape", x, w.ints(0, 0, -1))
+    places = w.node("Reshape", w.as_int64("Indices"), w.ints(0, 0, -1))
+    if all(isinstance(d, int) for d in out[2:]):
+        image = w.ints(*[int(d) for d in out[2:]])  # pyright: ignore[reportArgumentType]
+    else:
+        if w.op.input_slots.get("OutputSizes") or [d for d in w.of.output_size if d > 0]:
+            raise Refused("an output size that is given, for images of open sizes")
+        grown = w.node("Mul", w.node("Sub", w.shape(x, 2, 4), w.ints(1)), w.ints(*w.of.strides))
+        image = w.node("Add", grown, w.ints(*[k - 2 * p for k, p in zip(w.of.ksize, w.of.paddings, strict=False)]))
+    del dims
+    empty = w.node("Concat", w.shape(x, 0, 2), w.node("ReduceProd", image, keepdims=1), axis=0)
+    zeros = w.node("Expand", w.like(0.0, "X"), empty)
+    return w.node("Reshape", w.node("ScatterElements", zeros, places, flat, axis=2), w.node("Concat", w.shape(x, 0, 2), image, axis=0))

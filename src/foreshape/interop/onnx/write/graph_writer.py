@@ -1,0 +1,226 @@
+"""`GraphWriter`: the state of writing a program as a graph of ONNX.
+
+A variable may be written many times, a value of ONNX once: each write begins a new value. Values are named when all is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from foreshape.errors import DescriptionError
+from foreshape.interop.onnx.call import ELEMENT_TYPES
+from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.onnx.write.values import Frame, Node, Value, named_graph
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.parameters import Stored
+from foreshape.interop.refused import Refused
+from foreshape.program import Block, Op, Program, Variable
+from foreshape.program.op import is_empty_name
+from foreshape.spec import BOOL, LOD_TENSOR, DType, dtype
+from foreshape.wire.onnx_encode import tensor_of
+from foreshape.wire.onnx_records import ModelRecord, TypeRecord
+
+CODES: Final = {of: code for code, of in ELEMENT_TYPES.items()}
+"""Our element type -> its number in ONNX."""
+FIRST, DEFAULT, LAST = 13, 18, 24
+"""The oldest, the usual and the newest operator set written here."""
+_VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
+"""Operator set -> the version of the file format that came with it."""
+
+
+class Unwritten(NamedTuple):
+    """An op that cannot be written: its operator, its place, and the reason."""
+
+    type: str
+    place: str
+    reason: str
+
+
+class NewerSet(Exception):
+    """A newer operator set is needed than that of this try."""
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.opset = opset
+
+
+class GraphWriter:
+    """The state of one writing.
+
+    Attributes:
+        opset: the operator set written.
+        frames: the open graphs, the innermost last.
+        unwritten: what cannot be written.
+    """
+
+    def __init__(self, program: Program, parameters: Mapping[str, Stored], opset: int, may_rise: bool) -> None:
+        self.program, self.parameters = program, parameters
+        self.opset, self.may_rise = opset, may_rise
+        self.frames = [Frame()]
+        self.unwritten: list[Unwritten] = []
+        self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
+        self.scope = ""
+        self._initializers: dict[Any, Value] = {}
+        """Parameter, or the bytes of a constant, -> its value."""
+
+    # --- the whole
+
+    def run(self, feeds: Sequence[str], fetches: Mapping[str, str]) -> ModelRecord | None:
+        """Write the main block; None if something in it cannot be written. ``fetches``: the name of a result in the file -> its variable."""
+        block, frame = self.program.global_block, self.frames[0]
+        for name in feeds:
+            frame.inputs.append(Value(name, block.vars[name].spec))
+            frame.values[name] = frame.inputs[-1]
+        signatures = {name: self._signature(block.vars[name]) for name in (*feeds, *fetches.values())}
+        self.ops(block)
+        if self.unwritten:
+            return None
+        for name, variable in fetches.items():
+            value = self.value(variable)
+            if value.node is None or value in frame.results or value.node not in frame.nodes:
+                value = self.node("Identity", [value])[0]
+            value.name = name
+            frame.results.append(value)
+        types = {**{v: signatures[n] for n, v in zip(feeds, frame.inputs, strict=True)},
+                 **{v: signatures[n] for n, v in zip(fetches.values(), frame.results, strict=True)}}  # fmt: skip
+        graph = named_graph(frame, types, self._initializers.values(), self._described)
+        return ModelRecord(_VERSIONS[self.opset], {"": self.opset}, graph, {}, "Foreshape", None)
+
+    def _signature(self, variable: Variable) -> TypeRecord:
+        spec = variable.spec
+        if spec.kind is not LOD_TENSOR or spec.lod:
+            raise Refused(f"{variable} is {'ragged' if spec.lod else spec.kind}; a graph of ONNX takes and gives dense tensors")
+        if spec.dims is None or spec.dtype is None:
+            raise Refused(f"{variable}: its element type and number of dims must be known")
+        return TypeRecord("tensor", self.code_of(spec.dtype), tuple(d if isinstance(d, int) else str(d) for d in spec.dims))
+
+    @staticmethod
+    def _described(value: Value) -> TypeRecord | None:
+        """Return the type of a value between, for the file's readers; None if it is not known."""
+        spec = value.spec
+        if spec is None or spec.dims is None or spec.dtype not in CODES or spec.kind is not LOD_TENSOR:
+            return None
+        return TypeRecord("tensor", CODES[spec.known_dtype], tuple(d if isinstance(d, int) else str(d) for d in spec.dims))
+
+    @staticmethod
+    def code_of(of: DType) -> int:
+        """Return ONNX's number of an element type."""
+        found = CODES.get(of)
+        if found is None:
+            raise Refused(f"ONNX has no elements of {of.name}")
+        return found
+
+    def needs(self, opset: int, operator: str) -> None:
+        """Ask for an operator set. Raises `Refused` if the user chose an older one."""
+        if self.opset < opset:
+            if self.may_rise:
+                raise NewerSet(opset)
+            raise Refused(f"{operator} needs the operator set {opset}, and {self.opset} was asked for")
+
+    # --- ops
+
+    def ops(self, block: Block) -> None:
+        """Write the ops of a block, in their order."""
+        for at, op in enumerate(block.ops):
+            if op.is_run:
+                try:
+                    self._op(op)
+                except DescriptionError as refused:
+                    self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
+                    for name in op.output_names():
+                        self.frames[-1].values[name] = Value(name)
+
+    def _op(self, op: Op) -> None:
+        function, operator = writer_of(op.type), op.operator
+        if function is None or operator is None or op.attributes.error is not None:
+            error = op.attributes.error
+            raise Refused(str(error) if error is not None else "there is no form of it in ONNX here" if operator is not None else "it is not known here")
+        self.scope = "".join(f"/{part}" for part in op.scope)
+        made: Any = function(WrittenOp(self, op, operator))
+        if made is None:  # of a block: the function has said the values of its variables
+            return
+        results: Sequence[Any] = made if made.__class__ is tuple else (made,)
+        for slot, value in zip(operator.schema.results, results, strict=False):
+            listed: Sequence[Any] = value if value.__class__ is list else [value]
+            for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
+                if one is not None and not is_empty_name(name):
+                    self.bind(op, name, one)
+
+    def bind(self, op: Op, variable: str, value: Value) -> None:
+        """Say the value of a variable from this op on."""
+        self.frames[-1].values[variable] = value
+        if value.name is None:
+            value.name = variable
+            found = op.block.find(variable)
+            value.spec = found.spec if found is not None and self.writes[variable] == 1 else None
+
+    # --- values
+
+    def value(self, variable: str) -> Value:
+        """Return the value of a variable: of a node, an input, or an initializer."""
+        for frame in reversed(self.frames):
+            if variable in frame.values:
+                return frame.values[variable]
+        found = self._initializers.get(variable)
+        if found is None:
+            stored = self.parameters.get(variable)
+            if stored is None:
+                raise Refused(f"{variable} has no value here")
+            found = self._initializers[variable] = Value(variable)
+            found.tensor = tensor_of(variable, self.code_of(stored.dtype), stored.dims, stored.data)
+        return found
+
+    def known(self, variable: Variable) -> Any:
+        """Return the numbers of a variable as an array if they are known before the run: of a parameter, or inferred; otherwise None."""
+        import numpy
+
+        if variable.name in self.parameters and not self.writes[variable.name]:
+            stored = self.parameters[variable.name]
+            return stored.numbers()
+        spec = variable.spec
+        if self.writes[variable.name] > 1 or spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
+            return None
+        return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
+
+    def constant(self, array: Any) -> Value:
+        """Return an initializer with the numbers of an array; equal ones are held once."""
+        import numpy
+
+        made: Any = numpy.ascontiguousarray(array).reshape(numpy.shape(array))
+        key = (str(made.dtype), made.shape, made.tobytes())
+        found = self._initializers.get(key)
+        if found is None:
+            found = self._initializers[key] = Value("constant")
+            found.tensor = tensor_of("constant", self.code_of(dtype(str(made.dtype))), made.shape, made.tobytes())
+        return found
+
+    def node(self, operator: str, inputs: Sequence[Value | None], count: int = 1, attributes: Mapping[str, Any] | None = None, domain: str = "") -> list[Value]:
+        """Append a node, and return its results."""
+        given = {k: v for k, v in (attributes or {}).items() if v is not None}
+        node = Node(operator, list(inputs), [Value() for _ in range(count)], given, domain, self.scope)
+        self.frames[-1].nodes.append(node)
+        for value in node.outputs:
+            value.node = node
+        return node.outputs
+
+    # --- graphs within
+
+    @contextmanager
+    def inside(self) -> Generator[Frame]:
+        """Open a graph within a node; it is an attribute of the node, as `Frame`, when its inputs and results are said (`give`)."""
+        frame = Frame()
+        self.frames.append(frame)
+        try:
+            yield frame
+        finally:
+            self.frames.pop()
+
+    def give(self, values: Sequence[Value]) -> None:
+        """Say the results of the innermost open graph; values that it has not made itself are copied."""
+        frame = self.frames[-1]
+        for value in values:
+            own = value.node is not None and any(value.node is node for node in frame.nodes) and value not in frame.results
+            frame.results.append(value if own else self.node("Identity", [value])[0])

@@ -1,0 +1,150 @@
+"""Writing of resizing, padding, windows and look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.interop.onnx.write.channels import channels_back, channels_first
+from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.ops.rules.window import is_channels_last
+from foreshape.spec import FP32, INT64
+
+_METHODS = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+
+
+@writes(*(f"{m}_interp{v}" for m in _METHODS for v in ("_v2", "")))
+def _resize(w: WrittenOp) -> Value:
+    import numpy
+
+    layout, rank = w.of.data_layout, w.rank("X")
+    axes, method = rank - 2, w.op.type.split("_", 1)[0]
+    x = channels_first(w, "X", layout)
+    if w.of.align_corners:
+        mode, nearest = "align_corners", "round_prefer_ceil"
+    else:
+        mode, nearest = "half_pixel" if method == "bicubic" or (method != "nearest" and w.of.align_mode == 0) else "asymmetric", "floor"
+    out = w.result("Out").known_dims
+    out = out[1:-1] if is_channels_last(layout) else out[2:]
+    given = w.op.attributes.values.get("scale", ())
+    scale = [float(s) for s in (given if given.__class__ in (tuple, list) else [given]) if s > 0]  # pyright: ignore[reportGeneralTypeIssues]
+    sized = w.op.input_slots.get("SizeTensor") or w.has("OutSize")
+    attributes: dict[str, Any] = {"mode": _METHODS[method], "coordinate_transformation_mode": mode}
+    if method == "nearest":
+        attributes["nearest_mode"] = nearest
+    if method == "bicubic":
+        attributes["cubic_coeff_a"] = -0.75
+    if not sized and w.has("Scale"):
+        by = w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32)
+        by = w.node("Expand", by, w.ints(axes))
+        return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), by, axis=0), **attributes), rank, layout)
+    if not sized and scale:
+        by_axis = scale if len(scale) == axes else scale * axes
+        made = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
+        return channels_back(w, made, rank, layout)
+    if w.op.input_slots.get("SizeTensor"):
+        sizes = w.row_of("SizeTensor")
+    elif w.has("OutSize"):
+        sizes = w.row("OutSize")
+    else:
+        sizes = w.ints(*[int(d) for d in out])  # pyright: ignore[reportArgumentType]
+    dims = w.spec("X").known_dims
+    front = w.node("Concat", w.shape(x, 0, 2), sizes, axis=0)
+    if all(isinstance(d, int) for d in (*out, *dims)):
+        channels = dims[-1] if is_channels_last(layout) else dims[1]
+        front = w.ints(*[int(d) for d in (dims[0], channels, *out)])  # pyright: ignore[reportArgumentType]
+    return channels_back(w, w.node("Resize", x, None, None, front, **attributes), rank, layout)
+
+
+@writes("grid_sampler")
+def _grid_sample(w: WrittenOp) -> Value:
+    w.needs(16)
+    mode = w.of.mode if w.opset < 20 else {"bilinear": "linear", "bicubic": "cubic"}.get(w.of.mode, w.of.mode)
+    if w.rank("X") == 5:
+        w.needs(20)
+    return w.node("GridSample", w.x("X"), w.x("Grid"), mode=mode, padding_mode=w.of.padding_mode, align_corners=int(w.of.align_corners))
+
+
+@writes("pad3d", "pad2d")
+def _pad_image(w: WrittenOp) -> Value:
+    rank, layout = w.rank("X"), w.of.data_format
+    given = w.known("Paddings") if w.has("Paddings") else w.of.paddings
+    if given is None:
+        raise Refused("paddings that are computed")
+    numbers = [int(n) for n in given]
+    sides = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+    if w.op.type == "pad3d":
+        sides = sides[::-1]  # the last axis first
+    first = 1 if is_channels_last(layout) else 2
+    both = [(0, 0)] * first + sides + ([(0, 0)] if first == 1 else [])
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge", "circular": "wrap"}[w.of.mode]
+    if mode == "wrap":
+        w.needs(19)
+    value = w.op.attributes.values.get("value", w.op.attributes.values.get("pad_value", 0.0))
+    of = w.dtype("X")
+    return _padded(w, w.x("X"), both[:rank], mode, w.number(value if of.is_floating else int(value), of))
+
+
+@writes("pad")
+def _pad(w: WrittenOp) -> Value:
+    numbers, of = [int(n) for n in w.of.paddings], w.dtype("X")
+    both = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+    return _padded(w, w.x("X"), both, "constant", w.number(w.of.pad_value if of.is_floating else int(w.of.pad_value), of))
+
+
+def _padded(w: WrittenOp, x: Value, sides: Sequence[tuple[int, int]], mode: str, value: Value) -> Value:
+    pads = w.ints(*[s[0] for s in sides], *[s[1] for s in sides])
+    return w.node("Pad", x, pads, value if mode == "constant" else None, mode=mode)
+
+
+@writes("unfold")
+def _unfold(w: WrittenOp) -> Value:
+    """Return the windows as columns: gathered along the rows, then along the columns, of the padded images."""
+    import numpy
+
+    x, (_, channels, height, width) = w.x("X"), w.spec("X").known_dims
+    (kh, kw), (sh, sw), (dh, dw) = w.of.kernel_sizes, w.of.strides, w.of.dilations
+    top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
+    padded = _padded(w, x, [(0, 0), (0, 0), (top, bottom), (left, right)], "constant", w.like(0.0, "X"))
+    parts = [padded]
+    for axis, size, kernel, stride, dilation, around in ((2, height, kh, sh, dh, top + bottom), (4, width, kw, sw, dw, left + right)):
+        places = numpy.arange(kernel, dtype="int64")[:, None] * dilation
+        if isinstance(size, int):
+            count = (size + around - dilation * (kernel - 1) - 1) // stride + 1
+            index = w.array(places + numpy.arange(count, dtype="int64") * stride)
+        else:
+            windows = w.node("Sub", w.shape(parts[-1], axis, axis + 1), w.ints(dilation * (kernel - 1) + 1))
+            count_now = w.squeeze(w.node("Add", w.node("Div", windows, w.ints(stride)), w.ints(1)), 0)
+            firsts = w.node("Mul", w.node("Range", w.number(0, INT64), count_now, w.number(1, INT64)), w.ints(stride))
+            index = w.node("Add", w.array(places), firsts)
+        parts.append(w.node("Gather", parts[-1], index, axis=axis))
+    made = w.transpose(parts[-1], (0, 1, 2, 4, 3, 5))  # [batch, channels, kh, kw, rows, columns]
+    front = int(channels) * kh * kw if isinstance(channels, int) else None
+    if front is None:
+        raise Refused("an open number of channels")
+    return w.reshape(made, 0, front, -1)
+
+
+@writes("fold")
+def _fold(w: WrittenOp) -> Value:
+    w.needs(18)
+    top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
+    return w.node("Col2Im", w.x("X"), w.ints(*w.of.output_sizes), w.ints(*w.of.kernel_sizes), strides=[*w.of.strides], dilations=[*w.of.dilations],
+                  pads=[top, left, bottom, right])  # fmt: skip
+
+
+@writes("lookup_table_v2", "lookup_table")
+def _lookup(w: WrittenOp) -> Value:
+    ids = w.x("Ids")
+    if w.op.type == "lookup_table":
+        ids = w.squeeze(ids, w.rank("Ids") - 1)
+    made = w.node("Gather", w.x("W"), ids, axis=0)
+    pad = int(w.of.padding_idx)
+    if pad == -1:
+        return made
+    rows = w.spec("W").known_dims[0]
+    hit = w.unsqueeze(w.node("Equal", ids, w.number(pad if pad >= 0 else int(rows) + pad, w.dtype("Ids"))), -1)  # pyright: ignore[reportArgumentType]
+    return w.node("Where", hit, w.like(0.0, "W"), made)

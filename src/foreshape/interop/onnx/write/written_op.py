@@ -1,0 +1,200 @@
+"""`WrittenOp`: an op of ours as seen by its function of writing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.refused import Refused
+from foreshape.operator.operator import Operator
+from foreshape.program import Op, Variable
+from foreshape.spec import BOOL, FP32, INT64, DType, Spec
+
+if TYPE_CHECKING:
+    from foreshape.interop.onnx.write.graph_writer import GraphWriter
+
+
+class WrittenOp:
+    """An op in the course of its writing.
+
+    Attributes:
+        op: the op.
+        of: its operator, with its attributes' values: ``w.of.axis``.
+        writer: the state of the whole writing.
+    """
+
+    __slots__ = ("of", "op", "writer")
+
+    def __init__(self, writer: GraphWriter, op: Op, operator: Operator) -> None:
+        self.writer, self.op = writer, op
+        self.of: Any = operator
+
+    # --- operands and results
+
+    def variable(self, slot: str, at: int = 0) -> Variable:
+        """Return the variable of an operand."""
+        name = self.op.input_slots[slot][at]
+        found = self.op.block.find(name)
+        if found is None:
+            raise Refused(f"{name} is not described")
+        return found
+
+    def has(self, slot: str) -> bool:
+        """Tell whether an operand is given."""
+        return self.op.input(slot) is not None
+
+    def x(self, slot: str, at: int = 0) -> Value:
+        """Return the value of an operand. Integers known before the run are a constant, whatever made them."""
+        variable = self.variable(slot, at)
+        if variable.spec.value is not None and variable.name not in self.writer.parameters:
+            known = self.writer.known(variable)
+            if known is not None:
+                return self.writer.constant(known)
+        return self.writer.value(variable.name)
+
+    def optional(self, slot: str) -> Value | None:
+        """Return the value of an operand; None if it is absent."""
+        return self.x(slot) if self.has(slot) else None
+
+    def all(self, slot: str) -> list[Value]:
+        """Return the values of an operand of several."""
+        return [self.x(slot, at) for at in range(len(self.op.input_slots.get(slot, ())))]
+
+    def known(self, slot: str, at: int = 0) -> Any:
+        """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
+        return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
+
+    def spec(self, slot: str, at: int = 0) -> Spec:
+        """Return the spec of an operand. Raises `Refused` for a ragged one."""
+        spec = self.variable(slot, at).spec
+        if spec.lod:
+            raise Refused(f"{slot} is ragged")
+        return spec
+
+    def rank(self, slot: str) -> int:
+        """Return the number of dims of an operand. Raises `Refused` if it is not known."""
+        spec = self.spec(slot)
+        if spec.dims is None:
+            raise Refused(f"the number of dims of {slot} must be known")
+        return len(spec.dims)
+
+    def dtype(self, slot: str) -> DType:
+        """Return the element type of an operand."""
+        return self.spec(slot).known_dtype
+
+    def result(self, slot: str, at: int = 0) -> Spec:
+        """Return the spec of a result, as inferred at this op."""
+        name = self.op.output_slots[slot][at]
+        found = self.op.made.get(name)
+        variable = self.op.block.find(name)
+        if found is None and variable is None:
+            raise Refused(f"{name} is not described")
+        return found if found is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
+
+    def is_read(self, slot: str) -> bool:
+        """Tell whether the op writes a result."""
+        return self.op.output(slot) is not None
+
+    # --- nodes
+
+    def node(self, operator: str, *inputs: Value | None, domain: str = "", **attributes: Any) -> Value:
+        """Append a node with one result. Attributes of None are left out."""
+        return self.writer.node(operator, inputs, 1, attributes, domain)[0]
+
+    def nodes(self, operator: str, count: int, *inputs: Value | None, domain: str = "", **attributes: Any) -> list[Value]:
+        """Append a node with several results."""
+        return self.writer.node(operator, inputs, count, attributes, domain)
+
+    def needs(self, opset: int) -> None:
+        """Ask for an operator set."""
+        self.writer.needs(opset, self.op.type)
+
+    @property
+    def opset(self) -> int:
+        return self.writer.opset
+
+    # --- constants
+
+    def ints(self, *numbers: int) -> Value:
+        """Return a row of int64 numbers."""
+        import numpy
+
+        return self.writer.constant(numpy.array(numbers, "int64"))
+
+    def number(self, value: float | bool, of: DType = FP32) -> Value:
+        """Return one number, without dims."""
+        import numpy
+
+        if of.numpy_name == "bfloat16" or of.name == "bf16":
+            return self.cast(self.writer.constant(numpy.array(value, "float32")), FP32, of)
+        return self.writer.constant(numpy.array(value, "bool" if of is BOOL else of.numpy_name))
+
+    def like(self, value: float, slot: str) -> Value:
+        """Return one number in the element type of an operand."""
+        return self.number(value, self.dtype(slot))
+
+    def array(self, numbers: Any) -> Value:
+        """Return an array of numpy as a constant."""
+        return self.writer.constant(numbers)
+
+    # --- common forms
+
+    def cast(self, x: Value, now: DType, to: DType) -> Value:
+        """Return ``x`` in another element type; itself if it has it."""
+        return x if now is to else self.node("Cast", x, to=self.writer.code_of(to))
+
+    def as_int64(self, slot: str, at: int = 0) -> Value:
+        """Return an operand of integers as int64."""
+        known = self.known(slot, at) if at == 0 else None
+        return self.array(known.astype("int64")) if known is not None else self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64)
+
+    def row(self, slot: str) -> Value:
+        """Return the numbers of an operand, one or several, as a row of int64."""
+        known = self.known(slot)
+        if known is not None:
+            return self.array(known.astype("int64").reshape(-1))
+        given = self.as_int64(slot)
+        return given if self.spec(slot).dims is not None and self.rank(slot) == 1 else self.reshape(given, -1)
+
+    def row_of(self, slot: str) -> Value:
+        """Return an operand of several tensors of one number as a row of int64."""
+        count = len(self.op.input_slots[slot])
+        rows = [self.reshape(self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64), 1) for at in range(count)]
+        return rows[0] if count == 1 else self.node("Concat", *rows, axis=0)
+
+    def reshape(self, x: Value, *dims: int) -> Value:
+        """Return ``x`` in other dims: 0 keeps a dim, -1 is found."""
+        return self.node("Reshape", x, self.ints(*dims))
+
+    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        """Return ``x`` with its axes in another order."""
+        return x if [*axes] == [*range(len(axes))] else self.node("Transpose", x, perm=[*axes])
+
+    def unsqueeze(self, x: Value, *axes: int) -> Value:
+        """Return ``x`` with dims of 1 at axes of the result."""
+        return self.node("Unsqueeze", x, self.ints(*axes)) if axes else x
+
+    def squeeze(self, x: Value, *axes: int) -> Value:
+        """Return ``x`` without dims of 1."""
+        return self.node("Squeeze", x, self.ints(*axes)) if axes else x
+
+    def slice(self, x: Value, axis: int, start: int, end: int) -> Value:
+        """Return a part of ``x`` along an axis."""
+        return self.node("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
+
+    def shape(self, x: Value, start: int | None = None, end: int | None = None) -> Value:
+        """Return the dims of ``x`` as a row of int64, or a part of them."""
+        if start is None and end is None:
+            return self.node("Shape", x)
+        if self.opset >= 15:
+            return self.node("Shape", x, start=start, end=end)
+        return self.slice(self.node("Shape", x), 0, start or 0, end if end is not None else 2**62)
+
+    def reduce(self, operator: str, x: Value, axes: Sequence[int] | None, keep: bool) -> Value:
+        """Append ReduceMean and its like: the axes are an operand from the set 18 on, of ReduceSum from 13 on."""
+        if axes is None:
+            return self.node(operator, x, keepdims=int(keep))
+        if operator == "ReduceSum" or self.opset >= 18:
+            return self.node(operator, x, self.ints(*axes), keepdims=int(keep))
+        return self.node(operator, x, axes=[*axes], keepdims=int(keep))

@@ -1,0 +1,80 @@
+"""Networks as ONNX's models: of one's own programs, and of model files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from foreshape.engine import Executor, Scope, default_scope
+from foreshape.errors import FormatError, border
+from foreshape.interop.convert import stored_parameters
+from foreshape.interop.convert_models import same_file
+from foreshape.interop.inference import Given, StoredValues, columns, for_inference, parameters_of, values_of
+from foreshape.interop.onnx.write import WrittenModel, write_onnx
+from foreshape.interop.parameters import stored_array
+from foreshape.interop.program_files import find_program, open_program
+from foreshape.program import Program, Variable
+
+Path = str | os.PathLike[str]
+
+
+def save_onnx(
+    path: Path,
+    feeds: Given,
+    fetches: Given | Mapping[str, Variable | str],
+    executor: Executor | None = None,
+    program: Program | None = None,
+    scope: Scope | StoredValues | None = None,
+    opset: int | None = None,
+) -> WrittenModel:
+    """Write a network from ``feeds`` to ``fetches`` as an ONNX model; the ``onnx`` package is not needed.
+
+    The program is pruned as for `save_inference_model`. Names, symbols of open dims, and scopes (as the first part of nodes' names) stay. Parameters that
+    would make the file larger than 2 GiB go to a second one, its name with ``.data``.
+
+    Args:
+        path: the file to write.
+        feeds, fetches, executor, program, scope: as for `save_inference_model`; a result keeps its variable's name, or has its key in the mapping.
+        opset: the operator set, from 13 to 24; by default 18, or the least newer one that the operators need.
+
+    Raises:
+        FormatError: operators without a form in ONNX (each is named, with the reason); ragged inputs; a file cannot be written. The old one stays then.
+        SchemaError, ExecutionError: as `save_inference_model`.
+    """
+    _, out, names, results = for_inference(feeds, fetches, program)
+    given = list(fetches) if isinstance(fetches, Mapping) else results
+    parameters = parameters_of(out)
+    values = values_of(parameters, scope if scope is not None else default_scope())
+    stored = {name: stored_array(values[name], variable.spec.known_dtype) for name, variable in parameters.items()}
+    return write_onnx(path, out, names, dict(zip(given, results, strict=True)), stored, opset)
+
+
+@border("the model cannot be converted", FormatError)
+def convert_to_onnx(source: Path, target: Path, params: Path | None = None, opset: int | None = None) -> WrittenModel:
+    """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, another ``.onnx``) as an ONNX model.
+
+    Args:
+        source, params: as for `convert_model`.
+        target: the ``.onnx`` to write.
+        opset: as for `save_onnx`.
+
+    Raises:
+        FormatError: as `save_onnx`; a file cannot be read; the network has mistakes.
+    """
+    model, beside = find_program(source)
+    if same_file(model, target):
+        raise FormatError(f"{os.fspath(target)}: a model is not written to where it is read from")
+    program, held = open_program(model)
+    program.refresh()
+    from foreshape.passes import for_test
+
+    feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
+    parameters = parameters_of(program)
+    if held is not None and params is None:
+        values = held.stored()
+    else:
+        values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
+    try:
+        return write_onnx(target, for_test(program), feeds, {name: name for name in fetches}, values, opset)
+    except FormatError as error:
+        raise error.reworded(f"{model}: {error}") from error
