@@ -50,10 +50,11 @@ def attribute(name: str, value: Any) -> bytes:
     return out + b"".join(number(8, v) for v in value) + number(20, 7)
 
 
-def node(operator: str, inputs: str, outputs: str, domain: str = "", name: str = "", **attributes: Any) -> bytes:
+def node(operator: str, inputs: str, outputs: str, domain: str = "", name: str = "", metadata: Mapping[str, str] | None = None, **attributes: Any) -> bytes:
     """``inputs`` and ``outputs`` are names with spaces between; ``_`` is one that is left out."""
     names = lambda text, at: b"".join(field(at, "" if n == "_" else n) for n in text.split())  # noqa: E731
     out = names(inputs, 1) + names(outputs, 2) + field(3, name) + field(4, operator) + field(7, domain)
+    out += b"".join(field(9, field(1, k) + field(2, v)) for k, v in (metadata or {}).items())
     return out + b"".join(field(5, attribute(k, v)) for k, v in attributes.items())
 
 

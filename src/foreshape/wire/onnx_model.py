@@ -19,6 +19,8 @@ _NODE_COST: Final = 700
 _FIELD_COST: Final = 90
 """The memory of a field and its record, in bytes; a dropped field costs time."""
 _EXTERNAL: Final = 1
+_MODULE: Final = (b"\x0a\x1bpkg.torch.onnx.name_scopes", b"\x0a\x09namespace")
+"""The entries of a node's metadata that say its module, as their keys are written."""
 
 
 def read_model(source: Any, limits: Limits | None = None) -> ModelRecord:
@@ -140,6 +142,7 @@ class _ModelReader:
         outputs: list[str] = []
         attributes: dict[str, Any] = {}
         references: dict[str, str] = {}
+        metadata: dict[str, str] = {}
         name = operator = domain = ""
         for number, wire, tag, s, e in fields(self.data, start, end, where):
             self.budget.take(_FIELD_COST, where)
@@ -160,9 +163,17 @@ class _ModelReader:
                     attributes[key] = value
             elif number == 7:
                 domain = self._text(wire, s, e, f"{where}.domain", tag)
+            elif number == 9:
+                self._module(wire, s, e, metadata)
         if not operator:
             raise FormatError(f"{where}: a node without an operator, at byte {start}")
-        return NodeRecord(operator, "" if domain == "ai.onnx" else domain, tuple(inputs), tuple(outputs), attributes, name, where, references)
+        return NodeRecord(operator, "" if domain == "ai.onnx" else domain, tuple(inputs), tuple(outputs), attributes, name, where, references, metadata)
+
+    def _module(self, wire: int, start: int, end: int, metadata: dict[str, str]) -> None:
+        """Keep an entry of metadata that says a node's module; others, as stack traces, may be long."""
+        if wire == 2 and any(key in self.data[start : start + 64] for key in _MODULE):
+            key, value = self._entry(start, end, "metadata")
+            metadata[key] = value
 
     def attribute(self, start: int, end: int, where: str) -> tuple[str, Any]:
         """Read an attribute: its name, and a number, text (bytes), tensor, graph, or list of these."""

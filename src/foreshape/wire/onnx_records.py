@@ -50,7 +50,10 @@ class ValueRecord(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """A node: operator with its domain, names of operands and results (empty for none), attributes, its own name, and its place in the file."""
+    """A node: operator with its domain, names of operands and results (empty for none), attributes, its own name, and its place in the file.
+
+    ``metadata`` has the entries that say its module.
+    """
 
     operator: str
     domain: str
@@ -60,6 +63,7 @@ class NodeRecord(NamedTuple):
     name: str
     place: str
     references: Mapping[str, str]
+    metadata: Mapping[str, str]
 
 
 class GraphRecord(NamedTuple):

@@ -169,3 +169,17 @@ def test_remainders_are_exact_and_keep_the_signs_of_zeros(truncated: int, tmp_pa
 def test_an_input_needs_a_name() -> None:
     with pytest.raises(fs.FormatError, match="an input has no name"):
         fs.load_program(model(Graph([node("Relu", "x", "y")], [value("", "float32", [2])], [value("y", "float32", None)])))
+
+
+def test_scopes_are_the_modules_of_names_or_metadata() -> None:
+    torch = "pkg.torch.onnx.name_scopes"
+    nodes = [
+        node("Relu", "x", "a", name="/encoder/encoder.layer.0/output/Relu"),
+        node(
+            "Relu", "a", "b", metadata={"pkg.torch.onnx.stack_trace": "x" * 5000, torch: "['', 'encoder', 'encoder.layer.0', 'encoder.layer.0.output', 'relu']"}
+        ),
+        node("Relu", "b", "c", metadata={"namespace": ": Net/encoder: Encoder/encoder.layer.0: Layer/encoder.layer.0.output: Output/relu: aten.relu"}),
+        node("Relu", "c", "y", name="relu/1"),
+    ]
+    program = fs.load_program(model(Graph(nodes, [value("x", "float32", [2])], [value("y", "float32", None)])))
+    assert [op.scope for op in program.all_ops() if op.type == "relu"] == [("encoder", "layer", "0", "output")] * 3 + [()]

@@ -7,7 +7,7 @@ other small ones are made by an op.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -19,6 +19,7 @@ from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, Uses
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.small_constants import write_small
+from foreshape.interop.onnx.node_scopes import scope_of
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
@@ -34,7 +35,6 @@ from foreshape.wire.onnx_tensors import array_of
 SMALL: Final = 64
 """Constants of up to so many elements that are no weights are made by an op; larger ones stay in the file."""
 _MOST_NODES: Final = 1_000_000
-_NAME: Final = re.compile(r"[^\w-]")
 
 
 @dataclass(eq=False)
@@ -49,6 +49,13 @@ class OnnxConstant:
     array: Any = None
     variable: Variable | None = None
     uses: Uses | bool | None = None
+
+
+class RestInBranches(Exception):
+    """The results of a node's branches have different numbers of dims: ``go_on`` imports the following nodes of the graph, for wanted results."""
+
+    def __init__(self, go_on: Callable[[Sequence[NodeRecord], Sequence[str]], None]) -> None:
+        self.go_on = go_on
 
 
 class Importer:
@@ -76,6 +83,10 @@ class Importer:
         """The open functions of the model."""
         self.uses = Uses((), {}, {})
         """The uses of constants in the open graph."""
+        self.refusals = 0
+        """The number of refused nodes."""
+        self.trials = 0
+        """The number of branches with all that follows them, tried."""
 
     @property
     def block(self) -> Block:
@@ -95,7 +106,7 @@ class Importer:
                     raise FormatError(f"{graph.place}.input: " + (f"the name {value.name[:100]!r} is given twice" if value.name else "an input has no name"))
                 values[value.name] = self._feed(value.name, value.type)
             self.taken.update(v.name for v in graph.outputs)
-            self.nodes(graph.nodes)
+            self.nodes(graph.nodes, [v.name for v in graph.outputs])
             results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
             self._ends(feeds, results)
         return self.program
@@ -227,13 +238,17 @@ class Importer:
 
     # --- nodes
 
-    def nodes(self, nodes: tuple[NodeRecord, ...]) -> None:
-        """Import nodes in their order."""
-        for node in nodes:
+    def nodes(self, nodes: Sequence[NodeRecord], results: Sequence[str]) -> None:
+        """Import nodes in their order; ``results`` are wanted of them."""
+        for at, node in enumerate(nodes):
             self.count += 1
             if self.count > _MOST_NODES:
                 raise FormatError(f"{node.place}: more than {_MOST_NODES} nodes, functions written out")
-            self.node(node)
+            try:
+                self.node(node)
+            except RestInBranches as rest:
+                rest.go_on(nodes[at + 1 :], results)
+                return
 
     def node(self, node: NodeRecord) -> None:
         """Import a node: by its function here, by its function in the model, or as an op under its own name, for no run."""
@@ -262,7 +277,7 @@ class Importer:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
             return
         self._named(node, results if results.__class__ is tuple else (results,))
-        scope = _scope_of(node.name)
+        scope = scope_of(node)
         if scope and block is self.block:
             for op in block.ops[first:]:
                 op.attributes = placed(op.attributes, scope)
@@ -314,6 +329,7 @@ class Importer:
     def keep(self, node: NodeRecord, error: SchemaError | None) -> None:
         """Keep a refused node, under its own name: `show` and `check` work around it, and no run begins."""
         block = self.block
+        self.refusals += 1
         given = {f"I{at}": self.value(n) for at, n in enumerate(node.inputs) if n}
         inputs = {slot: (self.variable(v).name,) for slot, v in given.items() if isinstance(v, (Variable, OnnxConstant))}
         outputs: dict[str, tuple[str, ...]] = {}
@@ -351,7 +367,7 @@ class Importer:
         scopes, self.scopes = self.scopes, [given]
         uses, self.uses = self.uses, Uses(function.nodes, {}, self.model.functions)
         try:
-            self.nodes(tuple(_with_attributes(inner, attributes) for inner in function.nodes))
+            self.nodes([_with_attributes(inner, attributes) for inner in function.nodes], function.outputs)
             results = tuple(self.value(name) for name in function.outputs)
         finally:
             self.scopes, self.opsets, self.uses = scopes, before, uses
@@ -384,9 +400,3 @@ def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
 def _symbol_name(given: str) -> str:
     """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has none of these, as "?"."""
     return re.sub(r"\W+", "_", given).strip("_")[:200]
-
-
-def _scope_of(name: str) -> str:
-    """Return the path of a node's module, as ``/encoder/layer_0/``; empty for none."""
-    parts = [_NAME.sub("_", part) for part in name.split("/")[:-1] if part]
-    return f"/{'/'.join(parts)}/" if parts and name.startswith("/") and len(name) < 1000 else ""

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.errors import DescriptionError, FormatError, SchemaError, ShapeError
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.importer import OnnxConstant, RestInBranches
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
+from foreshape.program.rollback import counts, take_back
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT64
-from foreshape.wire.onnx_records import GraphRecord
+from foreshape.wire.onnx_records import GraphRecord, NodeRecord
 
 _MOST_WRITTEN_OUT = 4096
 """A loop or scan of a known number of rounds is written out up to so many nodes."""
+_MOST_TRIALS = 64
+"""Of branches with different numbers of dims, each within the last."""
 Step = Callable[[Any, list[Variable]], tuple[list[Variable], list[Variable]]]
 """A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and the results of the round."""
 
@@ -29,7 +33,7 @@ def _truth(c: Call, x: Variable) -> Variable:
 def run_graph(c: Call, graph: GraphRecord, values: dict[str, Any]) -> list[Any]:
     """Import a graph within a node for the ``values`` of its inputs; returns its results."""
     with c.importer.inside(graph, values):
-        c.importer.nodes(graph.nodes)
+        c.importer.nodes(graph.nodes, [v.name for v in graph.outputs])
         return [c.importer.value(v.name) for v in graph.outputs]
 
 
@@ -41,11 +45,62 @@ def branch(c: Call) -> Any:
     if known is not None:
         return tuple(run_graph(c, then if bool(known.reshape(-1)[0]) else otherwise, {}))
 
-    def made(graph: GraphRecord) -> list[Variable]:
-        return [layer.assign(c.importer.variable(v)) for v in run_graph(c, graph, {})]
+    ranks: list[list[int | None]] = []
 
-    out = layer.cond(_truth(c, c.x(0)), lambda: made(then), lambda: made(otherwise))
+    def made(graph: GraphRecord) -> list[Variable]:
+        out = [layer.assign(c.importer.variable(v)) for v in run_graph(c, graph, {})]
+        ranks.append([None if v.spec.dims is None else v.spec.rank for v in out])
+        return out
+
+    try:
+        out = layer.cond(_truth(c, c.x(0)), lambda: made(then), lambda: made(otherwise))
+    except ShapeError:
+        if len(ranks) == 2 and ranks[0] != ranks[1]:
+            raise RestInBranches(lambda rest, results: _with_rest(c, (then, otherwise), rest, results)) from None
+        raise
     return tuple(out)
+
+
+def _with_rest(c: Call, branches: tuple[GraphRecord, GraphRecord], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
+    """Import what follows an If in both of its branches, each with its number of dims. If that works in one alone, an assertion demands it of the run."""
+    importer = c.importer
+    importer.trials += 1
+    if importer.trials > _MOST_TRIALS:
+        importer.keep(c.node, SchemaError(f"{c.node.operator} ({c.node.name or c.node.place}): too many branches with different numbers of dims"))
+        importer.nodes(rest, results)
+        return
+    values = dict(importer.scopes[-1])
+
+    def imported(graph: GraphRecord) -> list[Any]:
+        importer.scopes[-1].clear()
+        importer.scopes[-1].update(values)
+        for name, value in zip(c.node.outputs, run_graph(c, graph, {}), strict=True):
+            importer.define(name, value, c.node.place)
+        importer.nodes(rest, results)
+        return [importer.value(name) for name in results]
+
+    def ranks(graph: GraphRecord) -> list[int] | None:
+        """Return the numbers of dims of the results; None if something is refused."""
+        before, refusals, renamed = counts(), importer.refusals, set(importer.renamed)
+        try:
+            found = [importer.variable(v) for v in imported(graph)]
+            return [v.spec.rank for v in found] if importer.refusals == refusals else None
+        except (Refused, DescriptionError, FormatError):  # as of an axis that this number of dims has not
+            return None
+        finally:
+            take_back(before)
+            importer.refusals, importer.renamed = refusals, renamed
+
+    holds, second = _truth(c, c.x(0)), ranks(branches[1])
+    first = ranks(branches[0]) if second is not None else None
+    if second is not None and first == second:
+        out = layer.cond(holds, *(lambda graph=graph: [layer.assign(importer.variable(v)) for v in imported(graph)] for graph in branches))
+        importer.scopes[-1].clear()
+        importer.scopes[-1].update(zip(results, out, strict=True))
+        return
+    chosen = 0 if second is None or first is not None else 1
+    importer.block.append_op("assert", {"Cond": holds if chosen == 0 else c.op("logical_not", X=holds)}, {}, {})
+    imported(branches[chosen])
 
 
 # --- loops
