@@ -19,7 +19,7 @@ _NODE_COST: Final = 700
 _FIELD_COST: Final = 90
 """The memory of a field and its record, in bytes; a dropped field costs time."""
 _EXTERNAL: Final = 1
-_MODULE: Final = (b"\x0a\x1bpkg.torch.onnx.name_scopes", b"\x0a\x09namespace")
+_MODULE: Final = (b"\x0a\x1apkg.torch.onnx.name_scopes", b"\x0a\x09namespace")
 """The entries of a node's metadata that say its module, as their keys are written."""
 
 

@@ -6,20 +6,19 @@ other small ones are made by an op.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
-from foreshape.dims import symbol, symbol_after
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, Uses
+from foreshape.interop.onnx.graph_inputs import input_of
 from foreshape.interop.onnx.node_rules import rule_of
-from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.onnx.node_scopes import scope_of
+from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
@@ -29,7 +28,7 @@ from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
 from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord, TypeRecord
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
 from foreshape.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
@@ -104,28 +103,13 @@ class Importer:
             for value in feeds:
                 if not value.name or value.name in values:
                     raise FormatError(f"{graph.place}.input: " + (f"the name {value.name[:100]!r} is given twice" if value.name else "an input has no name"))
-                values[value.name] = self._feed(value.name, value.type)
+                values[value.name] = input_of(self.program, value.name, value.type)
+                self.taken.add(value.name)
             self.taken.update(v.name for v in graph.outputs)
             self.nodes(graph.nodes, [v.name for v in graph.outputs])
             results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
             self._ends(feeds, results)
         return self.program
-
-    def _feed(self, name: str, type: TypeRecord | None) -> Variable:
-        if type is None or type.kind != "tensor":
-            raise FormatError(f"the input {name[:100]!r} is a {type.kind if type is not None else 'value without a type'}: tensors alone are fed here")
-        try:
-            of = element_type(type.code)
-        except Refused as refused:
-            raise FormatError(f"the input {name[:100]!r}: {refused}") from None
-        if type.dims is None:
-            raise FormatError(f"the input {name[:100]!r} has no shape: its number of dims must be known before the run")
-        dims = [
-            d if isinstance(d, int) else symbol(_symbol_name(d)) if isinstance(d, str) and _symbol_name(d) else symbol_after(f"{name}.{axis}")
-            for axis, d in enumerate(type.dims)
-        ]
-        self.taken.add(name)
-        return self.program.global_block.create_variable(name, Spec(LOD_TENSOR, of, tuple(dims)), need_check_feed=True, stop_gradient=True)
 
     def _initializers(self, graph: GraphRecord, values: dict[str, Any]) -> None:
         self.uses = Uses(graph.nodes, graph.initializers, self.model.functions)
@@ -395,8 +379,3 @@ def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
         return node
     found = {name: given[outer] for name, outer in node.references.items() if outer in given}
     return node._replace(attributes={**node.attributes, **found}, references={})
-
-
-def _symbol_name(given: str) -> str:
-    """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has none of these, as "?"."""
-    return re.sub(r"\W+", "_", given).strip("_")[:200]

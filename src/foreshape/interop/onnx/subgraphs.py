@@ -21,7 +21,7 @@ from foreshape.wire.onnx_records import GraphRecord, NodeRecord
 _MOST_WRITTEN_OUT = 4096
 """A loop or scan of a known number of rounds is written out up to so many nodes."""
 _MOST_TRIALS = 64
-"""Of branches with different numbers of dims, each within the last."""
+"""The most branches with different numbers of dims, whose following nodes are imported in both."""
 Step = Callable[[Any, list[Variable]], tuple[list[Variable], list[Variable]]]
 """A function of a round's number (int, or int64 [1]) and the state: it returns the new state, and the results of the round."""
 
