@@ -10,6 +10,7 @@ from foreshape.data_class import data_class
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert import stored_parameters
 from foreshape.interop.inference import parameters_of
+from foreshape.interop.paddle2_forms import write_older_forms
 from foreshape.interop.parameters import Stored, write_combined
 from foreshape.interop.program_files import MODEL, find_program, open_program, programs_in
 from foreshape.program import Op, Program
@@ -96,6 +97,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     if refused and not force:
         listed = "".join(f"\n    {one.words}" for one in refused)
         raise FormatError(f"{model} needs what PaddlePaddle 2.6.2 lacks, and is not written (unless forced, for Foreshape alone):{listed}")
+    write_older_forms(program)
     if force:
         program.refresh_quietly()
     else:

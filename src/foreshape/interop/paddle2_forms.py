@@ -1,0 +1,112 @@
+"""Operators whose form here has no kernel in PaddlePaddle 2.6.2, written in an older form of the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from foreshape.program import Op, Program, Variable
+from foreshape.program.block import Block
+from foreshape.spec import BOOL, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, UINT8, DType, Spec
+
+
+def write_older_forms(program: Program) -> None:
+    """Put older forms in the places of ops of a program; names of results stay. Unknown ops, and ops with errors, stay as they are."""
+    for block in program.blocks:
+        at = 0
+        while at < len(block.ops):
+            op = block.ops[at]
+            form = _FORMS.get(op.type)
+            before = len(block.ops)
+            if form is not None and op.attributes.error is None:
+                form(_Place(block, at, op), op)
+            at += 1 + len(block.ops) - before
+    program.touch()
+
+
+class _Place:
+    """A place before an op of a block, where others are written."""
+
+    __slots__ = ("at", "block", "site")
+
+    def __init__(self, block: Block, at: int, op: Op) -> None:
+        self.block, self.at, self.site = block, at, op.site
+
+    def variable(self, op: Op, slot: str) -> Variable:
+        found = self.block.find(op.input(slot) or "")
+        assert found is not None
+        return found
+
+    def write(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, out: str | None = None) -> list[Variable]:
+        """Write an op, and return its results in the slot Out."""
+        made = self.block.append_op(type, inputs, None if out is None else {"Out": out}, dict(attrs or {}), index=self.at, site=self.site)
+        self.at += 1
+        return [self.block.var(name) for name in made.outputs["Out"]]
+
+    def cast(self, x: Variable, of: DType, out: str | None = None) -> Variable:
+        now = x.spec.known_dtype
+        return x if now is of and out is None else self.write("cast", {"X": x}, {"in_dtype": now.code, "out_dtype": of.code}, out)[0]
+
+
+def _where(place: _Place, op: Op) -> None:
+    """Broadcast the operands before, in an element type with a kernel there."""
+    condition, x, y = (place.variable(op, slot) for slot in ("Condition", "X", "Y"))
+    of, result = x.spec.known_dtype, op.output("Out") or ""
+    wide = of if of in _WIDE else INT32 if of.is_integer else FP32
+    if wide is of and condition.spec.dims == x.spec.dims == y.spec.dims:
+        return
+    given = [place.cast(condition, wide), place.cast(x, wide), place.cast(y, wide)]
+    condition, x, y = place.write("broadcast_tensors", {"X": given})
+    operands = {"Condition": place.cast(condition, BOOL), "X": x, "Y": y}
+    if wide is of:
+        place.write("where", operands, out=result)
+    else:
+        place.cast(place.write("where", operands)[0], of, result)
+    place.block.remove_op(op)
+
+
+def _widened(*narrow: DType) -> Callable[[_Place, Op], None]:
+    """Return a form of an op that computes its elements of some types as int32, without a kernel for them there."""
+
+    def form(place: _Place, op: Op) -> None:
+        result = op.output("Out") or ""
+        of = place.variable(op, "X").spec.known_dtype
+        if of not in narrow or place.block.find(result) is None:
+            return
+        for slot in {"X", "Y"} & op.inputs.keys():
+            op.set_input(slot, place.cast(place.variable(op, slot), INT32).name)
+        wide = place.block.create_variable(place.block.program.unique_name(f"{op.type}.wide"), place.block.var(result).spec.with_dtype(INT32))
+        op.rename_output(result, wide.name)
+        wide.op = op
+        place.at += 1
+        place.cast(wide, of, result)
+
+    return form
+
+
+def _cumsum(place: _Place, op: Op) -> None:
+    """Subtract the entries themselves: there the kernel is wrong in place, which an executor chooses."""
+    values = op.attributes.values
+    if values.get("exclusive") and not values.get("flatten"):
+        x = place.variable(op, "X")
+        (whole,) = place.write("cumsum", {"X": x}, {"axis": values.get("axis", -1), "reverse": values.get("reverse", False)})
+        place.write("elementwise_sub", {"X": whole, "Y": x}, out=op.output("Out"))
+        place.block.remove_op(op)
+
+
+def _rnn(place: _Place, op: Op) -> None:
+    """Name a result that the kernel there writes in any case."""
+    if not op.output("DropoutState"):
+        state = place.block.create_variable(place.block.program.unique_name("rnn.dropout_state"), Spec(LOD_TENSOR, UINT8, ()))
+        op.output_slots["DropoutState"] = (state.name,)
+
+
+_WIDE: Final = (BOOL, INT32, INT64, FP32, FP64)
+_NARROW: Final = ("elementwise_add", "elementwise_sub", "elementwise_mul", "elementwise_min", "elementwise_max", "elementwise_mod", "reduce_max", "reduce_min")
+_FORMS: Final[Mapping[str, Callable[[_Place, Op], None]]] = {
+    **dict.fromkeys(_NARROW, _widened(BOOL, UINT8, INT8, INT16)),
+    "gather": _widened(BOOL),
+    "where": _where,
+    "cumsum": _cumsum,
+    "rnn": _rnn,
+}

@@ -1,0 +1,58 @@
+"""A pair of files for PaddlePaddle 2: operators whose kernels there take less than ours have an older form, of the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.onnx_writer import Graph, model, node, opened, value
+
+import foreshape as fs
+from foreshape.interop.convert_models import convert_model
+
+RNG = np.random.default_rng(8)
+CONDITION = np.array([[True], [False]])
+BYTES = np.uint8([[250, 3], [7, 200]])
+
+
+def uneven(op: fs.Op) -> bool:
+    return op.type == "where" and len({op.block.var(n).spec.dims for n in op.input_names()}) > 1
+
+
+def narrow(op: fs.Op) -> bool:
+    return op.type != "cast" and any(op.block.var(n).spec.dtype in (fs.BOOL, fs.UINT8) for n in op.input_names()) and op.type not in ("feed", "fetch", "where")
+
+
+def recurrent(op: fs.Op) -> bool:
+    return op.type == "rnn" and not op.output("DropoutState")
+
+
+def exclusive(op: fs.Op) -> bool:
+    return op.type == "cumsum" and bool(op.attributes.values.get("exclusive"))
+
+
+STATE = {"x": RNG.random((3, 2, 4), "float32"), "w": RNG.random((1, 5, 4), "float32"), "r": RNG.random((1, 5, 5), "float32")}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
+    "where": ("Where", {"c": CONDITION, "a": np.float32([1, 2, 3]), "b": np.float32(5)}, {}, uneven),
+    "where of bytes": ("Where", {"c": CONDITION, "a": BYTES, "b": np.uint8([9])}, {}, uneven),
+    "gather of bools": ("Gather", {"x": CONDITION, "i": np.int64([1, 0, 1])}, {}, narrow),
+    "sum of bytes": ("Add", {"a": BYTES, "b": BYTES}, {}, narrow),
+    "rnn": ("RNN", STATE, {"hidden_size": 5}, recurrent),
+    "cumsum": ("Hardmax", {"x": RNG.random((3, 4), "float32")}, {"axis": 1}, exclusive),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_older_form_gives_the_same(name: str, tmp_path: Path) -> None:
+    operator, feeds, attributes, lacking = CASES[name]
+    fed = [value(n, str(a.dtype), a.shape) for n, a in feeds.items()]
+    graph = Graph([node(operator, " ".join(feeds), "y", **attributes)], fed, [value("y", "float32", None)])
+    net = opened(model(graph, 18), tmp_path)
+    assert any(map(lacking, net.program.all_ops()))
+    convert_model(tmp_path / "m.onnx", tmp_path / "out.pdmodel")
+    older = fs.load_inference_model(tmp_path / "out", scope=fs.Scope())
+    assert not any(map(lacking, older.program.all_ops()))
+    want, got = (next(iter(one.run(feeds).values())) for one in (net, older))
+    assert got.dtype == want.dtype and np.array_equal(got, want)
