@@ -5,12 +5,12 @@ from foreshape.interop.convert_models import convert_model as convert_model
 from foreshape.interop.inference import load_inference_model as load_inference_model
 from foreshape.interop.inference import save_inference_model as save_inference_model
 from foreshape.interop.model import InferenceModel as InferenceModel
+from foreshape.interop.onnx_files import convert_to_onnx as convert_to_onnx
+from foreshape.interop.onnx_files import save_onnx as save_onnx
 from foreshape.interop.parameters import open_parameters as open_parameters
 from foreshape.interop.parameters import read_parameters as read_parameters
 from foreshape.interop.parameters import write_parameters as write_parameters
 from foreshape.interop.predictor import Predictor as Predictor
 from foreshape.interop.program_files import load_program as load_program
-from foreshape.interop.save_onnx import convert_to_onnx as convert_to_onnx
-from foreshape.interop.save_onnx import save_onnx as save_onnx
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.interop.onnx.write.channels import channels_back, channels_first, image_dims, padding
+from foreshape.interop.onnx.write.channel_order import channels_back, channels_first, image_dims, padding
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.ops.rules.window import is_channels_last, pads_of
@@ -15,18 +15,26 @@ from foreshape.spec import FP64, INT64
 
 
 @writes("conv2d", "depthwise_conv2d", "conv3d")
-def _convolution(w: WrittenOp) -> Value:
+def _convolution(w: WrittenOp) -> OnnxValue:
     layout, rank = w.of.data_format, w.rank("Input")
     kernel = w.spec("Filter").known_dims[2:]
     dilations = [1] * (rank - 2) if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
     pads = padding(w, image_dims(w, "Input", layout), kernel, w.of.strides)
-    made = w.node("Conv", channels_first(w, "Input", layout), w.x("Filter"), w.optional("Bias"), group=int(w.of.groups), strides=[*w.of.strides],
-                  dilations=dilations, **pads)  # fmt: skip
+    made = w.node(
+        "Conv",
+        channels_first(w, "Input", layout),
+        w.x("Filter"),
+        w.optional("Bias"),
+        group=int(w.of.groups),
+        strides=[*w.of.strides],
+        dilations=dilations,
+        **pads,
+    )
     return channels_back(w, made, rank, layout)
 
 
 @writes("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose")
-def _transposed_convolution(w: WrittenOp) -> Value:
+def _transposed_convolution(w: WrittenOp) -> OnnxValue:
     layout, rank = w.of.data_format, w.rank("Input")
     axes = rank - 2
     kernel = [int(k) for k in w.spec("Filter").known_dims[2:]]  # pyright: ignore[reportArgumentType]
@@ -45,13 +53,22 @@ def _transposed_convolution(w: WrittenOp) -> Value:
         for at in range(axes):
             usual = (image[at] - 1) * strides[at] + dilations[at] * (kernel[at] - 1) + 1 - pads[at] - pads[axes + at]
             more[at] = int(out[at]) - usual  # pyright: ignore[reportArgumentType]
-    made = w.node("ConvTranspose", channels_first(w, "Input", layout), w.x("Filter"), w.optional("Bias"), group=int(w.of.groups), strides=strides,
-                  dilations=dilations, pads=pads, output_padding=more if any(more) else None)  # fmt: skip
+    made = w.node(
+        "ConvTranspose",
+        channels_first(w, "Input", layout),
+        w.x("Filter"),
+        w.optional("Bias"),
+        group=int(w.of.groups),
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        output_padding=more if any(more) else None,
+    )
     return channels_back(w, made, rank, layout)
 
 
 @writes("pool2d", "pool3d")
-def _pooling(w: WrittenOp) -> Value:
+def _pooling(w: WrittenOp) -> OnnxValue:
     layout, rank = w.of.data_format, w.rank("X")
     x, image, largest = channels_first(w, "X", layout), image_dims(w, "X", layout), w.of.pooling_type == "max"
     if w.op.input_slots.get("KernelSizes"):
@@ -64,7 +81,7 @@ def _pooling(w: WrittenOp) -> Value:
     return channels_back(w, windows(w, x, image, sizes, largest), rank, layout)
 
 
-def windows(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int], largest: bool) -> Value:
+def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[int], largest: bool) -> OnnxValue:
     """Return the largest or the mean of each window."""
     strides, pads = [*w.of.strides], padding(w, image, sizes, w.of.strides)
     ceil = bool(w.of.ceil_mode)
@@ -77,7 +94,7 @@ def windows(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int], 
     return w.node("AveragePool", x, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), count_include_pad=int(counted), **pads)
 
 
-def adaptive(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int], operator: str) -> Value:
+def adaptive(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[int], operator: str) -> OnnxValue:
     """Return the reductions of ``sizes`` parts of each axis, of unequal lengths: part i goes from floor(i n / size) to ceil((i + 1) n / size)."""
     if all(isinstance(n, int) and n % k == 0 for n, k in zip(image, sizes, strict=True)):
         step = [n // k for n, k in zip(image, sizes, strict=True)]
@@ -90,7 +107,7 @@ def adaptive(w: WrittenOp, x: Value, image: Sequence[Any], sizes: Sequence[int],
             x = w.node("Concat", *[w.reduce(operator, w.slice(x, axis, a, b), [axis], True) for a, b in cut], axis=axis)
         else:
             n_now = w.shape(x, axis, axis + 1)
-            parts: list[Value] = []
+            parts: list[OnnxValue] = []
             for i in range(size):
                 start = w.node("Div", w.node("Mul", n_now, w.ints(i)), w.ints(size))
                 end = w.node("Div", w.node("Add", w.node("Mul", n_now, w.ints(i + 1)), w.ints(size - 1)), w.ints(size))
@@ -118,7 +135,7 @@ def _pool_with_places(w: WrittenOp) -> Any:
 
 
 @writes("unpool")
-def _unpool(w: WrittenOp) -> Value:
+def _unpool(w: WrittenOp) -> OnnxValue:
     """Scatter the elements to their places in images of zeros."""
     out, dims = w.result("Out").known_dims, w.spec("X").known_dims
     x = w.x("X")

@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.spec import BF16, BOOL, DTYPE_OF_CODE, FP32, INT8, INT16, INT32, UINT8, DType
@@ -21,7 +21,7 @@ _FLOAT_ONLY: Final = frozenset(_UNARY) - {"abs", "sign", "assign", "share_data",
 
 
 @writes(*(t for t, operator in _UNARY.items() if operator))
-def _unary(w: WrittenOp) -> Value:
+def _unary(w: WrittenOp) -> OnnxValue:
     slot = "In" if w.op.type == "print" else "X"
     of = w.dtype(slot)
     if w.op.type in ("isnan_v2", "isinf_v2") and not of.is_floating:
@@ -42,7 +42,7 @@ _BINARY: Final = {
 _NARROW_REFUSED: Final = (INT8, INT16, UINT8)
 
 
-def pair(w: WrittenOp) -> tuple[Value, Value]:
+def pair(w: WrittenOp) -> tuple[OnnxValue, OnnxValue]:
     """Return both operands, with dims of 1 put in for ``axis``."""
     x, y = w.x("X"), w.x("Y")
     axis = w.op.attributes.values.get("axis", -1)
@@ -55,7 +55,7 @@ def pair(w: WrittenOp) -> tuple[Value, Value]:
 
 
 @writes(*_BINARY)
-def _binary(w: WrittenOp) -> Value:
+def _binary(w: WrittenOp) -> OnnxValue:
     type, of = w.op.type, w.dtype("X")
     if type.startswith("bitwise") and (of is BOOL):
         return w.node(_BINARY[type].removeprefix("Bitwise"), *pair(w))
@@ -78,12 +78,12 @@ def _binary(w: WrittenOp) -> Value:
 
 
 @writes("not_equal")
-def _not_equal(w: WrittenOp) -> Value:
+def _not_equal(w: WrittenOp) -> OnnxValue:
     return w.node("Not", w.node("Equal", *pair(w)))
 
 
 @writes("elementwise_floordiv")
-def _floor_divide(w: WrittenOp) -> Value:
+def _floor_divide(w: WrittenOp) -> OnnxValue:
     x, y = pair(w)
     of = w.dtype("X")
     if of.is_floating:
@@ -92,7 +92,7 @@ def _floor_divide(w: WrittenOp) -> Value:
 
 
 @writes("elementwise_mod")
-def _mod(w: WrittenOp) -> Value:
+def _mod(w: WrittenOp) -> OnnxValue:
     x, y = pair(w)
     if not w.dtype("X").is_floating:
         return w.node("Mod", x, y)
@@ -100,7 +100,7 @@ def _mod(w: WrittenOp) -> Value:
 
 
 @writes("scale")
-def _scale(w: WrittenOp) -> Value:
+def _scale(w: WrittenOp) -> OnnxValue:
     of, x = w.dtype("X"), w.x("X")
     floating = of.is_floating
     factor = w.x("ScaleTensor") if w.has("ScaleTensor") else None
@@ -115,7 +115,7 @@ def _scale(w: WrittenOp) -> Value:
     return _scaled(w, x, factor, scale, bias, of)
 
 
-def _scaled(w: WrittenOp, x: Value, factor: Value | None, scale: float, bias: float, of: DType) -> Value:
+def _scaled(w: WrittenOp, x: OnnxValue, factor: OnnxValue | None, scale: float, bias: float, of: DType) -> OnnxValue:
     shift = w.number(bias if of.is_floating else int(bias), of) if bias else None
     if shift is not None and not w.of.bias_after_scale:
         x = w.node("Add", x, shift)
@@ -125,12 +125,12 @@ def _scaled(w: WrittenOp, x: Value, factor: Value | None, scale: float, bias: fl
 
 
 @writes("cast")
-def _cast(w: WrittenOp) -> Value:
+def _cast(w: WrittenOp) -> OnnxValue:
     return w.node("Cast", w.x("X"), to=w.writer.code_of(w.result("Out").known_dtype))
 
 
 @writes("pow")
-def _power(w: WrittenOp) -> Value:
+def _power(w: WrittenOp) -> OnnxValue:
     of, x = w.dtype("X"), w.x("X")
     if w.has("FactorTensor"):
         return w.node("Pow", x, w.x("FactorTensor"))
@@ -141,10 +141,10 @@ def _power(w: WrittenOp) -> Value:
 
 
 @writes("clip")
-def _clip(w: WrittenOp) -> Value:
+def _clip(w: WrittenOp) -> OnnxValue:
     of = w.dtype("X")
 
-    def bound(slot: str, value: float) -> Value | None:
+    def bound(slot: str, value: float) -> OnnxValue | None:
         if w.has(slot):
             given = w.x(slot)
             return w.cast(w.reshape(given) if w.rank(slot) else given, w.dtype(slot), of)
@@ -161,27 +161,27 @@ def _clip(w: WrittenOp) -> Value:
 
 
 @writes("relu6")
-def _relu6(w: WrittenOp) -> Value:
+def _relu6(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(0.0, "X"), w.like(w.of.threshold, "X"))
 
 
 @writes("brelu")
-def _brelu(w: WrittenOp) -> Value:
+def _brelu(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(w.of.t_min, "X"), w.like(w.of.t_max, "X"))
 
 
 @writes("leaky_relu")
-def _leaky_relu(w: WrittenOp) -> Value:
+def _leaky_relu(w: WrittenOp) -> OnnxValue:
     return w.node("LeakyRelu", w.x("X"), alpha=float(w.of.alpha))
 
 
 @writes("elu")
-def _elu(w: WrittenOp) -> Value:
+def _elu(w: WrittenOp) -> OnnxValue:
     return w.node("Elu", w.x("X"), alpha=float(w.of.alpha))
 
 
 @writes("celu")
-def _celu(w: WrittenOp) -> Value:
+def _celu(w: WrittenOp) -> OnnxValue:
     x, alpha = w.x("X"), float(w.of.alpha)
     if w.dtype("X") is FP32:
         return w.node("Celu", x, alpha=alpha)
@@ -190,17 +190,17 @@ def _celu(w: WrittenOp) -> Value:
 
 
 @writes("selu")
-def _selu(w: WrittenOp) -> Value:
+def _selu(w: WrittenOp) -> OnnxValue:
     return w.node("Selu", w.x("X"), alpha=float(w.of.alpha), gamma=float(w.of.scale))
 
 
 @writes("hard_sigmoid")
-def _hard_sigmoid(w: WrittenOp) -> Value:
+def _hard_sigmoid(w: WrittenOp) -> OnnxValue:
     return w.node("HardSigmoid", w.x("X"), alpha=float(w.of.slope), beta=float(w.of.offset))
 
 
 @writes("hard_swish")
-def _hard_swish(w: WrittenOp) -> Value:
+def _hard_swish(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if (w.of.threshold, w.of.scale, w.of.offset) == (6.0, 6.0, 3.0) and w.opset >= 14 and w.dtype("X") is not BF16:
         return w.node("HardSwish", x)
@@ -209,13 +209,13 @@ def _hard_swish(w: WrittenOp) -> Value:
 
 
 @writes("silu", "swish")
-def _swish(w: WrittenOp) -> Value:
+def _swish(w: WrittenOp) -> OnnxValue:
     x, beta = w.x("X"), float(w.op.attributes.values.get("beta", 1.0))
     return w.node("Mul", x, w.node("Sigmoid", x if beta == 1.0 else w.node("Mul", x, w.like(beta, "X"))))
 
 
 @writes("mish")
-def _mish(w: WrittenOp) -> Value:
+def _mish(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.opset >= 18:
         return w.node("Mish", x)
@@ -223,7 +223,7 @@ def _mish(w: WrittenOp) -> Value:
 
 
 @writes("softplus")
-def _softplus(w: WrittenOp) -> Value:
+def _softplus(w: WrittenOp) -> OnnxValue:
     x, beta, threshold = w.x("X"), float(w.of.beta), float(w.of.threshold)
     scaled = x if beta == 1.0 else w.node("Mul", x, w.like(beta, "X"))
     soft = w.node("Softplus", scaled)
@@ -232,12 +232,12 @@ def _softplus(w: WrittenOp) -> Value:
 
 
 @writes("logsigmoid")
-def _log_sigmoid(w: WrittenOp) -> Value:
+def _log_sigmoid(w: WrittenOp) -> OnnxValue:
     return w.node("Neg", w.node("Softplus", w.node("Neg", w.x("X"))))
 
 
 @writes("gelu")
-def _gelu(w: WrittenOp) -> Value:
+def _gelu(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.opset >= 20:
         return w.node("Gelu", x, approximate="tanh" if w.of.approximate else None)
@@ -251,7 +251,7 @@ def _gelu(w: WrittenOp) -> Value:
 
 
 @writes("prelu")
-def _prelu(w: WrittenOp) -> Value:
+def _prelu(w: WrittenOp) -> OnnxValue:
     x, alpha, rank = w.x("X"), w.x("Alpha"), w.rank("X")
     if w.of.mode == "channel":
         last = w.of.data_format in ("NHWC", "NDHWC", "NLC")
@@ -262,22 +262,22 @@ def _prelu(w: WrittenOp) -> Value:
 
 
 @writes("square")
-def _square(w: WrittenOp) -> Value:
+def _square(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", w.x("X"), w.x("X"))
 
 
 @writes("rsqrt")
-def _rsqrt(w: WrittenOp) -> Value:
+def _rsqrt(w: WrittenOp) -> OnnxValue:
     return w.node("Reciprocal", w.node("Sqrt", w.x("X")))
 
 
 @writes("expm1")
-def _expm1(w: WrittenOp) -> Value:
+def _expm1(w: WrittenOp) -> OnnxValue:
     return w.node("Sub", w.node("Exp", w.x("X")), w.like(1.0, "X"))
 
 
 @writes("log1p", "log2", "log10")
-def _logarithm(w: WrittenOp) -> Value:
+def _logarithm(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     x = w.cast(w.x("X"), w.dtype("X"), of)
     if w.op.type == "log1p":
@@ -286,7 +286,7 @@ def _logarithm(w: WrittenOp) -> Value:
 
 
 @writes("round")
-def _round(w: WrittenOp) -> Value:
+def _round(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.op.attributes.values.get("round_type", "") == "even" or not w.dtype("X").is_floating:
         return w.node("Round", x) if w.dtype("X").is_floating else w.node("Identity", x)
@@ -297,13 +297,13 @@ def _round(w: WrittenOp) -> Value:
 
 
 @writes("trunc")
-def _trunc(w: WrittenOp) -> Value:
+def _trunc(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     return w.node("Mul", w.node("Sign", x), w.node("Floor", w.node("Abs", x))) if w.dtype("X").is_floating else w.node("Identity", x)
 
 
 @writes("isfinite_v2")
-def _is_finite(w: WrittenOp) -> Value:
+def _is_finite(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if not w.dtype("X").is_floating:
         return w.node("Equal", x, x)
@@ -311,7 +311,7 @@ def _is_finite(w: WrittenOp) -> Value:
 
 
 @writes("bitwise_not")
-def _bitwise_not(w: WrittenOp) -> Value:
+def _bitwise_not(w: WrittenOp) -> OnnxValue:
     if w.dtype("X") is BOOL:
         return w.node("Not", w.x("X"))
     w.needs(18)
@@ -319,38 +319,38 @@ def _bitwise_not(w: WrittenOp) -> Value:
 
 
 @writes("thresholded_relu")
-def _thresholded_relu(w: WrittenOp) -> Value:
+def _thresholded_relu(w: WrittenOp) -> OnnxValue:
     return w.node("ThresholdedRelu", w.x("X"), alpha=float(w.of.threshold))
 
 
 @writes("hard_shrink")
-def _hard_shrink(w: WrittenOp) -> Value:
+def _hard_shrink(w: WrittenOp) -> OnnxValue:
     return w.node("Shrink", w.x("X"), lambd=float(w.of.threshold), bias=0.0)
 
 
 @writes("softshrink", "soft_shrink")
-def _soft_shrink(w: WrittenOp) -> Value:
+def _soft_shrink(w: WrittenOp) -> OnnxValue:
     bound = float(w.op.attributes.values.get("lambda", 0.5))
     return w.node("Shrink", w.x("X"), lambd=bound, bias=bound)
 
 
 @writes("tanh_shrink")
-def _tanh_shrink(w: WrittenOp) -> Value:
+def _tanh_shrink(w: WrittenOp) -> OnnxValue:
     return w.node("Sub", w.x("X"), w.node("Tanh", w.x("X")))
 
 
 @writes("stanh")
-def _scaled_tanh(w: WrittenOp) -> Value:
+def _scaled_tanh(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", w.node("Tanh", w.node("Mul", w.x("X"), w.like(w.of.scale_a, "X"))), w.like(w.of.scale_b, "X"))
 
 
 @writes("where")
-def _where(w: WrittenOp) -> Value:
+def _where(w: WrittenOp) -> OnnxValue:
     return w.node("Where", w.x("Condition"), w.x("X"), w.x("Y"))
 
 
 @writes("sum")
-def _sum(w: WrittenOp) -> Value:
+def _sum(w: WrittenOp) -> OnnxValue:
     given = w.all("X")
     if w.dtype("X").is_floating:
         return w.node("Sum", *given) if len(given) > 1 else w.node("Identity", given[0])

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.spec import BF16, BOOL, FP32, INT64, DType
 from foreshape.wire.onnx_encode import tensor_of
 
 
-def filled(w: WrittenOp, shape: Value | Sequence[int], value: Any, of: DType) -> Value:
+def filled(w: WrittenOp, shape: OnnxValue | Sequence[int], value: Any, of: DType) -> OnnxValue:
     """Return a tensor of equal numbers: ``shape`` as numbers, or as a row of int64."""
     import numpy
 
-    if isinstance(shape, Value):
+    if isinstance(shape, OnnxValue):
         made = w.node("ConstantOfShape", shape, value=_one(w, value, of))
         return w.cast(made, FP32, BF16) if of is BF16 else made
     size = 1
@@ -47,7 +47,7 @@ def number_of(of: DType, value: float, text: str) -> Any:
 
 
 @writes("fill_constant")
-def _fill(w: WrittenOp) -> Value:
+def _fill(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     shape: Any = [int(d) for d in w.of.shape]
     if w.has("ShapeTensor"):
@@ -56,12 +56,12 @@ def _fill(w: WrittenOp) -> Value:
         shape = w.row_of("ShapeTensorList")
     if w.has("ValueTensor"):
         value = w.cast(w.reshape(w.x("ValueTensor"), 1), w.dtype("ValueTensor"), of)
-        return w.node("Expand", value, shape if isinstance(shape, Value) else w.ints(*shape))
+        return w.node("Expand", value, shape if isinstance(shape, OnnxValue) else w.ints(*shape))
     return filled(w, shape, number_of(of, w.of.value, w.of.str_value), of)
 
 
 @writes("fill_any_like")
-def _fill_like(w: WrittenOp) -> Value:
+def _fill_like(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     dims = w.spec("X").dims
     if dims is not None and all(isinstance(d, int) for d in dims):
@@ -70,12 +70,12 @@ def _fill_like(w: WrittenOp) -> Value:
 
 
 @writes("fill_zeros_like")
-def _zeros_like(w: WrittenOp) -> Value:
+def _zeros_like(w: WrittenOp) -> OnnxValue:
     return filled(w, w.shape(w.x("X")), number_of(w.dtype("X"), 0.0, ""), w.dtype("X"))
 
 
 @writes("fill_constant_batch_size_like")
-def _fill_batch(w: WrittenOp) -> Value:
+def _fill_batch(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     shape, at = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
     size = w.shape(w.x("Input"), w.of.input_dim_idx, w.of.input_dim_idx + 1)
@@ -84,7 +84,7 @@ def _fill_batch(w: WrittenOp) -> Value:
 
 
 @writes("assign_value")
-def _assign_value(w: WrittenOp) -> Value:
+def _assign_value(w: WrittenOp) -> OnnxValue:
     import numpy
 
     of = w.result("Out").known_dtype
@@ -94,7 +94,7 @@ def _assign_value(w: WrittenOp) -> Value:
 
 
 @writes("range")
-def _range(w: WrittenOp) -> Value:
+def _range(w: WrittenOp) -> OnnxValue:
     of = w.dtype("Start")
     ends = [w.reshape(w.x(slot)) if w.rank(slot) else w.x(slot) for slot in ("Start", "End", "Step")]
     if of.name in ("fp16", "bf16", "int8", "uint8"):
@@ -104,7 +104,7 @@ def _range(w: WrittenOp) -> Value:
 
 
 @writes("linspace")
-def _linspace(w: WrittenOp) -> Value:
+def _linspace(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     inner = of if of.is_floating and of.itemsize >= 4 else FP32
     start, stop = (w.cast(w.reshape(w.x(s)) if w.rank(s) else w.x(s), w.dtype(s), inner) for s in ("Start", "Stop"))
@@ -117,7 +117,7 @@ def _linspace(w: WrittenOp) -> Value:
 
 
 @writes("eye")
-def _eye(w: WrittenOp) -> Value:
+def _eye(w: WrittenOp) -> OnnxValue:
     import numpy
 
     of = w.result("Out").known_dtype
@@ -126,7 +126,7 @@ def _eye(w: WrittenOp) -> Value:
 
 
 @writes("one_hot_v2")
-def _one_hot(w: WrittenOp) -> Value:
+def _one_hot(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     known = w.known("depth_tensor") if w.has("depth_tensor") else w.of.depth
     depth = w.reshape(w.as_int64("depth_tensor"), 1) if known is None else w.ints(int(known))
@@ -142,6 +142,6 @@ def _ends(of: str) -> Any:
 
 
 @writes("tril_triu")
-def _triangle(w: WrittenOp) -> Value:
+def _triangle(w: WrittenOp) -> OnnxValue:
     w.needs(14)
     return w.node("Trilu", w.x("X"), w.number(int(w.of.diagonal), INT64), upper=int(not w.of.lower))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import DescriptionError
 from foreshape.interop.onnx.call import ELEMENT_TYPES
 from foreshape.interop.onnx.write.op_writers import writer_of
-from foreshape.interop.onnx.write.values import Frame, Node, Value, named_graph
+from foreshape.interop.onnx.write.values import Node, OnnxGraph, OnnxValue, named_graph
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
@@ -59,11 +59,11 @@ class GraphWriter:
     def __init__(self, program: Program, parameters: Mapping[str, Stored], opset: int, may_rise: bool) -> None:
         self.program, self.parameters = program, parameters
         self.opset, self.may_rise = opset, may_rise
-        self.frames = [Frame()]
+        self.frames = [OnnxGraph()]
         self.unwritten: list[Unwritten] = []
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
         self.scope = ""
-        self._initializers: dict[Any, Value] = {}
+        self._initializers: dict[Any, OnnxValue] = {}
         """Parameter, or the bytes of a constant, -> its value."""
 
     # --- the whole
@@ -72,7 +72,7 @@ class GraphWriter:
         """Write the main block; None if something in it cannot be written. ``fetches``: the name of a result in the file -> its variable."""
         block, frame = self.program.global_block, self.frames[0]
         for name in feeds:
-            frame.inputs.append(Value(name, block.vars[name].spec))
+            frame.inputs.append(OnnxValue(name, block.vars[name].spec))
             frame.values[name] = frame.inputs[-1]
         signatures = {name: self._signature(block.vars[name]) for name in (*feeds, *fetches.values())}
         self.ops(block)
@@ -84,8 +84,7 @@ class GraphWriter:
                 value = self.node("Identity", [value])[0]
             value.name = name
             frame.results.append(value)
-        types = {**{v: signatures[n] for n, v in zip(feeds, frame.inputs, strict=True)},
-                 **{v: signatures[n] for n, v in zip(fetches.values(), frame.results, strict=True)}}  # fmt: skip
+        types = {v: signatures[n] for n, v in zip((*feeds, *fetches.values()), (*frame.inputs, *frame.results), strict=True)}
         graph = named_graph(frame, types, self._initializers.values(), self._described)
         return ModelRecord(_VERSIONS[self.opset], {"": self.opset}, graph, {}, "Foreshape", None)
 
@@ -98,7 +97,7 @@ class GraphWriter:
         return TypeRecord("tensor", self.code_of(spec.dtype), tuple(d if isinstance(d, int) else str(d) for d in spec.dims))
 
     @staticmethod
-    def _described(value: Value) -> TypeRecord | None:
+    def _described(value: OnnxValue) -> TypeRecord | None:
         """Return the type of a value between, for the file's readers; None if it is not known."""
         spec = value.spec
         if spec is None or spec.dims is None or spec.dtype not in CODES or spec.kind is not LOD_TENSOR:
@@ -131,7 +130,7 @@ class GraphWriter:
                 except DescriptionError as refused:
                     self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
                     for name in op.output_names():
-                        self.frames[-1].values[name] = Value(name)
+                        self.frames[-1].values[name] = OnnxValue(name)
 
     def _op(self, op: Op) -> None:
         function, operator = writer_of(op.type), op.operator
@@ -149,7 +148,7 @@ class GraphWriter:
                 if one is not None and not is_empty_name(name):
                     self.bind(op, name, one)
 
-    def bind(self, op: Op, variable: str, value: Value) -> None:
+    def bind(self, op: Op, variable: str, value: OnnxValue) -> None:
         """Say the value of a variable from this op on."""
         self.frames[-1].values[variable] = value
         if value.name is None:
@@ -159,7 +158,7 @@ class GraphWriter:
 
     # --- values
 
-    def value(self, variable: str) -> Value:
+    def value(self, variable: str) -> OnnxValue:
         """Return the value of a variable: of a node, an input, or an initializer."""
         for frame in reversed(self.frames):
             if variable in frame.values:
@@ -169,7 +168,7 @@ class GraphWriter:
             stored = self.parameters.get(variable)
             if stored is None:
                 raise Refused(f"{variable} has no value here")
-            found = self._initializers[variable] = Value(variable)
+            found = self._initializers[variable] = OnnxValue(variable)
             found.tensor = tensor_of(variable, self.code_of(stored.dtype), stored.dims, stored.data)
         return found
 
@@ -185,7 +184,7 @@ class GraphWriter:
             return None
         return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
 
-    def constant(self, array: Any) -> Value:
+    def constant(self, array: Any) -> OnnxValue:
         """Return an initializer with the numbers of an array; equal ones are held once."""
         import numpy
 
@@ -193,14 +192,16 @@ class GraphWriter:
         key = (str(made.dtype), made.shape, made.tobytes())
         found = self._initializers.get(key)
         if found is None:
-            found = self._initializers[key] = Value("constant")
+            found = self._initializers[key] = OnnxValue("constant")
             found.tensor = tensor_of("constant", self.code_of(dtype(str(made.dtype))), made.shape, made.tobytes())
         return found
 
-    def node(self, operator: str, inputs: Sequence[Value | None], count: int = 1, attributes: Mapping[str, Any] | None = None, domain: str = "") -> list[Value]:
+    def node(
+        self, operator: str, inputs: Sequence[OnnxValue | None], count: int = 1, attributes: Mapping[str, Any] | None = None, domain: str = ""
+    ) -> list[OnnxValue]:
         """Append a node, and return its results."""
         given = {k: v for k, v in (attributes or {}).items() if v is not None}
-        node = Node(operator, list(inputs), [Value() for _ in range(count)], given, domain, self.scope)
+        node = Node(operator, list(inputs), [OnnxValue() for _ in range(count)], given, domain, self.scope)
         self.frames[-1].nodes.append(node)
         for value in node.outputs:
             value.node = node
@@ -209,16 +210,16 @@ class GraphWriter:
     # --- graphs within
 
     @contextmanager
-    def inside(self) -> Generator[Frame]:
-        """Open a graph within a node; it is an attribute of the node, as `Frame`, when its inputs and results are said (`give`)."""
-        frame = Frame()
+    def inside(self) -> Generator[OnnxGraph]:
+        """Open a graph within a node; it is an attribute of the node, as `OnnxGraph`, when its inputs and results are said (`give`)."""
+        frame = OnnxGraph()
         self.frames.append(frame)
         try:
             yield frame
         finally:
             self.frames.pop()
 
-    def give(self, values: Sequence[Value]) -> None:
+    def give(self, values: Sequence[OnnxValue]) -> None:
         """Say the results of the innermost open graph; values that it has not made itself are copied."""
         frame = self.frames[-1]
         for value in values:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.interop.onnx.write.channels import channels_back, channels_first
+from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.ops.rules.window import is_channels_last
@@ -17,7 +17,7 @@ _METHODS = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "tri
 
 
 @writes(*(f"{m}_interp{v}" for m in _METHODS for v in ("_v2", "")))
-def _resize(w: WrittenOp) -> Value:
+def _resize(w: WrittenOp) -> OnnxValue:
     import numpy
 
     layout, rank = w.of.data_layout, w.rank("X")
@@ -60,7 +60,7 @@ def _resize(w: WrittenOp) -> Value:
 
 
 @writes("grid_sampler")
-def _grid_sample(w: WrittenOp) -> Value:
+def _grid_sample(w: WrittenOp) -> OnnxValue:
     w.needs(16)
     mode = w.of.mode if w.opset < 20 else {"bilinear": "linear", "bicubic": "cubic"}.get(w.of.mode, w.of.mode)
     if w.rank("X") == 5:
@@ -69,7 +69,7 @@ def _grid_sample(w: WrittenOp) -> Value:
 
 
 @writes("pad3d", "pad2d")
-def _pad_image(w: WrittenOp) -> Value:
+def _pad_image(w: WrittenOp) -> OnnxValue:
     rank, layout = w.rank("X"), w.of.data_format
     given = w.known("Paddings") if w.has("Paddings") else w.of.paddings
     if given is None:
@@ -89,19 +89,19 @@ def _pad_image(w: WrittenOp) -> Value:
 
 
 @writes("pad")
-def _pad(w: WrittenOp) -> Value:
+def _pad(w: WrittenOp) -> OnnxValue:
     numbers, of = [int(n) for n in w.of.paddings], w.dtype("X")
     both = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
     return _padded(w, w.x("X"), both, "constant", w.number(w.of.pad_value if of.is_floating else int(w.of.pad_value), of))
 
 
-def _padded(w: WrittenOp, x: Value, sides: Sequence[tuple[int, int]], mode: str, value: Value) -> Value:
+def _padded(w: WrittenOp, x: OnnxValue, sides: Sequence[tuple[int, int]], mode: str, value: OnnxValue) -> OnnxValue:
     pads = w.ints(*[s[0] for s in sides], *[s[1] for s in sides])
     return w.node("Pad", x, pads, value if mode == "constant" else None, mode=mode)
 
 
 @writes("unfold")
-def _unfold(w: WrittenOp) -> Value:
+def _unfold(w: WrittenOp) -> OnnxValue:
     """Return the windows as columns: gathered along the rows, then along the columns, of the padded images."""
     import numpy
 
@@ -129,15 +129,22 @@ def _unfold(w: WrittenOp) -> Value:
 
 
 @writes("fold")
-def _fold(w: WrittenOp) -> Value:
+def _fold(w: WrittenOp) -> OnnxValue:
     w.needs(18)
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
-    return w.node("Col2Im", w.x("X"), w.ints(*w.of.output_sizes), w.ints(*w.of.kernel_sizes), strides=[*w.of.strides], dilations=[*w.of.dilations],
-                  pads=[top, left, bottom, right])  # fmt: skip
+    return w.node(
+        "Col2Im",
+        w.x("X"),
+        w.ints(*w.of.output_sizes),
+        w.ints(*w.of.kernel_sizes),
+        strides=[*w.of.strides],
+        dilations=[*w.of.dilations],
+        pads=[top, left, bottom, right],
+    )
 
 
 @writes("lookup_table_v2", "lookup_table")
-def _lookup(w: WrittenOp) -> Value:
+def _lookup(w: WrittenOp) -> OnnxValue:
     ids = w.x("Ids")
     if w.op.type == "lookup_table":
         ids = w.squeeze(ids, w.rank("Ids") - 1)

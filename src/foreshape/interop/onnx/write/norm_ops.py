@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.onnx.write.channels import channels_back, channels_first
+from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.spec import FP32
 
 
-def per_channel(w: WrittenOp, slot: str, value: float, dims: Any) -> Value:
+def per_channel(w: WrittenOp, slot: str, value: float, dims: Any) -> OnnxValue:
     """Return an operand of one number for each channel; equal numbers if it is absent."""
     import numpy
 
@@ -47,7 +47,7 @@ def _layer_norm(w: WrittenOp) -> Any:
     one_dim = len(behind) == 1
     scale, bias = w.optional("Scale"), w.optional("Bias")
     if not one_dim:
-        shape: Value | None = w.ints(*[int(d) for d in behind]) if all(isinstance(d, int) for d in behind) else w.shape(x, axis, rank)  # pyright: ignore[reportArgumentType]
+        shape: OnnxValue | None = w.ints(*[int(d) for d in behind]) if all(isinstance(d, int) for d in behind) else w.shape(x, axis, rank)  # pyright: ignore[reportArgumentType]
         scale, bias = (None if v is None else w.node("Reshape", v, shape) for v in (scale, bias))
     if w.opset >= 17:
         if scale is None:
@@ -99,8 +99,12 @@ def _group_norm(w: WrittenOp) -> Any:
 @writes("lrn")
 def _lrn(w: WrittenOp) -> Any:
     rank, n = w.rank("X"), int(w.of.n)
-    return channels_back(w, w.node("LRN", channels_first(w, "X", w.of.data_format), size=n, alpha=float(w.of.alpha) * n, beta=float(w.of.beta),
-                                   bias=float(w.of.k)), rank, w.of.data_format), None  # fmt: skip
+    return channels_back(
+        w,
+        w.node("LRN", channels_first(w, "X", w.of.data_format), size=n, alpha=float(w.of.alpha) * n, beta=float(w.of.beta), bias=float(w.of.k)),
+        rank,
+        w.of.data_format,
+    ), None
 
 
 @writes("norm")
@@ -111,7 +115,7 @@ def _unit_norm(w: WrittenOp) -> Any:
 
 
 @writes("softmax", "log_softmax")
-def _softmax(w: WrittenOp) -> Value:
+def _softmax(w: WrittenOp) -> OnnxValue:
     operator = "Softmax" if w.op.type == "softmax" else "LogSoftmax"
     x, rank = w.x("X"), w.rank("X")
     if rank == 0:

@@ -6,19 +6,19 @@ from typing import Any
 
 from foreshape.interop.onnx.write.elementwise_ops import pair
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.spec import BOOL, FP64, INT32, INT64, DType
 
 
-def _turned(w: WrittenOp, x: Value, slot: str, turn: bool) -> Value:
+def _turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
     rank = w.rank(slot)
     return w.transpose(x, (*range(rank - 2), rank - 1, rank - 2)) if turn and rank > 1 else x
 
 
 @writes("matmul_v2", "matmul", "bmm", "mv")
-def _matrix_product(w: WrittenOp) -> Value:
+def _matrix_product(w: WrittenOp) -> OnnxValue:
     values = w.op.attributes.values
     other = "Vec" if w.op.type == "mv" else "Y"
     turn_x, turn_y = (bool(values.get(f"trans_{s.lower()}", values.get(f"transpose_{s}", False))) for s in "XY")
@@ -31,7 +31,7 @@ def _matrix_product(w: WrittenOp) -> Value:
 
 
 @writes("mul")
-def _flattened_product(w: WrittenOp) -> Value:
+def _flattened_product(w: WrittenOp) -> OnnxValue:
     x, y = w.x("X"), w.x("Y")
     m, n, rank, other = int(w.of.x_num_col_dims), int(w.of.y_num_col_dims), w.rank("X"), w.rank("Y")
     if other == 2 and n == 1 and rank - m == 1:
@@ -43,13 +43,13 @@ def _flattened_product(w: WrittenOp) -> Value:
 
 
 @writes("dot")
-def _dot(w: WrittenOp) -> Value:
+def _dot(w: WrittenOp) -> OnnxValue:
     keep = w.result("Out").dims is not None and len(w.result("Out").known_dims) == w.rank("X")
     return w.reduce("ReduceSum", w.node("Mul", *pair(w)), [-1], keep)
 
 
 @writes("addmm")
-def _addmm(w: WrittenOp) -> Value:
+def _addmm(w: WrittenOp) -> OnnxValue:
     made = w.node("MatMul", w.x("X"), w.x("Y"))
     made = made if w.of.Alpha == 1.0 else w.node("Mul", made, w.like(w.of.Alpha, "X"))
     given = w.x("Input") if w.of.Beta == 1.0 else w.node("Mul", w.x("Input"), w.like(w.of.Beta, "Input"))
@@ -57,7 +57,7 @@ def _addmm(w: WrittenOp) -> Value:
 
 
 @writes("inverse")
-def _inverse(w: WrittenOp) -> Value:
+def _inverse(w: WrittenOp) -> OnnxValue:
     """Return the inverse of small matrices by Gauss and Jordan, with the largest pivot."""
     import numpy
 
@@ -94,7 +94,7 @@ _REDUCTIONS = {
 
 
 @writes(*_REDUCTIONS)
-def _reduce(w: WrittenOp) -> Value:
+def _reduce(w: WrittenOp) -> OnnxValue:
     of, to, rank = w.dtype("X"), w.result("Out").known_dtype, w.rank("X")
     every = w.of.reduce_all or not w.of.dim or len({a % max(rank, 1) for a in w.of.dim}) == rank
     axes = None if every else sorted({a % rank for a in w.of.dim})
@@ -112,18 +112,18 @@ def _number_type(type: str, of: DType, to: DType) -> DType:
     return to if to is not BOOL else of
 
 
-def _as_inferred(w: WrittenOp, x: Value, slot: str, rank: int | None) -> Value:
+def _as_inferred(w: WrittenOp, x: OnnxValue, slot: str, rank: int | None) -> OnnxValue:
     """Return a reduction of all as a row of one number where ours has a dim."""
     return w.reshape(x, 1) if rank == 0 and len(w.result(slot).known_dims) == 1 else x
 
 
 @writes("mean")
-def _mean(w: WrittenOp) -> Value:
+def _mean(w: WrittenOp) -> OnnxValue:
     return _as_inferred(w, w.reduce("ReduceMean", w.x("X"), None, False), "Out", 0)
 
 
 @writes("logsumexp")
-def _logsumexp(w: WrittenOp) -> Value:
+def _logsumexp(w: WrittenOp) -> OnnxValue:
     rank = w.rank("X")
     every = w.of.reduce_all or not w.of.axis or len({a % max(rank, 1) for a in w.of.axis}) == rank
     made = w.reduce("ReduceLogSumExp", w.x("X"), None if every else sorted({a % rank for a in w.of.axis}), bool(w.of.keepdim))
@@ -131,7 +131,7 @@ def _logsumexp(w: WrittenOp) -> Value:
 
 
 @writes("p_norm")
-def _p_norm(w: WrittenOp) -> Value:
+def _p_norm(w: WrittenOp) -> OnnxValue:
     x, order = w.x("X"), float(w.of.porder)
     axes = None if w.of.asvector else [int(w.of.axis) % max(w.rank("X"), 1)]
     keep = bool(w.of.keepdim)
@@ -151,7 +151,7 @@ def _p_norm(w: WrittenOp) -> Value:
 
 
 @writes("arg_max", "arg_min")
-def _arg(w: WrittenOp) -> Value:
+def _arg(w: WrittenOp) -> OnnxValue:
     x, rank, to = w.x("X"), w.rank("X"), w.result("Out").known_dtype
     operator = "ArgMax" if w.op.type == "arg_max" else "ArgMin"
     if w.of.flatten or rank == 0:
@@ -162,7 +162,7 @@ def _arg(w: WrittenOp) -> Value:
 
 
 @writes("cumsum")
-def _cumulative_sum(w: WrittenOp) -> Value:
+def _cumulative_sum(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.flatten:
         x = w.reshape(x, -1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.interop.onnx.write.op_writers import writes
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.spec import BOOL, INT64
@@ -20,12 +20,12 @@ def axes_of(w: WrittenOp, axes: Sequence[int], rank: int) -> list[int]:
 
 
 @writes("shape")
-def _shape(w: WrittenOp) -> Value:
+def _shape(w: WrittenOp) -> OnnxValue:
     return w.cast(w.shape(w.x("Input")), INT64, w.result("Out").known_dtype)
 
 
 @writes("reshape2", "reshape")
-def _reshape(w: WrittenOp) -> Value:
+def _reshape(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.op.input_slots.get("ShapeTensor"):
         return w.node("Reshape", x, w.row_of("ShapeTensor"))
@@ -35,7 +35,7 @@ def _reshape(w: WrittenOp) -> Value:
 
 
 @writes("flatten_contiguous_range")
-def _flatten(w: WrittenOp) -> Value:
+def _flatten(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     if rank == 0:
         return w.reshape(x, 1)
@@ -52,17 +52,17 @@ def _flatten(w: WrittenOp) -> Value:
 
 
 @writes("flatten2", "flatten")
-def _flatten_two(w: WrittenOp) -> Value:
+def _flatten_two(w: WrittenOp) -> OnnxValue:
     return w.node("Flatten", w.x("X"), axis=int(w.of.axis))
 
 
 @writes("transpose2", "transpose")
-def _transpose(w: WrittenOp) -> Value:
+def _transpose(w: WrittenOp) -> OnnxValue:
     return w.node("Transpose", w.x("X"), perm=axes_of(w, w.of.axis, w.rank("X"))) if w.rank("X") else w.node("Identity", w.x("X"))
 
 
 @writes("unsqueeze2", "unsqueeze")
-def _unsqueeze(w: WrittenOp) -> Value:
+def _unsqueeze(w: WrittenOp) -> OnnxValue:
     if w.op.input_slots.get("AxesTensorList"):
         return w.node("Unsqueeze", w.x("X"), w.row_of("AxesTensorList"))
     if w.has("AxesTensor"):
@@ -75,7 +75,7 @@ def _unsqueeze(w: WrittenOp) -> Value:
 
 
 @writes("squeeze2", "squeeze")
-def _squeeze(w: WrittenOp) -> Value:
+def _squeeze(w: WrittenOp) -> OnnxValue:
     rank, dims = w.rank("X"), w.spec("X").known_dims
     if not w.of.axes:
         if not all(isinstance(d, int) for d in dims):
@@ -87,7 +87,7 @@ def _squeeze(w: WrittenOp) -> Value:
 
 
 @writes("concat")
-def _concat(w: WrittenOp) -> Value:
+def _concat(w: WrittenOp) -> OnnxValue:
     axis = w.known("AxisTensor") if w.has("AxisTensor") else w.of.axis
     if axis is None:
         raise Refused("an axis that is computed")
@@ -95,7 +95,7 @@ def _concat(w: WrittenOp) -> Value:
 
 
 @writes("stack")
-def _stack(w: WrittenOp) -> Value:
+def _stack(w: WrittenOp) -> OnnxValue:
     axis = int(w.of.axis) % (len(w.spec("X").known_dims) + 1)
     return w.node("Concat", *[w.unsqueeze(x, axis) for x in w.all("X")], axis=axis)
 
@@ -115,7 +115,7 @@ def _split(w: WrittenOp) -> Any:
         raise Refused("an axis that is computed")
     axis = int(axis) % w.rank("X")
     if w.op.input_slots.get("SectionsTensorList"):
-        sizes: Value | None = w.row_of("SectionsTensorList")
+        sizes: OnnxValue | None = w.row_of("SectionsTensorList")
     else:
         parts = [w.result("Out", at).known_dims[axis] for at in range(count)]
         if all(isinstance(p, int) for p in parts):
@@ -124,8 +124,8 @@ def _split(w: WrittenOp) -> Any:
             known = [s for s in w.of.sections if s >= 0]
             rest = w.node("Sub", w.shape(w.x("X"), axis, axis + 1), w.ints(sum(known)))
             at = [*w.of.sections].index(-1)
-            sizes = w.node("Concat", *[v for v in (w.ints(*w.of.sections[:at]) if at else None, rest,
-                                                   w.ints(*w.of.sections[at + 1 :]) if at + 1 < count else None) if v is not None], axis=0)  # fmt: skip
+            before, after = w.of.sections[:at], w.of.sections[at + 1 :]
+            sizes = w.node("Concat", *([w.ints(*before)] if before else []), rest, *([w.ints(*after)] if after else []), axis=0)
         else:
             size = w.node("Div", w.shape(w.x("X"), axis, axis + 1), w.ints(count))
             sizes = w.node("Expand", size, w.ints(count))
@@ -134,7 +134,7 @@ def _split(w: WrittenOp) -> Any:
     return (w.nodes("Split", count, w.x("X"), sizes, axis=axis),)
 
 
-def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> Value:
+def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> OnnxValue:
     """Return starts, ends or strides as a row: a tensor, tensors of one number, or the attribute."""
     if w.has(one):
         return w.row(one)
@@ -144,7 +144,7 @@ def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> Value:
 
 
 @writes("slice", "strided_slice")
-def _slice(w: WrittenOp) -> Value:
+def _slice(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("Input"), w.rank("Input")
     axes = axes_of(w, w.of.axes, rank)
     starts = bounds(w, "StartsTensor", "StartsTensorList", w.of.starts)
@@ -168,7 +168,7 @@ def _slice(w: WrittenOp) -> Value:
 
 
 @writes("gather")
-def _gather(w: WrittenOp) -> Value:
+def _gather(w: WrittenOp) -> OnnxValue:
     axis = w.known("Axis") if w.has("Axis") else w.of.axis
     if axis is None:
         raise Refused("an axis that is computed")
@@ -179,22 +179,22 @@ def _gather(w: WrittenOp) -> Value:
 
 
 @writes("index_select")
-def _index_select(w: WrittenOp) -> Value:
+def _index_select(w: WrittenOp) -> OnnxValue:
     return w.node("Gather", w.x("X"), w.x("Index"), axis=int(w.of.dim))
 
 
 @writes("gather_nd")
-def _gather_nd(w: WrittenOp) -> Value:
+def _gather_nd(w: WrittenOp) -> OnnxValue:
     return w.node("GatherND", w.x("X"), w.as_int64("Index"))
 
 
 @writes("take_along_axis")
-def _take_along_axis(w: WrittenOp) -> Value:
+def _take_along_axis(w: WrittenOp) -> OnnxValue:
     return w.node("GatherElements", w.x("Input"), w.x("Index"), axis=int(w.of.Axis))
 
 
 @writes("tile")
-def _tile(w: WrittenOp) -> Value:
+def _tile(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     if w.has("RepeatTimes"):
         times = w.row("RepeatTimes")
@@ -212,7 +212,7 @@ def _tile(w: WrittenOp) -> Value:
 
 
 @writes("expand_v2")
-def _expand(w: WrittenOp) -> Value:
+def _expand(w: WrittenOp) -> OnnxValue:
     if w.has("Shape"):
         shape = w.row("Shape")
     elif w.op.input_slots.get("expand_shapes_tensor"):
@@ -226,7 +226,7 @@ def _expand(w: WrittenOp) -> Value:
 
 
 @writes("expand_as_v2")
-def _expand_as(w: WrittenOp) -> Value:
+def _expand_as(w: WrittenOp) -> OnnxValue:
     if w.has("Y"):
         return w.node("Expand", w.x("X"), w.shape(w.x("Y")))
     return w.node("Expand", w.x("X"), w.ints(*[1 if d == -1 else d for d in w.of.target_shape]))
@@ -242,7 +242,7 @@ def _meshgrid(w: WrittenOp) -> Any:
 
 
 @writes("roll")
-def _roll(w: WrittenOp) -> Value:
+def _roll(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     shifts = w.known("ShiftsTensor") if w.has("ShiftsTensor") else w.of.shifts
     if shifts is None:
@@ -264,13 +264,13 @@ def _roll(w: WrittenOp) -> Value:
 
 
 @writes("flip")
-def _flip(w: WrittenOp) -> Value:
+def _flip(w: WrittenOp) -> OnnxValue:
     axes = axes_of(w, w.of.axis, w.rank("X"))
     return w.node("Slice", w.x("X"), w.ints(*[-1] * len(axes)), w.ints(*[-(2**62)] * len(axes)), w.ints(*axes), w.ints(*[-1] * len(axes)))
 
 
 @writes("set_value")
-def _set_value(w: WrittenOp) -> Value:
+def _set_value(w: WrittenOp) -> OnnxValue:
     """Write ``x[starts:ends:steps] = value``: the numbers of places, cut as the tensor is, say where a row of values goes."""
     x, rank = w.x("Input"), w.rank("Input")
     of, dims = w.dtype("Input"), w.spec("Input").known_dims
@@ -303,20 +303,20 @@ def _set_value(w: WrittenOp) -> Value:
 
 
 @writes("increment")
-def _increment(w: WrittenOp) -> Value:
+def _increment(w: WrittenOp) -> OnnxValue:
     of = w.dtype("X")
     return w.node("Add", w.x("X"), w.number(w.of.step if of.is_floating else int(w.of.step), of))
 
 
 @writes("size", "numel")
-def _size(w: WrittenOp) -> Value:
+def _size(w: WrittenOp) -> OnnxValue:
     made = w.node("Size", w.x("Input"))
     rank = len(w.result("Out").known_dims)
     return w.reshape(made, 1) if rank else made
 
 
 @writes("pixel_shuffle")
-def _pixel_shuffle(w: WrittenOp) -> Value:
+def _pixel_shuffle(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.data_format != "NCHW":
         x = w.transpose(x, (0, 3, 1, 2))

@@ -11,7 +11,7 @@ from foreshape.spec import Spec
 from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord, ValueRecord
 
 
-class Value:
+class OnnxValue:
     """A value: of a node, an input, or an initializer (``tensor``). ``name`` is the wanted one; ``spec`` is said where it is known."""
 
     __slots__ = ("name", "node", "spec", "tensor")
@@ -24,54 +24,54 @@ class Value:
 
 @dataclass(eq=False)
 class Node:
-    """A node; graphs within are `Frame`s among its attributes."""
+    """A node; graphs within are `OnnxGraph`s among its attributes."""
 
     operator: str
-    inputs: list[Value | None]
-    outputs: list[Value]
+    inputs: list[OnnxValue | None]
+    outputs: list[OnnxValue]
     attributes: dict[str, Any]
     domain: str
     scope: str
 
-    def reads(self) -> Iterator[Value]:
+    def reads(self) -> Iterator[OnnxValue]:
         """Yield the values that it reads, with those of the graphs within."""
         for value in self.inputs:
             if value is not None:
                 yield value
         for held in self.attributes.values():
-            if isinstance(held, Frame):
+            if isinstance(held, OnnxGraph):
                 for node in held.nodes:
                     yield from node.reads()
                 yield from held.results
 
 
 @dataclass(eq=False)
-class Frame:
+class OnnxGraph:
     """A graph: its inputs, nodes and results, and variable -> value while it is open."""
 
-    inputs: list[Value] = field(default_factory=list[Value])
+    inputs: list[OnnxValue] = field(default_factory=list[OnnxValue])
     nodes: list[Node] = field(default_factory=list[Node])
-    results: list[Value] = field(default_factory=list[Value])
-    values: dict[str, Value] = field(default_factory=dict[str, Value])
+    results: list[OnnxValue] = field(default_factory=list[OnnxValue])
+    values: dict[str, OnnxValue] = field(default_factory=dict[str, OnnxValue])
 
 
-def needed(frame: Frame) -> None:
+def needed(frame: OnnxGraph) -> None:
     """Drop the nodes whose results nobody reads."""
     wanted, kept = set(frame.results), list[Node]()
     for node in reversed(frame.nodes):
         if not wanted.isdisjoint(node.outputs):
             for held in node.attributes.values():
-                if isinstance(held, Frame):
+                if isinstance(held, OnnxGraph):
                     needed(held)
             kept.append(node)
             wanted.update(node.reads())
     frame.nodes = kept[::-1]
 
 
-Types: TypeAlias = "Mapping[Value, TypeRecord]"
+Types: TypeAlias = "Mapping[OnnxValue, TypeRecord]"
 
 
-def named_graph(frame: Frame, types: Types, initializers: Iterable[Value], described: Callable[[Value], TypeRecord | None]) -> GraphRecord:
+def named_graph(frame: OnnxGraph, types: Types, initializers: Iterable[OnnxValue], described: Callable[[OnnxValue], TypeRecord | None]) -> GraphRecord:
     """Return the main graph, without what its results don't need. ``described``: the type of a value between, or None."""
     needed(frame)
     read = {value for node in frame.nodes for value in node.reads()}
@@ -91,12 +91,12 @@ class _Names:
     """The names of all values and nodes of a file, each given once."""
 
     def __init__(self) -> None:
-        self.found: dict[Value, str] = {}
+        self.found: dict[OnnxValue, str] = {}
         self.taken: set[str] = set()
         self.counts: Counter[str] = Counter()
-        self.read: set[Value] = set()
+        self.read: set[OnnxValue] = set()
 
-    def of(self, value: Value, otherwise: str = "value") -> str:
+    def of(self, value: OnnxValue, otherwise: str = "value") -> str:
         name = self.found.get(value)
         if name is None:
             name = self.found[value] = self.free(value.name or otherwise)
@@ -110,16 +110,16 @@ class _Names:
         self.taken.add(name)
         return name
 
-    def graph(self, name: str, frame: Frame, types: Types) -> GraphRecord:
+    def graph(self, name: str, frame: OnnxGraph, types: Types) -> GraphRecord:
         inputs = tuple([ValueRecord(self.of(v), types.get(v)) for v in frame.inputs])
         nodes = tuple([self.node(node, frame.results) for node in frame.nodes])
         return GraphRecord(name, nodes, {}, inputs, tuple([ValueRecord(self.of(v), types.get(v)) for v in frame.results]), {}, name)
 
-    def node(self, node: Node, results: Sequence[Value]) -> NodeRecord:
+    def node(self, node: Node, results: Sequence[OnnxValue]) -> NodeRecord:
         self.counts[f"/{node.operator}"] += 1
         name = f"{node.scope}/{node.operator}_{self.counts[f'/{node.operator}']}"
         inputs = [self.of(v) if v is not None else "" for v in node.inputs]
-        attributes = {k: self.graph(f"{name}.{k}", v, {}) if isinstance(v, Frame) else v for k, v in node.attributes.items()}
+        attributes = {k: self.graph(f"{name}.{k}", v, {}) if isinstance(v, OnnxGraph) else v for k, v in node.attributes.items()}
         outputs = [self.of(v, f"{node.operator}.out") if at == 0 or v in self.read or v in results else "" for at, v in enumerate(node.outputs)]
         for listed in (inputs, outputs):
             while len(listed) > 1 and not listed[-1]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.refused import Refused
 from foreshape.operator.operator import Operator
 from foreshape.program import Op, Variable
@@ -44,7 +44,7 @@ class WrittenOp:
         """Tell whether an operand is given."""
         return self.op.input(slot) is not None
 
-    def x(self, slot: str, at: int = 0) -> Value:
+    def x(self, slot: str, at: int = 0) -> OnnxValue:
         """Return the value of an operand. Integers known before the run are a constant, whatever made them."""
         variable = self.variable(slot, at)
         if variable.spec.value is not None and variable.name not in self.writer.parameters:
@@ -53,11 +53,11 @@ class WrittenOp:
                 return self.writer.constant(known)
         return self.writer.value(variable.name)
 
-    def optional(self, slot: str) -> Value | None:
+    def optional(self, slot: str) -> OnnxValue | None:
         """Return the value of an operand; None if it is absent."""
         return self.x(slot) if self.has(slot) else None
 
-    def all(self, slot: str) -> list[Value]:
+    def all(self, slot: str) -> list[OnnxValue]:
         """Return the values of an operand of several."""
         return [self.x(slot, at) for at in range(len(self.op.input_slots.get(slot, ())))]
 
@@ -98,13 +98,13 @@ class WrittenOp:
 
     # --- nodes
 
-    def node(self, operator: str, *inputs: Value | None, domain: str = "", **attributes: Any) -> Value:
+    def node(self, operator: str, *inputs: OnnxValue | None, domain: str = "", **attributes: Any) -> OnnxValue:
         """Append a node with one result. Attributes of None are left out."""
-        return self.writer.node(operator, inputs, 1, attributes, domain)[0]
+        return self.writer.node(operator, inputs, 1, domain, **attributes)[0]
 
-    def nodes(self, operator: str, count: int, *inputs: Value | None, domain: str = "", **attributes: Any) -> list[Value]:
+    def nodes(self, operator: str, count: int, *inputs: OnnxValue | None, domain: str = "", **attributes: Any) -> list[OnnxValue]:
         """Append a node with several results."""
-        return self.writer.node(operator, inputs, count, attributes, domain)
+        return self.writer.node(operator, inputs, count, domain, **attributes)
 
     def needs(self, opset: int) -> None:
         """Ask for an operator set."""
@@ -116,13 +116,13 @@ class WrittenOp:
 
     # --- constants
 
-    def ints(self, *numbers: int) -> Value:
+    def ints(self, *numbers: int) -> OnnxValue:
         """Return a row of int64 numbers."""
         import numpy
 
         return self.writer.constant(numpy.array(numbers, "int64"))
 
-    def number(self, value: float | bool, of: DType = FP32) -> Value:
+    def number(self, value: float | bool, of: DType = FP32) -> OnnxValue:
         """Return one number, without dims."""
         import numpy
 
@@ -130,26 +130,26 @@ class WrittenOp:
             return self.cast(self.writer.constant(numpy.array(value, "float32")), FP32, of)
         return self.writer.constant(numpy.array(value, "bool" if of is BOOL else of.numpy_name))
 
-    def like(self, value: float, slot: str) -> Value:
+    def like(self, value: float, slot: str) -> OnnxValue:
         """Return one number in the element type of an operand."""
         return self.number(value, self.dtype(slot))
 
-    def array(self, numbers: Any) -> Value:
+    def array(self, numbers: Any) -> OnnxValue:
         """Return an array of numpy as a constant."""
         return self.writer.constant(numbers)
 
     # --- common forms
 
-    def cast(self, x: Value, now: DType, to: DType) -> Value:
+    def cast(self, x: OnnxValue, now: DType, to: DType) -> OnnxValue:
         """Return ``x`` in another element type; itself if it has it."""
         return x if now is to else self.node("Cast", x, to=self.writer.code_of(to))
 
-    def as_int64(self, slot: str, at: int = 0) -> Value:
+    def as_int64(self, slot: str, at: int = 0) -> OnnxValue:
         """Return an operand of integers as int64."""
         known = self.known(slot, at) if at == 0 else None
         return self.array(known.astype("int64")) if known is not None else self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64)
 
-    def row(self, slot: str) -> Value:
+    def row(self, slot: str) -> OnnxValue:
         """Return the numbers of an operand, one or several, as a row of int64."""
         known = self.known(slot)
         if known is not None:
@@ -157,33 +157,33 @@ class WrittenOp:
         given = self.as_int64(slot)
         return given if self.spec(slot).dims is not None and self.rank(slot) == 1 else self.reshape(given, -1)
 
-    def row_of(self, slot: str) -> Value:
+    def row_of(self, slot: str) -> OnnxValue:
         """Return an operand of several tensors of one number as a row of int64."""
         count = len(self.op.input_slots[slot])
         rows = [self.reshape(self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64), 1) for at in range(count)]
         return rows[0] if count == 1 else self.node("Concat", *rows, axis=0)
 
-    def reshape(self, x: Value, *dims: int) -> Value:
+    def reshape(self, x: OnnxValue, *dims: int) -> OnnxValue:
         """Return ``x`` in other dims: 0 keeps a dim, -1 is found."""
         return self.node("Reshape", x, self.ints(*dims))
 
-    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+    def transpose(self, x: OnnxValue, axes: Sequence[int]) -> OnnxValue:
         """Return ``x`` with its axes in another order."""
         return x if [*axes] == [*range(len(axes))] else self.node("Transpose", x, perm=[*axes])
 
-    def unsqueeze(self, x: Value, *axes: int) -> Value:
+    def unsqueeze(self, x: OnnxValue, *axes: int) -> OnnxValue:
         """Return ``x`` with dims of 1 at axes of the result."""
         return self.node("Unsqueeze", x, self.ints(*axes)) if axes else x
 
-    def squeeze(self, x: Value, *axes: int) -> Value:
+    def squeeze(self, x: OnnxValue, *axes: int) -> OnnxValue:
         """Return ``x`` without dims of 1."""
         return self.node("Squeeze", x, self.ints(*axes)) if axes else x
 
-    def slice(self, x: Value, axis: int, start: int, end: int) -> Value:
+    def slice(self, x: OnnxValue, axis: int, start: int, end: int) -> OnnxValue:
         """Return a part of ``x`` along an axis."""
         return self.node("Slice", x, self.ints(start), self.ints(end), self.ints(axis))
 
-    def shape(self, x: Value, start: int | None = None, end: int | None = None) -> Value:
+    def shape(self, x: OnnxValue, start: int | None = None, end: int | None = None) -> OnnxValue:
         """Return the dims of ``x`` as a row of int64, or a part of them."""
         if start is None and end is None:
             return self.node("Shape", x)
@@ -191,7 +191,7 @@ class WrittenOp:
             return self.node("Shape", x, start=start, end=end)
         return self.slice(self.node("Shape", x), 0, start or 0, end if end is not None else 2**62)
 
-    def reduce(self, operator: str, x: Value, axes: Sequence[int] | None, keep: bool) -> Value:
+    def reduce(self, operator: str, x: OnnxValue, axes: Sequence[int] | None, keep: bool) -> OnnxValue:
         """Append ReduceMean and its like: the axes are an operand from the set 18 on, of ReduceSum from 13 on."""
         if axes is None:
             return self.node(operator, x, keepdims=int(keep))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.interop.onnx.write.values import Value
+from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.ops.rules.window import is_channels_last, pads_of
 
 
-def channels_first(w: WrittenOp, slot: str, layout: str) -> Value:
+def channels_first(w: WrittenOp, slot: str, layout: str) -> OnnxValue:
     """Return an operand with its channels at axis 1."""
     rank = w.rank(slot)
     return w.transpose(w.x(slot), (0, rank - 1, *range(1, rank - 1))) if is_channels_last(layout) else w.x(slot)
 
 
-def channels_back(w: WrittenOp, y: Value, rank: int, layout: str) -> Value:
+def channels_back(w: WrittenOp, y: OnnxValue, rank: int, layout: str) -> OnnxValue:
     """Return the inverse of `channels_first`."""
     return w.transpose(y, (0, *range(2, rank), 1)) if is_channels_last(layout) else y
 
