@@ -32,8 +32,8 @@ WITHOUT: Final = {
         bicubic_interp bilinear_interp crop diag expand expand_as flatten flatten2 generate_proposals gru isinf isnan linear_interp lstm matmul
         multiclass_nms multiclass_nms2 nearest_interp one_hot pad2d reshape reverse shuffle_channel squeeze top_k transpose trilinear_interp
         unique_with_counts unsqueeze""",
-    "another form, of PaddlePaddle 2, of what a layer writes: paddle.unbind, paddle.empty, conv2d_transpose of groups, share_data and memcpy": """
-        depthwise_conv2d_transpose empty memcpy memcpy_d2h select_output share_data unbind""",
+    "another form, of PaddlePaddle 2, of what a layer writes: paddle.unbind, paddle.view, conv2d_transpose of groups, share_data and memcpy": """
+        depthwise_conv2d_transpose empty memcpy memcpy_d2h select_output share_data unbind view_dtype""",
     "functions of fluid.layers for few networks": """
         add_position_encoding affine_channel box_decoder_and_assign center_loss cvm data_norm fsp gru_unit hash locality_aware_nms lstm_unit lstmp
         merge_lod_tensor pad_constant_like similarity_focus size space_to_depth split_lod_tensor teacher_student_sigmoid_loss

@@ -12,7 +12,9 @@ import numpy as np
 import foreshape as fs
 from foreshape.wire.scan import delimited, write_varint
 
-CODES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11}
+_NAMES = ["float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "float64", "uint32", "uint64"]
+CODES = {name: at for at, name in enumerate(_NAMES, 1)}
+"""Element type -> its number in a file."""
 
 
 def number(field: int, value: int) -> bytes:

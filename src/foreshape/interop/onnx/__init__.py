@@ -13,6 +13,8 @@ from foreshape.errors import FormatError
 from foreshape.interop.onnx import (
     attention_nodes,
     convolutions,
+    distinct_nodes,
+    einsum_nodes,
     elementwise_nodes,
     gather_scatter,
     loss_nodes,
@@ -34,8 +36,8 @@ from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
-_COMPUTING = (attention_nodes, convolutions, elementwise_nodes, loss_nodes, quantization, recurrent_nodes, reduce_nodes, signal_nodes)
-_FAMILIES = (*_COMPUTING, gather_scatter, pad_nodes, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
+_COMPUTING = (attention_nodes, convolutions, einsum_nodes, elementwise_nodes, loss_nodes, quantization, recurrent_nodes, reduce_nodes, signal_nodes)
+_FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
 

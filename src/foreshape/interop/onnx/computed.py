@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,15 +70,15 @@ def count_of(c: Call, axes: Variable) -> int:
     return size
 
 
-def reduced(c: Call, kind: str, x: Variable, axes: Variable, keep: bool) -> Variable:
-    """Return a reduction over computed axes: axis by axis, taken or left."""
+def reduced(c: Call, of: Callable[[Variable, list[int], bool], Variable], x: Variable, axes: Variable, keep: bool) -> Variable:
+    """Return a reduction over computed axes: axis by axis, taken or left. ``of`` reduces one."""
     rank, count = c.rank(x), count_of(c, axes)
     taken = among(c, axes, rank)
     out = x
     for axis in range(rank):
         now = entry(c, taken, axis)
         size = entry(c, c.shape_of(out), axis)
-        less = c.op(kind, {"dim": [axis], "keep_dim": True, "reduce_all": False}, X=out)
+        less = of(out, [axis], True)
         length = c.op("where", Condition=c.cast(now, BOOL), X=numbers(c, 1), Y=size)
         # one entry of the reduction and all of x, joined: the reduction first, then what is to be cut
         start = c.binary("elementwise_sub", numbers(c, 1), now)

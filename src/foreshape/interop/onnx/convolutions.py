@@ -40,15 +40,6 @@ def gemm(c: Call) -> Any:
     return c.cast(out, of)
 
 
-@onnx("Einsum")
-def einsum(c: Call) -> Any:
-    equation = c.attribute("equation").replace(" ", "")
-    operands = c.all()
-    if len(operands) > 2:
-        raise Refused("an einsum of more than two operands")
-    return result(c.op("einsum", {"equation": equation}, Operands=operands))
-
-
 # --- windows
 
 

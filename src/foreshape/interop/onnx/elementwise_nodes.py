@@ -160,6 +160,14 @@ def cast(c: Call) -> Any:
     return c.op("cast", {"in_dtype": x.spec.known_dtype.code, "out_dtype": of.code}, X=x)
 
 
+@onnx("BitCast")
+def bit_cast(c: Call) -> Any:
+    of, x = element_type(int(c.attribute("to"))), c.x()
+    if of.itemsize != x.spec.known_dtype.itemsize:
+        raise Refused(f"elements of {8 * x.spec.known_dtype.itemsize} bits read as {of.name}")
+    return c.op("view_dtype", {"dtype": of.code}, input=x)
+
+
 @onnx("Where")
 def where(c: Call) -> Any:
     return c.op("where", Condition=c.x(0), X=c.x(1), Y=c.x(2))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import entry, from_zero, numbers
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
@@ -161,11 +162,49 @@ def scatter_nd(c: Call) -> Any:
     if not isinstance(depth, int):
         raise Refused("an index of an open depth")
     if kind not in ("none", "add"):
-        raise Refused(f"a reduction by {kind}")
+        return _reduced(c, x, index, updates, {"mul": "mul", "max": "amax", "min": "amin"}[kind], depth)
+    return c.op("index_put", {"accumulate": kind == "add"}, x=x, indices=_columns(c, index, depth), value=updates)
+
+
+def _reduced(c: Call, x: Variable, index: Variable, updates: Variable, kind: str, depth: int) -> Variable:
+    """Return ``x`` with updates multiplied in, or the larger or smaller kept: the first ``depth`` axes of it are one, and the others too."""
+    rank, dims = c.rank(x), c.shape_of(x)
+    sizes = [entry(c, dims, axis) for axis in range(rank)]
+    place, rest = numbers(c, 0), numbers(c, 1)
+    for at, part in enumerate(_columns(c, index, depth)):
+        part = c.reshape(part, [-1])
+        below = c.op("less_than", X=part, Y=numbers(c, 0))
+        part = c.op("where", Condition=below, X=c.binary("elementwise_add", part, sizes[at]), Y=part)
+        place = c.binary("elementwise_add", c.binary("elementwise_mul", place, sizes[at]), part)
+    for size in sizes[depth:]:
+        rest = c.binary("elementwise_mul", rest, size)
+    shape = c.op("concat", {"axis": 0}, X=[numbers(c, -1), rest])
+    flat, values = (c.op("reshape2", {"shape": [0]}, X=one, Shape=shape)[0] for one in (x, updates))
+    place = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=values), c.unsqueeze(place, 1))
+    out = c.op("put_along_axis", {"Axis": 0, "Reduce": kind}, Input=flat, Index=place, Value=values)
+    return c.op("reshape2", {"shape": [0]}, X=out, Shape=dims)[0]
+
+
+def _columns(c: Call, index: Variable, depth: int) -> list[Variable]:
+    """Return an index of places as one tensor for each axis."""
     last = c.rank(index) - 1
-    parts = [c.op("slice", {"axes": [last], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index) for k in range(depth)]
-    indices = [c.squeeze(part, last) for part in parts]
-    return c.op("index_put", {"accumulate": kind == "add"}, x=x, indices=indices, value=updates)
+    parts = (c.op("slice", {"axes": [last], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index) for k in range(depth))
+    return [c.squeeze(part, last) for part in parts]
+
+
+@onnx("TensorScatter")
+def tensor_scatter(c: Call) -> Any:
+    """A cache with new entries along an axis, each row of the batch from a place of its own on; ``circular``: past the end, at the beginning."""
+    cache, update, places = c.x(0), c.x(1), c.optional(2)
+    axis, rank = c.axis(c.attribute("axis", -2), c.rank(c.x(0))), c.rank(c.x(0))
+    steps = from_zero(c, entry(c, c.shape_of(update), axis))
+    steps = c.unsqueeze(steps, *range(axis), *range(axis + 1, rank))
+    if places is not None:
+        steps = c.binary("elementwise_add", steps, c.unsqueeze(c.cast(places, INT64), *range(1, rank)))
+    if c.attribute("mode", "linear") == "circular":
+        steps = c.binary("elementwise_mod", steps, entry(c, c.shape_of(cache), axis))
+    index = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=update), steps)
+    return c.op("put_along_axis", {"Axis": axis, "Reduce": "assign"}, Input=cache, Index=index, Value=update)
 
 
 @onnx("ReverseSequence")

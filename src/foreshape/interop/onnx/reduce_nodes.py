@@ -9,7 +9,7 @@ from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP64, INT64, UINT8
+from foreshape.spec import BOOL, FP64, INT64, UINT8, DType
 
 _TYPES = {"Sum": "reduce_sum", "Mean": "reduce_mean", "Max": "reduce_max", "Min": "reduce_min", "Prod": "reduce_prod"}
 
@@ -30,9 +30,23 @@ def _axes(c: Call) -> list[int] | Variable | None:
 
 def reduce(c: Call, kind: str, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
     """Return a reduction of ours."""
-    if isinstance(axes, Variable):
-        return computed.reduced(c, _TYPES[kind], x, axes, keep)
-    return c.op(_TYPES[kind], {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
+
+    def of(x: Variable, dim: list[int] | None, keep: bool) -> Variable:
+        dims, attrs = x.spec.known_dims, {"dim": dim or [0], "keep_dim": keep, "reduce_all": dim is None}
+        if kind in ("Max", "Min") and any(dims[axis] == 0 for axis in (range(len(dims)) if dim is None else dim)):  # of nothing: the bound of the type
+            filled = c.op("reduce_sum", {**attrs, "out_dtype": x.spec.known_dtype.code}, X=x)
+            return c.binary("elementwise_add", filled, c.like(_bound(x.spec.known_dtype, kind == "Max"), filled))
+        return c.op(_TYPES[kind], attrs, X=x)
+
+    return computed.reduced(c, of, x, axes, keep) if isinstance(axes, Variable) else of(x, axes, keep)
+
+
+def _bound(of: DType, least: bool) -> float:
+    """Return the least or the largest number of an element type."""
+    if of.is_floating:
+        return float("-inf" if least else "inf")
+    bits = 8 * of.itemsize - (0 if of is UINT8 else 1)
+    return (0 if of is UINT8 else -(2**bits)) if least else 2**bits - 1
 
 
 @onnx(*(f"Reduce{kind}" for kind in (*_TYPES, "L1", "L2", "LogSum", "LogSumExp", "SumSquare")))

@@ -14,7 +14,7 @@ from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, INT32, INT64
+from foreshape.spec import BOOL, FP32, FP64, INT32, INT64
 
 _MOST = 2**31 - 1
 
@@ -61,6 +61,8 @@ def reshape(c: Call) -> Any:
     if c.opset < 5:
         return c.reshape(x, [int(n) for n in c.attribute("shape")])
     known = c.constant(1)
+    if known is None and c.attribute("allowzero", 0):
+        return _reshape_with_zeros(c, x, c.cast(c.x(1), INT64))
     if known is None:
         return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
     dims = [int(n) for n in known.reshape(-1)]
@@ -69,6 +71,22 @@ def reshape(c: Call) -> Any:
             raise Refused("a size to be found beside one of 0")
         return c.op("fill_constant", {"shape": dims, "dtype": x.spec.known_dtype.code, "value": 0.0})
     return c.reshape(x, dims)
+
+
+def _reshape_with_zeros(c: Call, x: Variable, shape: Variable) -> Variable:
+    """Return ``x``, in dims computed in the run, where 0 is a size: one entry stands there, and is cut off."""
+    count = computed.count_of(c, shape)
+    if not count:
+        return c.reshape(x, [])
+    ones = c.binary("elementwise_add", shape, c.cast(c.op("equal", X=shape, Y=computed.numbers(c, 0)), INT64))
+    product = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=ones)
+    empty = c.op("equal", X=c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=shape), Y=computed.numbers(c, 0))
+    more = c.binary("elementwise_mul", c.cast(empty, INT64), product)
+    filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=more)
+    flat = c.op("concat", {"axis": 0}, X=[c.reshape(x, [-1]), filler])
+    out = c.op("reshape2", {"shape": [0]}, X=flat, Shape=ones)[0]
+    ends = c.op("where", Condition=c.op("less_than", X=shape, Y=computed.numbers(c, 0)), X=computed.numbers(c, *[_MOST] * count), Y=shape)
+    return c.op("slice", {"axes": [*range(count)], "starts": [0] * count, "ends": [-1] * count, "infer_flags": [-1] * count}, Input=out, EndsTensor=ends)
 
 
 @onnx("Flatten")
@@ -258,9 +276,8 @@ def tile(c: Call) -> Any:
 def range_(c: Call) -> Any:
     start, end, step = (c.x(at) for at in range(3))
     of = start.spec.known_dtype
-    if of not in (INT32, INT64, FP32) and of.name != "fp64":
-        raise Refused(f"a range of {of.name}")
-    return c.op("range", Start=start, End=end, Step=step)
+    wide = of if of in (INT32, INT64, FP32, FP64) else FP64 if of.is_floating and c.attribute("stash_type", 1) == 11 else FP32 if of.is_floating else INT32
+    return c.cast(c.op("range", Start=c.cast(start, wide), End=c.cast(end, wide), Step=c.cast(step, wide)), of)
 
 
 @onnx("EyeLike")

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.computed import from_zero, numbers
+from foreshape.interop.onnx.computed import entry, from_zero, numbers
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import FP64, INT64
+from foreshape.spec import FP32, FP64, INT64
 
 _WINDOWS = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0), "BlackmanWindow": (0.42, 0.5, 0.08)}
 
@@ -90,3 +90,76 @@ def fourier(c: Call) -> Any:
     shape = _chosen(c, c.op("equal", X=order, Y=axis), count, dims)
     shape = _chosen(c, c.op("less_than", X=order, Y=numbers(c, rank - 1)), shape, numbers(c, *[2 if other is not None else 1] * rank))
     return c.cast(c.op("reshape2", {"shape": [0]}, X=out, Shape=shape)[0], of)
+
+
+@onnx("STFT")
+def short_fourier(c: Call) -> Any:
+    """The transforms of frames of a signal [N, L, 1] or [N, L, 2], each times the window: [N, frames, bins, 2]."""
+    x, of, window = c.x(0), c.x(0).spec.known_dtype, c.optional(2)
+    x = c.unsqueeze(x, 2) if c.rank(x) == 2 else x
+    parts_of = x.spec.known_dims[2]
+    if parts_of not in (1, 2):
+        raise Refused("an open number of parts")
+    size = entry(c, c.shape_of(x), 1)
+    length = c.reshape(c.cast(c.x(3), INT64), [1]) if c.has(3) else size if window is None else c.shape_of(window)
+    step, one = c.reshape(c.cast(c.x(1), INT64), [1]), numbers(c, 1)
+    frames = c.binary("elementwise_add", c.binary("elementwise_floordiv", c.binary("elementwise_sub", size, length), step), one)
+    first = c.unsqueeze(c.binary("elementwise_mul", from_zero(c, frames), step), 1)
+    place = c.reshape(c.binary("elementwise_add", first, c.unsqueeze(from_zero(c, length), 0)), [-1])
+    wide = of if of in (FP32, FP64) else FP32
+    taken = c.op("gather", {"axis": 1}, X=c.cast(x, wide), Index=place)
+    shape = c.op("concat", {"axis": 0}, X=[entry(c, c.shape_of(x), 0), frames, length, numbers(c, int(parts_of))])
+    taken = c.op("reshape2", {"shape": [0]}, X=taken, Shape=shape)[0]
+    if window is not None:
+        taken = c.binary("elementwise_mul", taken, c.unsqueeze(c.cast(window, wide), 1))
+    half, attrs = bool(c.attribute("onesided", 1)), {"axes": [2], "normalization": "backward", "forward": True}
+    if parts_of == 1:
+        out = c.op("fft_r2c", {**attrs, "onesided": half}, X=c.squeeze(taken, 3))
+        return c.cast(c.op("as_real", X=out), of)
+    out = c.op("as_real", X=c.op("fft_c2c", attrs, X=c.op("as_complex", X=taken)))
+    if half:
+        bins = c.binary("elementwise_add", c.binary("elementwise_floordiv", length, numbers(c, 2)), one)
+        out = c.op("slice", {"axes": [2], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=out, EndsTensor=bins)
+    return c.cast(out, of)
+
+
+@onnx("MelWeightMatrix")
+def mel_weights(c: Call) -> Any:
+    """[bins of the spectrum, mel bins]: triangles over bins of equal distance in mel, 2595 log10(1 + f / 700)."""
+    of = element_type(int(c.attribute("output_datatype", 1)))
+    count, length, rate = (c.reshape(c.cast(c.x(at), INT64), [1]) for at in range(3))
+    low, high = (c.reshape(c.cast(c.x(at), FP64), [1]) for at in (3, 4))
+
+    def scaled(x: Variable, by: float, bias: float = 0.0) -> Variable:
+        return c.op("scale", {"scale": by, "bias": bias}, X=x)
+
+    def mel(frequency: Variable) -> Variable:
+        return scaled(c.op("log1p", X=c.binary("elementwise_div", frequency, c.like(700, frequency))), 2595 / math.log(10))
+
+    ends = c.op("scale", {"scale": 1.0, "bias": 2.0}, X=count)
+    step = c.binary("elementwise_div", c.binary("elementwise_sub", mel(high), mel(low)), c.cast(ends, FP64))
+    place = c.binary("elementwise_add", c.binary("elementwise_mul", c.cast(from_zero(c, ends), FP64), step), mel(low))
+    frequency = scaled(c.op("expm1", X=c.binary("elementwise_mul", place, c.like(math.log(10) / 2595, place))), 700.0)
+    wide = c.binary("elementwise_mul", frequency, c.cast(c.op("scale", {"scale": 1.0, "bias": 1.0}, X=length), FP64))
+    bins = c.op("floor", X=c.binary("elementwise_div", wide, c.cast(rate, FP64)))
+    rows = c.unsqueeze(c.cast(from_zero(c, c.op("scale", {"scale": 1.0, "bias": 1.0}, X=c.binary("elementwise_floordiv", length, numbers(c, 2)))), FP64), 1)
+    last = c.op("scale", {"scale": 1.0, "bias": 1.0}, X=count)
+
+    def corner(first: int, end: Variable) -> Variable:
+        return c.op("slice", {"axes": [0], "starts": [first], "ends": [-1], "infer_flags": [-1]}, Input=bins, EndsTensor=end)
+
+    left, centre, right = corner(0, count), corner(1, last), corner(2, ends)
+
+    def slope(number: Variable, span: Variable) -> Variable:
+        return c.binary("elementwise_div", number, c.binary("elementwise_max", span, c.like(1, span)))
+
+    def both(a: Variable, b: Variable) -> Variable:
+        return c.op("logical_and", X=a, Y=b)
+
+    up, down = c.binary("elementwise_sub", centre, left), c.binary("elementwise_sub", right, centre)
+    rising = slope(c.binary("elementwise_sub", rows, left), up)
+    rising = _chosen(c, c.op("equal", X=up, Y=c.like(0, up)), c.full([1, 1], FP64, 1.0), rising)
+    inside = both(c.op("greater_equal", X=rows, Y=left), c.op("less_equal", X=rows, Y=centre))
+    out = _chosen(c, inside, rising, c.full([1, 1], FP64, 0.0))
+    falling = both(c.op("greater_equal", X=rows, Y=centre), c.op("less_than", X=rows, Y=right))
+    return c.cast(_chosen(c, falling, slope(c.binary("elementwise_sub", right, rows), down), out), of)

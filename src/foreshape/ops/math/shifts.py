@@ -1,14 +1,16 @@
-"""Shifts of the bits of integers."""
+"""Shifts of the bits of integers, and bits read as another element type."""
 
 from __future__ import annotations
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator import NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.operator.require import require, require_divides
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.compare import broadcast
-from foreshape.spec import INTEGER, Spec
+from foreshape.spec import ANY, FP32, FP64, INT16, INT32, INT64, INTEGER, UINT8, Spec
 from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_types import element_type, torch_dtype
 
 
 class Shift(Operator):
@@ -69,4 +71,43 @@ class BitwiseRightShift(Shift):
         sample(x=i64(7, data=[-9, -9, -9, -9, 9, 9, -1]), y=i64(7, data=[0, 1, 64, -1, 1, 64, 63]), is_arithmetic=False),
         sample(x=i32(2, 1, 4, low=-9), y=i32(3, 1, high=9), is_arithmetic=False),
         *(sample(x=i64(), y=i64(high=9)), sample(x=i32(0, 3), y=i32(3))),
+    ]
+
+
+class ViewDtype(Operator):
+    """out = the bits of input read as the element type ``dtype``. With another number of bytes the last dim changes, as in memory."""
+
+    type = "view_dtype"
+    input = operand(ANY, doc="any shape")
+    out = result(layout="row", doc="as input, of type dtype")
+    dtype = attribute(AttrType.INT, choices=tuple(t.code for t in ANY), doc="the element type of out, by its number in the file format")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, input: Spec) -> Spec:
+        of, now = element_type(self.dtype), input.known_dtype
+        if of.itemsize == now.itemsize:
+            return input.with_dtype(of)
+        require(input.rank > 0, f"input must have at least one dim to be read as elements of {of.itemsize} bytes, not {now.itemsize}", input=None)
+        held = input.known_dims[-1] * now.itemsize
+        size = require_divides(of.itemsize, held, f"the last dim of input must be a whole number of elements of {of.itemsize} bytes", input=input.rank - 1)
+        return (input if input.rank > 1 else input.dense()).with_dims((*input.known_dims[:-1], size)).with_dtype(of)
+
+    def kernel(self, input: Tensor) -> Tensor:
+        of = torch_dtype(self.dtype)
+        if input.numel() or of.itemsize == input.element_size():
+            return input.clone(memory_format=torch.contiguous_format).view(of)
+        return input.new_empty((*input.shape[:-1], input.shape[-1] * input.element_size() // of.itemsize), dtype=of)
+
+    samples = [
+        sample(input=i32(2, 3), dtype=FP32.code),
+        sample(input=f32(2, 3), dtype=INT32.code),
+        sample(input=f32(), dtype=INT32.code),
+        sample(input=f32(2, 3), dtype=INT16.code),
+        sample(input=i32(2, 4), dtype=INT64.code),
+        sample(input=b1(3), dtype=UINT8.code),
+        sample(input=i64(0, 3), dtype=FP64.code),
+    ]
+    rejects = [
+        reject(input=i32(2, 3), dtype=INT64.code, says="a whole number of elements of 8 bytes"),
+        reject(input=f32(), dtype=INT16.code, says="at least one dim"),
     ]

@@ -1,0 +1,96 @@
+"""Single operators of ONNX in forms that its own tests lack, beside numpy: open sizes, whole numbers, operands fed or held in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support.onnx_writer import Graph, model, node, opened, tensor, value
+
+RNG = np.random.default_rng(35)
+
+
+class Variant(NamedTuple):
+    """A node, its operands, and its results by numpy; ``held`` operands are tensors of the file, ``sizes`` the dims that the file says;
+    an operand ``_`` is left out."""
+
+    operator: str
+    operands: dict[str, Any]
+    wanted: Callable[..., Any]
+    held: str = ""
+    sizes: dict[str, list[int | str]] = {}
+    opset: int = 18
+    attributes: dict[str, Any] = {}
+
+
+def floats(*dims: int) -> Any:
+    return RNG.standard_normal(dims).astype("float32")
+
+
+def whole(*dims: int, low: int = -9, high: int = 9, of: str = "int64") -> Any:
+    return RNG.integers(low, high, dims).astype(of)
+
+
+def einsum(equation: str, *operands: Any, sizes: Any = None) -> Variant:
+    names = dict(zip("abcd", operands, strict=False))
+    return Variant("Einsum", names, lambda *x: np.einsum(equation, *x), sizes=sizes or {}, attributes={"equation": equation})
+
+
+def scattered(x: Any, index: Any, updates: Any, with_: Any) -> Any:
+    out = x.copy()
+    for at in np.ndindex(index.shape[:-1]):
+        out[tuple(index[at])] = with_(out[tuple(index[at])], updates[at])
+    return out
+
+
+def scatter_nd(kind: str, by: Any, sizes: Any) -> Variant:
+    operands = {"x": floats(3, 4, 2), "i": PLACES, "u": floats(4, 2)}
+    return Variant("ScatterND", operands, lambda x, i, u: scattered(x, i, u, by), attributes={"reduction": kind}, sizes=sizes)
+
+
+PLACES = np.int64([[0, 1], [-1, 2], [0, 1], [2, -4]])
+REDUCTIONS = [("mul", np.multiply), ("max", np.maximum), ("min", np.minimum)]
+VARIANTS = [
+    einsum("ij,jk,kl->il", floats(2, 3), floats(3, 4), floats(4, 5)),
+    einsum("...ij, ...jk, ...k", floats(6, 2, 3), floats(3, 4), floats(6, 4)),
+    einsum("bij,bjk,bkl->bl", floats(2, 3, 4), floats(2, 4, 5), floats(2, 5, 3), sizes={"a": ["n", 3, 4], "b": ["n", 4, 5], "c": ["n", 5, 3]}),
+    einsum("iij->ji", floats(3, 3, 4)),
+    einsum("i...i,i->...", floats(3, 2, 3), floats(3)),
+    einsum("ij,jk", whole(2, 3), whole(3, 4)),
+    einsum(",ij->ji", np.float32(3), floats(2, 3)),
+    *(scatter_nd(kind, by, sizes) for kind, by in REDUCTIONS for sizes in ({}, {"x": ["n", 4, "m"], "u": [4, "m"]})),
+    Variant("Unique", {"x": whole(3, 4, 2, high=-6, of="int8")}, lambda x: np.unique(x, axis=1), attributes={"axis": -2}),
+    Variant("Range", {"a": np.int16(9), "b": np.int16(-3), "c": np.int16(-4)}, lambda a, b, c: np.arange(a, b, c, "int16")),
+    Variant("Reshape", {"x": floats(2, 6), "s": np.int64([3, -1])}, lambda x, s: x.reshape(s), opset=14, attributes={"allowzero": 1}),
+    Variant("Reshape", {"x": floats(0, 6), "s": np.int64([3, 0, 2])}, lambda x, s: x.reshape(s), opset=14, attributes={"allowzero": 1}, sizes={"x": ["n", 6]}),
+    Variant("ReduceMin", {"x": whole(2, 0, 3, of="int32"), "a": np.int64([1])}, lambda x, a: np.full((2, 1, 3), 2**31 - 1, "int32"), held="a"),
+    Variant("BitCast", {"x": floats(2, 3)}, lambda x: x.view("int32"), opset=26, attributes={"to": 6}),
+    Variant(
+        "STFT",
+        {"x": floats(2, 16, 2), "s": np.int64(3), "_": None, "l": np.int64(5)},
+        opset=17,
+        attributes={"onesided": 0},
+        sizes={"x": ["n", "m", 2]},
+        wanted=lambda x, s, l: np.stack([np.fft.fft(x.view("c8")[:, at : at + l, 0]) for at in range(0, 12, s)], 1).astype("c8")[..., None].view("f4"),
+    ),
+]
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, id=f"{at}-{v.operator}") for at, v in enumerate(VARIANTS)])
+def test_an_operator_gives_what_numpy_does(variant: Variant, tmp_path: Path) -> None:
+    given, held = {name: np.asarray(array) for name, array in variant.operands.items() if name[0] != "_"}, variant.held.split()
+    wanted = variant.wanted(*given.values())
+    wanted = [np.asarray(one) for one in (wanted if isinstance(wanted, tuple) else (wanted,))]
+    results = [f"y{at}" for at in range(len(wanted))]
+    fed = {name: array for name, array in given.items() if name not in held}
+    inputs = [value(name, str(array.dtype), variant.sizes.get(name, array.shape)) for name, array in fed.items()]
+    outputs = [value(name, str(one.dtype), None) for name, one in zip(results, wanted, strict=True)]
+    operands = " ".join(n[:1] if n[0] == "_" else n for n in variant.operands)
+    graph = Graph([node(variant.operator, operands, " ".join(results), **variant.attributes)], inputs, outputs, [tensor(name, given[name]) for name in held])
+    got = opened(model(graph, variant.opset), tmp_path).run(fed)
+    for name, want in zip(results, wanted, strict=True):
+        assert got[name].dtype == want.dtype and got[name].shape == want.shape
+        assert np.allclose(got[name], want, rtol=1e-4, atol=1e-5, equal_nan=True)
