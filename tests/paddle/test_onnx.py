@@ -47,7 +47,6 @@ WITHOUT = {
     **dict.fromkeys(("attention_4d_fp16", "celu_float16", "swiglu_float16"), "half precision has no kernels for processors there"),
     **{f"reduce_{kind}_empty_set": "a reduction of nothing is refused there" for kind in ("l1", "l2", "log_sum", "log_sum_exp", "prod", "sum_square")},
     "reduce_sum_empty_set_non_reduced_axis_zero": "a reduction of nothing is refused there",
-    "slice_start_out_of_bounds": "an empty result has no memory there", "triu_zero": "an empty operand has no memory there",
 }  # fmt: skip
 """Cases without the wanted results there, and why; one that has them leaves this list."""
 

@@ -19,12 +19,12 @@ def write_older_forms(program: Program) -> None:
             form = _FORMS.get(op.type)
             before = len(block.ops)
             if form is not None and op.attributes.error is None:
-                form(_Place(block, at, op), op)
+                form(_InsertionPoint(block, at, op), op)
             at += 1 + len(block.ops) - before
     program.touch()
 
 
-class _Place:
+class _InsertionPoint:
     """A place before an op of a block, where others are written."""
 
     __slots__ = ("at", "block", "site")
@@ -48,7 +48,7 @@ class _Place:
         return x if now is of and out is None else self.write("cast", {"X": x}, {"in_dtype": now.code, "out_dtype": of.code}, out)[0]
 
 
-def _where(place: _Place, op: Op) -> None:
+def _where(place: _InsertionPoint, op: Op) -> None:
     """Broadcast the operands before, in an element type with a kernel there."""
     condition, x, y = (place.variable(op, slot) for slot in ("Condition", "X", "Y"))
     of, result = x.spec.known_dtype, op.output("Out") or ""
@@ -65,10 +65,10 @@ def _where(place: _Place, op: Op) -> None:
     place.block.remove_op(op)
 
 
-def _widened(*narrow: DType) -> Callable[[_Place, Op], None]:
+def _widened(*narrow: DType) -> Callable[[_InsertionPoint, Op], None]:
     """Return a form of an op that computes its elements of some types as int32, without a kernel for them there."""
 
-    def form(place: _Place, op: Op) -> None:
+    def form(place: _InsertionPoint, op: Op) -> None:
         result = op.output("Out") or ""
         of = place.variable(op, "X").spec.known_dtype
         if of not in narrow or place.block.find(result) is None:
@@ -84,7 +84,7 @@ def _widened(*narrow: DType) -> Callable[[_Place, Op], None]:
     return form
 
 
-def _cumsum(place: _Place, op: Op) -> None:
+def _cumsum(place: _InsertionPoint, op: Op) -> None:
     """Subtract the entries themselves: there the kernel is wrong in place, which an executor chooses."""
     values = op.attributes.values
     if values.get("exclusive") and not values.get("flatten"):
@@ -94,7 +94,7 @@ def _cumsum(place: _Place, op: Op) -> None:
         place.block.remove_op(op)
 
 
-def _rnn(place: _Place, op: Op) -> None:
+def _rnn(place: _InsertionPoint, op: Op) -> None:
     """Name a result that the kernel there writes in any case."""
     if not op.output("DropoutState"):
         state = place.block.create_variable(place.block.program.unique_name("rnn.dropout_state"), Spec(LOD_TENSOR, UINT8, ()))
@@ -103,7 +103,7 @@ def _rnn(place: _Place, op: Op) -> None:
 
 _WIDE: Final = (BOOL, INT32, INT64, FP32, FP64)
 _NARROW: Final = ("elementwise_add", "elementwise_sub", "elementwise_mul", "elementwise_min", "elementwise_max", "elementwise_mod", "reduce_max", "reduce_min")
-_FORMS: Final[Mapping[str, Callable[[_Place, Op], None]]] = {
+_FORMS: Final[Mapping[str, Callable[[_InsertionPoint, Op], None]]] = {
     **dict.fromkeys(_NARROW, _widened(BOOL, UINT8, INT8, INT16)),
     "gather": _widened(BOOL),
     "where": _where,
