@@ -196,11 +196,9 @@ class GraphWriter:
             found.tensor = tensor_of("constant", self.code_of(dtype(str(made.dtype))), made.shape, made.tobytes())
         return found
 
-    def node(
-        self, operator: str, inputs: Sequence[OnnxValue | None], count: int = 1, attributes: Mapping[str, Any] | None = None, domain: str = ""
-    ) -> list[OnnxValue]:
-        """Append a node, and return its results."""
-        given = {k: v for k, v in (attributes or {}).items() if v is not None}
+    def node(self, operator: str, inputs: Sequence[OnnxValue | None], count: int = 1, domain: str = "", **attributes: Any) -> list[OnnxValue]:
+        """Append a node, and return its results. Attributes of None are left out."""
+        given = {k: v for k, v in attributes.items() if v is not None}
         node = Node(operator, list(inputs), [OnnxValue() for _ in range(count)], given, domain, self.scope)
         self.frames[-1].nodes.append(node)
         for value in node.outputs:

@@ -124,4 +124,4 @@ class _Names:
         for listed in (inputs, outputs):
             while len(listed) > 1 and not listed[-1]:
                 listed.pop()
-        return NodeRecord(node.operator, node.domain, tuple(inputs), tuple(outputs), attributes, name, "", {})
+        return NodeRecord(node.operator, node.domain, tuple(inputs), tuple(outputs), attributes, name, "", {}, {})
