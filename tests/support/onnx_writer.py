@@ -66,8 +66,15 @@ def value(name: str, dtype: str, dims: Sequence[int | str] | None) -> bytes:
 
 
 class Graph:
-    def __init__(self, nodes: Sequence[bytes], inputs: Sequence[bytes] = (), outputs: Sequence[bytes] = (), tensors: Sequence[bytes] = ()) -> None:
-        parts = [*(field(1, n) for n in nodes), field(2, "g"), *(field(5, t) for t in tensors)]
+    def __init__(
+        self,
+        nodes: Sequence[bytes],
+        inputs: Sequence[bytes] = (),
+        outputs: Sequence[bytes] = (),
+        tensors: Sequence[bytes] = (),
+        described: Sequence[bytes] = (),
+    ) -> None:
+        parts = [*(field(1, n) for n in nodes), field(2, "g"), *(field(5, t) for t in tensors), *(field(13, v) for v in described)]
         self.data = b"".join([*parts, *(field(11, v) for v in inputs), *(field(12, v) for v in outputs)])
 
 

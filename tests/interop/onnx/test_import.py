@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,13 @@ def test_a_network_is_opened_run_and_saved_for_paddlepaddle(tmp_path: Path) -> N
 
 
 def test_names_of_dims_are_symbols_and_a_question_mark_is_none(tmp_path: Path) -> None:
-    graph = Graph([node("Add", "a b", "y")], [value("a", "float32", ["n", "?"]), value("b", "float32", ["n", "?"])], [value("y", "float32", None)])
+    graph = Graph([node("Add", "a b", "y")], [value("a", "float32", ["n", "?", "-1"]), value("b", "float32", ["n", "?", "-1"])], [value("y", "float32", None)])
     program = fs.load_program(model(graph))
-    assert str(program.global_block.vars["a"].spec) == "f32[n, a.1]"
+    assert str(program.global_block.vars["a"].spec) == "f32[n, a.1, a.2]"
     assert all(one.call_site is None for one in (*program.all_ops(), *program.all_variables()))  # no line of Python describes it
     assert ".py" not in str(program)
     with pytest.raises(fs.FeedError):
-        opened(model(graph), tmp_path).run({"a": np.ones((2, 3), "float32"), "b": np.ones((3, 3), "float32")})
+        opened(model(graph), tmp_path).run({"a": np.ones((2, 3, 4), "float32"), "b": np.ones((3, 3, 4), "float32")})
 
 
 def test_what_is_not_known_is_worked_around_and_refused_in_a_run(tmp_path: Path) -> None:
@@ -183,3 +184,23 @@ def test_scopes_are_the_modules_of_names_or_metadata() -> None:
     ]
     program = fs.load_program(model(Graph(nodes, [value("x", "float32", [2])], [value("y", "float32", None)])))
     assert [op.scope for op in program.all_ops() if op.type == "relu"] == [("encoder", "layer", "0", "output")] * 3 + [()]
+
+
+def test_declared_shapes_that_inference_contradicts_warn_and_are_not_trusted() -> None:
+    nodes = [node("Relu", "x", "a", name="/first"), node("Cast", "a", "b", to=7), node("Flatten", "a", "y")]
+
+    def load(**declared: bytes) -> fs.Program:
+        graph = Graph(nodes, [value("x", "float32", ["n", 3, 4])], [declared.pop("y", value("y", "float32", ["n", 12]))], described=list(declared.values()))
+        return fs.load_program(model(graph))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(a=value("a", "float32", ["n", 3, 4]), b=value("b", "int64", ["other", "m", "?"]))
+    for name, wrong, inferred in (
+        ("a", value("a", "float32", ["n", 3, 5]), r"a of Relu \(/first\) is declared as f32\[n, 3, 5\] and inferred as f32\[n, 3, 4\]"),
+        ("b", value("b", "int32", ["n", 3, 4]), "declared as i32.* inferred as i64"),
+        ("y", value("y", "float32", ["n", 3, 4]), r"y of Flatten .* inferred as f32\[n, 12\]"),
+    ):
+        with pytest.warns(fs.ForeshapeWarning, match=inferred):
+            program = load(**{name: wrong})
+        assert str(program.global_block.vars["y"].spec) == "f32[n, 12]"

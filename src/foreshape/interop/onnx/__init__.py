@@ -20,6 +20,7 @@ from foreshape.interop.onnx import (
     loss_nodes,
     pad_nodes,
     quantization,
+    random_nodes,
     recurrent_nodes,
     reduce_nodes,
     region_nodes,
@@ -29,6 +30,7 @@ from foreshape.interop.onnx import (
     signal_nodes,
     subgraphs,
 )
+from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
 from foreshape.program.gc_pause import collector_waits
@@ -36,7 +38,18 @@ from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
-_COMPUTING = (attention_nodes, convolutions, einsum_nodes, elementwise_nodes, loss_nodes, quantization, recurrent_nodes, reduce_nodes, signal_nodes)
+_COMPUTING = (
+    attention_nodes,
+    convolutions,
+    einsum_nodes,
+    elementwise_nodes,
+    loss_nodes,
+    quantization,
+    random_nodes,
+    recurrent_nodes,
+    reduce_nodes,
+    signal_nodes,
+)
 _FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
@@ -45,12 +58,16 @@ _FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, region_node
 def open_model(source: Any, limits: Limits | None = None) -> tuple[Program, OnnxParameters]:
     """Return the program of a model, a path or bytes, and its parameters, whose numbers stay in the file.
 
+    Declared shapes that inference contradicts give a `ForeshapeWarning`.
+
     Raises:
         FormatError: it is no model; the message has the path inside.
     """
     try:
         importer = Importer(read_model(source, limits))
-        return importer.run(), OnnxParameters(importer)
+        program = importer.run()
+        warn_of_contradictions(program, importer.model.graph)
+        return program, OnnxParameters(importer)
     except FormatError as error:
         shown = "this" if isinstance(source, (bytes, bytearray, memoryview)) else os.fsdecode(source)
         raise error.reworded(f"{shown} is an ONNX model that cannot be read: {error}") from error

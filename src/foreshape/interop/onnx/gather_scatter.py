@@ -75,9 +75,10 @@ def gather_elements(c: Call) -> Any:
     index = _from_front(c, c.cast(index, INT64), x, axis)
     for other, (own, wanted) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)):
         if other != axis and own != wanted:
-            if not isinstance(wanted, int):
-                raise Refused("an index with other open sizes than its tensor")
-            x = c.op("slice", {"axes": [other], "starts": [0], "ends": [wanted], "infer_flags": [1]}, Input=x)
+            if isinstance(wanted, int):
+                x = c.op("slice", {"axes": [other], "starts": [0], "ends": [wanted], "infer_flags": [1]}, Input=x)
+            else:
+                x = c.op("slice", {"axes": [other], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=x, EndsTensor=entry(c, c.shape_of(index), other))
     return c.op("take_along_axis", {"Axis": axis}, Input=x, Index=index)
 
 

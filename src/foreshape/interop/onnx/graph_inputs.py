@@ -31,5 +31,6 @@ def input_of(program: Program, name: str, type: TypeRecord | None) -> Variable:
 
 
 def symbol_name(given: str) -> str:
-    """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has none of these, as "?"."""
-    return re.sub(r"\W+", "_", given).strip("_")[:200]
+    """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has no letter, as "?" and "-1"."""
+    name = re.sub(r"\W+", "_", given).strip("_")[:200]
+    return "" if name.isdigit() else name

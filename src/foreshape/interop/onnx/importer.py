@@ -7,7 +7,7 @@ other small ones are made by an op.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
@@ -314,8 +314,12 @@ class Importer:
         """Keep a refused node, under its own name: `show` and `check` work around it, and no run begins."""
         block = self.block
         self.refusals += 1
-        given = {f"I{at}": self.value(n) for at, n in enumerate(node.inputs) if n}
-        inputs = {slot: (self.variable(v).name,) for slot, v in given.items() if isinstance(v, (Variable, OnnxConstant))}
+        inputs: dict[str, tuple[str, ...]] = {}
+        for at, name in enumerate(node.inputs):
+            given = self.value(name) if name else None
+            with suppress(Refused):  # a constant of an element type that is not known here
+                if isinstance(given, (Variable, OnnxConstant)):
+                    inputs[f"I{at}"] = (self.variable(given).name,)
         outputs: dict[str, tuple[str, ...]] = {}
         for at, name in enumerate(node.outputs):
             if name:

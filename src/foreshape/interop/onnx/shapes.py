@@ -309,6 +309,8 @@ def blocks(c: Call) -> Any:
     if len(dims) != 4 or not isinstance(dims[1], int):
         raise Refused("an image of other than 4 dims, or of an open number of channels")
     channels = dims[1]
+    if not all(isinstance(d, int) for d in dims[2:]):
+        return _blocks_of_open_images(c, x, channels, size)
     if c.node.operator == "SpaceToDepth":
         out = _reshape_by(c, x, [channels, (2, size), size, (3, size), size])
         out = c.transpose(out, [0, 3, 5, 1, 2, 4] if c.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
@@ -321,6 +323,24 @@ def blocks(c: Call) -> Any:
         out = c.reshape(x, [0, inner, size, size, *_image(x)])
         out = c.transpose(out, [0, 1, 4, 2, 5, 3])
     return _pairs(c, out, inner)
+
+
+def _blocks_of_open_images(c: Call, x: Variable, channels: int, size: int) -> Variable:
+    """Return the blocks of images of open sizes: those of `pixel_shuffle`, whose channels are in the order CRD, behind or before another order."""
+    of = x.spec.known_dtype
+    x = x if of.is_floating else c.cast(x, FP64)
+    turned = c.attribute("mode", "DCR") == "DCR"
+    if c.node.operator == "SpaceToDepth":
+        out = c.op("pixel_unshuffle", {"downscale_factor": size}, X=x)
+        order = np.arange(channels * size * size).reshape(channels, size * size).T
+        return c.cast(_channels(c, out, order) if turned else out, of)
+    order = np.arange(channels).reshape(size * size, -1).T
+    return c.cast(c.op("pixel_shuffle", {"upscale_factor": size}, X=_channels(c, x, order) if turned else x), of)
+
+
+def _channels(c: Call, x: Variable, order: Any) -> Variable:
+    """Return ``x`` with its channels in another order."""
+    return c.op("gather", {"axis": 1}, X=x, Index=computed.numbers(c, *(int(n) for n in order.reshape(-1))))
 
 
 def _image(x: Variable) -> list[int]:

@@ -1,0 +1,59 @@
+"""The shapes that a file declares for its values, beside the inferred ones: a contradiction warns, and inference stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from foreshape.dims import equal, symbol
+from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
+from foreshape.interop.onnx.graph_inputs import symbol_name
+from foreshape.program import Program
+from foreshape.program.call_site import warn_user
+from foreshape.spec import Spec
+from foreshape.wire.onnx_records import GraphRecord, TypeRecord
+
+_SHOWN = 3
+
+
+def warn_of_contradictions(program: Program, graph: GraphRecord) -> None:
+    """Warn of declared element types and dims that inferred ones contradict, with the value, its node and both shapes."""
+    found = list(_contradictions(program, graph))
+    if not found:
+        return
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    lines: list[str] = []
+    for name, declared, spec in found[:_SHOWN]:
+        node = makers.get(name)
+        by = "" if node is None else f" of {node.operator} ({node.name or node.place})"
+        lines.append(f"{name}{by} is declared as {_shown(declared)} and inferred as {spec.text()}")
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    warn_user(f"the model declares other shapes than follow from its inputs: {'; '.join(lines)}{more}")
+
+
+def _contradictions(program: Program, graph: GraphRecord) -> Iterator[tuple[str, TypeRecord, Spec]]:
+    variables = program.global_block.vars
+    inputs = {v.name for v in graph.inputs}
+    for name, declared in (*graph.described.items(), *((v.name, v.type) for v in graph.outputs)):
+        variable = variables.get(name)
+        if variable is None or declared is None or declared.kind != "tensor" or name in inputs:
+            continue
+        spec = variable.spec
+        if spec.dtype is not None and declared.code and ELEMENT_TYPES.get(declared.code) is not spec.dtype:
+            yield name, declared, spec
+        elif spec.dims is not None and declared.dims is not None:
+            differs = len(spec.dims) != len(declared.dims)
+            if differs or any(_contradicts(one, own) for one, own in zip(declared.dims, spec.dims, strict=True)):
+                yield name, declared, spec
+
+
+def _contradicts(declared: int | str | None, inferred: object) -> bool:
+    if isinstance(declared, str):
+        name = symbol_name(declared)
+        return bool(name) and equal(symbol(name), inferred) is False  # pyright: ignore[reportArgumentType]
+    return declared is not None and equal(declared, inferred) is False  # pyright: ignore[reportArgumentType]
+
+
+def _shown(declared: TypeRecord) -> str:
+    of = ELEMENT_TYPES.get(declared.code)
+    dims = "" if declared.dims is None else f"[{', '.join('?' if d is None else str(d) for d in declared.dims)}]"
+    return f"{of.short if of is not None else NAMES.get(declared.code, 'no element type')}{dims}"
