@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from foreshape.operator.fields import REQUIRED, Gradient, NoGradient
-from foreshape.operator.operator import Operator
+from foreshape.operator.operator import OWN, Operator
 from foreshape.operator.registry import all_operators
 
 INDEX = Path(__file__).with_name("operators.md")
@@ -38,7 +38,9 @@ def gradient_words(cls: type[Operator]) -> str:
 
 def entry(cls: type[Operator]) -> str:
     lines = [f"## {cls.type}", "", inspect.cleandoc(cls.__doc__ or "").strip(), ""]
-    if cls.since > 2:
+    if cls.since == OWN:
+        lines += ["An operator of Foreshape alone.", ""]
+    elif cls.since > 2:
         lines += [f"An operator of PaddlePaddle {cls.since}, with the slots and attributes that it has there.", ""]
     for o in cls.schema.operands:
         marks = [m for m, on in (("list", o.many), ("optional", o.optional)) if on]

@@ -157,7 +157,7 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
     elif op.attributes.error is not None:
         yield op.type, str(op.attributes.error), False
     elif operator is not None:
-        if operator.since > _OLDER:
+        if operator.since > _OLDER or not operator.__module__.startswith("foreshape.ops."):
             yield op.type, "", False
         for name, later in operator.schema.later.items():
             if (value := op.attributes.values.get(name, later.default)) != later.default:

@@ -10,7 +10,7 @@ The author of an operator imports everything from here, and the operators of thi
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import DENSE, DENSE_OR_ROWS, NOT_DIFFERENTIABLE, NOT_WRITTEN, REQUIRED, ZERO_GRADIENT, attribute, gradient, operand, result
-from foreshape.operator.operator import Operator
+from foreshape.operator.operator import OWN, Operator
 from foreshape.operator.registry import all_operators, find, get, refuse
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, require_same_dims, unknown_size
 from foreshape.operator.samples import b1, f32, f64, i32, i64, reject, sample
@@ -28,6 +28,7 @@ __all__ = [
     "NOT_DIFFERENTIABLE",
     "NOT_WRITTEN",
     "NUMERIC",
+    "OWN",
     "REQUIRED",
     "ZERO_GRADIENT",
     "AttrType",

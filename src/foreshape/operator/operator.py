@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
@@ -28,6 +28,8 @@ from foreshape.spec import LOD_TENSOR, Kind
 if TYPE_CHECKING:
     from foreshape.kernels.fused import Effects
 
+OWN: Final = 1000
+"""``since`` of an operator that PaddlePaddle has in no version."""
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
@@ -105,7 +107,7 @@ class Operator:
     region: ClassVar[str] = ""
     """The form of running its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
     since: ClassVar[int] = 2
-    """The first version of PaddlePaddle with it."""
+    """The first version of PaddlePaddle with it; `OWN` for none."""
     side_effects: ClassVar[bool] = False
     collective: ClassVar[bool] = False
     """True if all ranks take part, so a program's collectives run in its own order, on every rank."""

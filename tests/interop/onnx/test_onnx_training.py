@@ -130,8 +130,8 @@ def test_weights_are_trained_with_the_gradients_of_torch(name: str, tmp_path: Pa
             weight.data -= rate * gradient
     with fs.program_guard(base.program, startup := fs.Program()):
         cost = layer.mean(layer.square(base.fetches[0] - layer.assign(target)))
-    history = fs.train(cost, {base.feeds[0]: x}, optimizer=fs.optimizer.SGD(rate), epochs=4, batch_size=6, shuffle=False, scope=base.scope,
-                       startup=startup, progress=False)  # fmt: skip
+    options = {"epochs": 4, "batch_size": 6, "shuffle": False, "progress": False}
+    history = fs.train(cost, {base.feeds[0]: x}, optimizer=fs.optimizer.SGD(rate), scope=base.scope, startup=startup, **options)
     assert np.allclose(history.column("loss"), losses, rtol=1e-4) and losses[-1] < losses[0]
     for n, weight in weights.items():
         assert np.allclose(base.scope.get(n), weight.detach().numpy(), rtol=1e-3, atol=1e-5), n

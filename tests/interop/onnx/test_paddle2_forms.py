@@ -56,3 +56,11 @@ def test_the_older_form_gives_the_same(name: str, tmp_path: Path) -> None:
     assert not any(map(lacking, older.program.all_ops()))
     want, got = (next(iter(one.run(feeds).values())) for one in (net, older))
     assert got.dtype == want.dtype and np.array_equal(got, want)
+
+
+def test_operators_of_ours_alone_are_listed_as_lacking(tmp_path: Path) -> None:
+    feeds = {"b": RNG.random((1, 6, 4), "float32"), "s": RNG.random((1, 2, 6), "float32"), "n": np.int64([3])}
+    fed = [value(n, str(a.dtype), a.shape) for n, a in feeds.items()]
+    opened(model(Graph([node("NonMaxSuppression", "b s n", "y")], fed, [value("y", "int64", None)]), 18), tmp_path)
+    with pytest.raises(fs.FormatError, match=r"needs what PaddlePaddle 2\.6\.2 lacks[^\n]*\n    non_max_suppression \(op 3 of block 0\)"):
+        convert_model(tmp_path / "m.onnx", tmp_path / "out.pdmodel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foreshape.dims import Size
 from foreshape.kernels.boxes import corners_of, overlaps_of_areas, pairs_taken, places_in_groups
 from foreshape.kernels.detections import candidates, suppress
-from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator import NOT_DIFFERENTIABLE, OWN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import require_equal, require_rank, unknown_size
 from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -26,6 +26,7 @@ class NonMaxSuppression(Operator):
     """
 
     type = "non_max_suppression"
+    since = OWN
     BBoxes = operand((FP32, FP64), doc="[images, boxes, 4]: two corners, or with centered the middle and the size, x first")
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]")
     MaxPerClass = operand(INDEX, optional=True, doc="one number: the most boxes kept in a class of an image; without it 0")

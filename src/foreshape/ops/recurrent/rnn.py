@@ -11,7 +11,7 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.recurrence import StepGrouping, StepSchedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import RecurrentNet, hand_on, handed_on
-from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank
 from foreshape.operator.samples import SampleTensor, f32, i32, reject, sample
 from foreshape.ops.rules.ragged_rules import sequences
@@ -213,6 +213,7 @@ class SequenceRnn(RecurrentNetworkBase):
     """
 
     type = "sequence_rnn"
+    since = OWN
     random = True
     Input = operand(FLOATS, doc="ragged rows [rows, features]")
     InitHidden = operand(FLOATS, optional=True, same_type_as="Input", doc=f"before the first step, zeros where absent: {STATE_DOC}")

@@ -9,7 +9,7 @@ from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import flash, onednn
 from foreshape.kernels.row_ranges import rows_in
-from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
@@ -134,6 +134,7 @@ class SequenceAttention(Operator):
     """
 
     type = "sequence_attention"
+    since = OWN
     Q = operand(FLOATING, doc="ragged, [rows, width]")
     K = operand(FLOATING, same_type_as="Q", doc="ragged, [key rows, width], as many sequences as Q")
     V = operand(FLOATING, same_type_as="Q", doc="as K")
