@@ -33,7 +33,7 @@ FromTo = Annotated[
     typer.Argument(
         metavar="[FROM] TO",
         help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
-        "TO: a .pdmodel, .pdiparams or .safetensors file, or a folder.",
+        "TO: a .pdmodel, .onnx, .pdiparams or .safetensors file, or a folder.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
@@ -303,22 +303,24 @@ def run(
             print_profile(program, values, names, scope, device)
 
 
-@app.command(short_help="Write a model for PaddlePaddle 2, or its parameters in another form.")
+@app.command(short_help="Write a model for PaddlePaddle 2 or as ONNX, or its parameters in another form.")
 def convert(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx), or its folder.")],
     paths: FromTo,
     force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
+    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 24. By default 18, or the least newer one.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Of an .onnx: compare its results in onnxruntime with those here, at two sizes.")] = False,
 ) -> None:
-    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, or its parameters to another form of file. To
-    a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
+    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, to NAME.onnx, or its parameters to another form of file.
+    To a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
 
-    A model with operators that PaddlePaddle 2.6.2 lacks is not written: they are listed, and the command exits with 1."""
+    A model with operators that PaddlePaddle 2.6.2 or ONNX lacks is not written: they are listed, and the command exits with 1."""
     from foreshape.cli.model_conversion import print_converted
 
     if len(paths) > 2:
         raise typer.BadParameter(f"{len(paths)} paths follow MODEL; it is TO, or FROM and TO", param_hint="[FROM] TO")
     with plain_errors():
-        right = print_converted(os.fspath(model), None if len(paths) == 1 else paths[0], paths[-1], force)
+        right = print_converted(os.fspath(model), None if len(paths) == 1 else paths[0], paths[-1], force, opset, check)
     if not right:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`foreshape convert`: models for PaddlePaddle 2, and parameters in another form."""
+"""`foreshape convert`: models for PaddlePaddle 2 and as ONNX, and parameters in another form."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ import typer
 
 from foreshape.cli.output import broken, error_text, print_plain, printing
 from foreshape.cli.show import count_words, human_bytes
+from foreshape.engine import Scope
 from foreshape.errors import ForeshapeError, FormatError
 from foreshape.interop.convert import convert_parameters
 from foreshape.interop.convert_models import Converted, convert_model, models_in
+from foreshape.interop.inference import load_inference_model
+from foreshape.interop.onnx_comparison import check_written, need_onnxruntime
+from foreshape.interop.onnx_files import convert_to_onnx
 from foreshape.interop.parameters import Stored
 from foreshape.text.literal import escape
 
 _FILES = (".pdmodel", ".pdiparams", ".safetensors")
+_ONNX = ".onnx"
 
 
-def print_converted(model: str, source: str | None, target: str, force: bool) -> bool:
-    """Convert a model or its parameters, and print what was written. Return True unless a model of a folder was refused.
+def print_converted(model: str, source: str | None, target: str, force: bool, opset: int | None = None, check: bool = False) -> bool:
+    """Convert a model or its parameters, and print what was written. Return True unless a model of a folder was refused, or a check has failed.
 
     Args:
         source: the parameters; None for those beside the program.
         target: a file, or a folder: for each model in a folder, or, with ``source``, for a file for each parameter.
+        opset, check: of an ``.onnx``: its operator set, and True to compare it in onnxruntime.
     """
+    if target.endswith(_ONNX) and not os.path.isdir(target):
+        return _print_onnx(model, source, target, opset, check)
+    if opset is not None or check:
+        raise FormatError(f"{target}: --opset and --check are for a file that ends in {_ONNX}")
     if target.endswith(_FILES[0]) and not os.path.isdir(target):
         _print_model(convert_model(model, target, source, force=force))
     elif target.endswith(_FILES) or source is not None:
@@ -32,11 +42,28 @@ def print_converted(model: str, source: str | None, target: str, force: bool) ->
             print_plain(f"{target}: {_words(found)}")
     elif os.path.splitext(target)[1] and not os.path.isdir(target):
         raise FormatError(
-            f"{target}: a model is written to a file that ends in .pdmodel, parameters to .pdiparams or .safetensors, models to a folder, as out/"
+            f"{target}: a model is written to a file that ends in .pdmodel or .onnx, parameters to .pdiparams or .safetensors, models to a folder, as out/"
         )
     else:
         return _convert_folder(model, target, force)
     return True
+
+
+def _print_onnx(model: str, source: str | None, target: str, opset: int | None, check: bool) -> bool:
+    if check:
+        need_onnxruntime()
+    found = convert_to_onnx(model, target, source, opset)
+    with printing():
+        print_plain(f"{found.path}: {count_words(found.nodes, 'node')}, operator set {found.opset}" + (f"; {found.data}: its parameters" if found.data else ""))
+    right = True
+    if check:
+        network = load_inference_model(model, scope=Scope(), params=source)
+        for one in check_written(found.path, network):
+            sizes = ", ".join(f"{name} {dims}" for name, dims in one.sizes.items())
+            with printing():
+                print_plain(f"in onnxruntime with {sizes}: {one.words or f'equal, the largest difference is {one.difference:.1e} of the largest number'}")
+            right = right and not one.words
+    return right
 
 
 def _convert_folder(model: str, target: str, force: bool) -> bool:

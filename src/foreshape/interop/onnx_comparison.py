@@ -1,0 +1,122 @@
+"""A written ONNX model beside the network it was written from: the checker's word, and the results of both at two sizes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from foreshape.errors import FormatError
+from foreshape.interop.model import InferenceModel
+from foreshape.spec import BOOL
+
+_SIZES: Final = ((1, 48, 12), (2, 96, 20))
+"""The wished sizes of the first dim, of an image's other dims, and of other dims, for each comparison; conditions of the network come first."""
+_ROOM: Final = {2: 2e-2}
+"""Bytes of an element -> the greatest difference, as a part of the largest number; 1e-3 for the others."""
+
+
+class Comparison(NamedTuple):
+    """The results of one feed in both.
+
+    Attributes:
+        sizes: input -> its dims.
+        difference: the largest one over the largest number, of all results; infinite for other dims or element types.
+        words: the reason if they differ, empty if not.
+    """
+
+    sizes: dict[str, list[int]]
+    difference: float
+    words: str
+
+
+def check_written(path: str, network: InferenceModel) -> Iterator[Comparison]:
+    """Check a file with ``onnx.checker`` (full shape inference; where `onnx` is installed), and compare its results in onnxruntime at up to two sizes.
+
+    Raises:
+        FormatError: onnxruntime is not installed; the checker or onnxruntime refuses the file.
+    """
+    need_onnxruntime()
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    if importlib.util.find_spec("onnx") is not None:
+        checker: Any = importlib.import_module("onnx.checker")
+        try:
+            checker.check_model(path, full_check=True)
+        except Exception as error:  # of the checker, the inference, or protobuf
+            raise FormatError(f"{path}: onnx.checker refuses it: {str(error).strip()[:500]}") from error
+    try:
+        session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has a class for each kind
+        raise FormatError(f"{path}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
+    names = [one.name for one in session.get_outputs()]
+    for at, sizes in enumerate(_sizes(network)):
+        feed = _feed(network, sizes, at)
+        wanted = list(network.run(feed).values())
+        try:
+            seen = session.run(names, feed)
+        except Exception as error:
+            raise FormatError(f"{path}: onnxruntime cannot run it with {_words(sizes)}: {str(error).strip()[:500]}") from error
+        yield _compared(sizes, names, wanted, seen)
+
+
+def need_onnxruntime() -> None:
+    """Raise `FormatError` where onnxruntime is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise FormatError("a comparison needs onnxruntime, which is not installed: pip install onnxruntime")
+
+
+def _sizes(network: InferenceModel) -> Iterator[dict[str, list[int]]]:
+    """Yield the sizes of inputs for each comparison: the nearest ones to the wished that the network takes."""
+    block = network.program.global_block
+    specs = {name: block.var(name).spec.known_dims for name in network.feeds}
+    before: dict[str, list[int]] | None = None
+    for first, image, other in _SIZES:
+        wished = {
+            name: [d if isinstance(d, int) else first if at == 0 else image if len(dims) >= 4 else other for at, d in enumerate(dims)]
+            for name, dims in specs.items()
+        }
+        found = network.program.feeds.nearest(wished) if wished else {}
+        if found is None:
+            raise FormatError("no sizes of its inputs were found to compare at")
+        if found != before:
+            yield found
+        before = found
+
+
+def _feed(network: InferenceModel, sizes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Any]:
+    import numpy
+
+    draw = numpy.random.RandomState(seed)
+    feed: dict[str, Any] = {}
+    for name, dims in sizes.items():
+        of = network.program.global_block.var(name).spec.known_dtype
+        whole = of is BOOL or of.is_integer
+        feed[name] = draw.randint(0, 2, dims).astype("bool" if of is BOOL else of.numpy_name) if whole else draw.standard_normal(dims).astype(of.numpy_name)
+    return feed
+
+
+def _compared(sizes: dict[str, list[int]], names: Sequence[str], wanted: Sequence[Any], seen: Sequence[Any]) -> Comparison:
+    import numpy
+
+    worst, words = 0.0, ""
+    for name, ours, theirs in zip(names, wanted, seen, strict=True):
+        a, b = numpy.asarray(ours), numpy.asarray(theirs)
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return Comparison(sizes, float("inf"), f"{name} is {a.dtype}{[*a.shape]} here, and {b.dtype}{[*b.shape]} in onnxruntime")
+        if not a.size:
+            continue
+        x, y = a.astype("float64"), b.astype("float64")
+        finite = numpy.isfinite(x)
+        if not numpy.array_equal(finite, numpy.isfinite(y)) or not numpy.array_equal(x[~finite], y[~finite], equal_nan=True):
+            return Comparison(sizes, float("inf"), f"{name} has other infinities or NaN")
+        largest = float(numpy.abs(x[finite]).max(initial=0.0))
+        difference = float(numpy.abs(x[finite] - y[finite]).max(initial=0.0)) / max(largest, 1e-6)
+        if difference > _ROOM.get(a.dtype.itemsize if a.dtype.kind == "f" else 4, 1e-3) and not words:
+            words = f"{name} differs by {difference:.1e} of its largest number"
+        worst = max(worst, difference)
+    return Comparison(sizes, worst, words)
+
+
+def _words(sizes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} {[*dims]}" for name, dims in sizes.items())
