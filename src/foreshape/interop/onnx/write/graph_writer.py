@@ -19,7 +19,7 @@ from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
-from foreshape.spec import BOOL, LOD_TENSOR, DType, dtype
+from foreshape.spec import BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.wire.onnx_encode import tensor_of
 from foreshape.wire.onnx_records import ModelRecord, TypeRecord
 
@@ -63,6 +63,9 @@ class GraphWriter:
         self.unwritten: list[Unwritten] = []
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
         self.scope = ""
+        self.reads = _reads(program)
+        """Variable -> the ops that read it; an op with a block only what it reads itself."""
+        self.fetched: frozenset[str] = frozenset()
         self._initializers: dict[Any, OnnxValue] = {}
         """Parameter, or the bytes of a constant, -> its value."""
 
@@ -74,6 +77,7 @@ class GraphWriter:
         for name in feeds:
             frame.inputs.append(OnnxValue(name, block.vars[name].spec))
             frame.values[name] = frame.inputs[-1]
+        self.fetched = frozenset(fetches.values())
         signatures = {name: self._signature(block.vars[name]) for name in (*feeds, *fetches.values())}
         self.ops(block)
         if self.unwritten:
@@ -150,16 +154,33 @@ class GraphWriter:
 
     def bind(self, op: Op, variable: str, value: OnnxValue) -> None:
         """Say the value of a variable from this op on."""
-        self.frames[-1].values[variable] = value
+        frame, found = self.frames[-1], op.block.find(variable)
+        frame.values[variable] = value
+        if found is not None and self.writes[variable] > 1:
+            frame.specs[variable] = op.made.get(variable, found.spec)
         if value.name is None:
             value.name = variable
-            found = op.block.find(variable)
             value.spec = found.spec if found is not None and self.writes[variable] == 1 else None
 
     # --- values
 
+    def spec(self, variable: Variable) -> Spec:
+        """Return the spec of a variable at this op: one that is written again may have had another."""
+        if self.writes[variable.name]:
+            for frame in reversed(self.frames):
+                if variable.name in frame.specs:
+                    return frame.specs[variable.name]
+        return variable.spec
+
     def value(self, variable: str) -> OnnxValue:
         """Return the value of a variable: of a node, an input, or an initializer."""
+        found = self.find(variable)
+        if found is None:
+            raise Refused(f"{variable} has no value here")
+        return found
+
+    def find(self, variable: str) -> OnnxValue | None:
+        """Return the value of a variable; None if it has none."""
         for frame in reversed(self.frames):
             if variable in frame.values:
                 return frame.values[variable]
@@ -167,7 +188,7 @@ class GraphWriter:
         if found is None:
             stored = self.parameters.get(variable)
             if stored is None:
-                raise Refused(f"{variable} has no value here")
+                return None
             found = self._initializers[variable] = OnnxValue(variable)
             found.tensor = tensor_of(variable, self.code_of(stored.dtype), stored.dims, stored.data)
         return found
@@ -220,6 +241,30 @@ class GraphWriter:
     def give(self, values: Sequence[OnnxValue]) -> None:
         """Say the results of the innermost open graph; values that it has not made itself are copied."""
         frame = self.frames[-1]
+        own = {value for node in frame.nodes for value in node.outputs}
         for value in values:
-            own = value.node is not None and any(value.node is node for node in frame.nodes) and value not in frame.results
-            frame.results.append(value if own else self.node("Identity", [value])[0])
+            frame.results.append(value if value in own and value not in frame.results else self.node("Identity", [value])[0])
+
+    def seen_after(self, op: Op, block: Block, variable: str) -> bool:
+        """Tell whether a variable is a result, or is read by ops other than one with a block, and outside of this and the blocks within."""
+        others = [other.block.idx for other in self.reads.get(variable, ()) if other is not op]
+        return variable in self.fetched or any(not _is_within(self.program, idx, block.idx) for idx in others)
+
+
+_ASKED: Final = ("Condition", "Cond", "inputs", "initial_states")
+"""The operands that an op with a block reads itself, not its block."""
+
+
+def _reads(program: Program) -> dict[str, list[Op]]:
+    found: dict[str, list[Op]] = {}
+    for op in program.all_ops():
+        if op.is_run:
+            for name in op.input_names() if op.operator is None or not op.operator.region else [n for s in _ASKED for n in op.inputs.get(s, ())]:
+                found.setdefault(name, []).append(op)
+    return found
+
+
+def _is_within(program: Program, inner: int, block: int) -> bool:
+    while inner > 0 and inner != block:
+        inner = program.blocks[inner].parent_idx
+    return inner == block

@@ -47,12 +47,17 @@ class Node:
 
 @dataclass(eq=False)
 class OnnxGraph:
-    """A graph: its inputs, nodes and results, and variable -> value while it is open."""
+    """A graph: its inputs, nodes and results; while it is open, variable -> value, and variable -> spec of those that are written several times.
+
+    ``types``: of the inputs and results of a graph within a node, where they are known.
+    """
 
     inputs: list[OnnxValue] = field(default_factory=list[OnnxValue])
     nodes: list[Node] = field(default_factory=list[Node])
     results: list[OnnxValue] = field(default_factory=list[OnnxValue])
     values: dict[str, OnnxValue] = field(default_factory=dict[str, OnnxValue])
+    specs: dict[str, Spec] = field(default_factory=dict[str, Spec])
+    types: dict[OnnxValue, TypeRecord] = field(default_factory=dict[OnnxValue, TypeRecord])
 
 
 def needed(frame: OnnxGraph) -> None:
@@ -119,8 +124,9 @@ class _Names:
         self.counts[f"/{node.operator}"] += 1
         name = f"{node.scope}/{node.operator}_{self.counts[f'/{node.operator}']}"
         inputs = [self.of(v) if v is not None else "" for v in node.inputs]
-        attributes = {k: self.graph(f"{name}.{k}", v, {}) if isinstance(v, OnnxGraph) else v for k, v in node.attributes.items()}
-        outputs = [self.of(v, f"{node.operator}.out") if at == 0 or v in self.read or v in results else "" for at, v in enumerate(node.outputs)]
+        attributes = {k: self.graph(f"{name}.{k}", v, v.types) if isinstance(v, OnnxGraph) else v for k, v in node.attributes.items()}
+        every = any(isinstance(v, OnnxGraph) for v in node.attributes.values())  # a loop has as many results as its body
+        outputs = [self.of(v, f"{node.operator}.out") if every or not at or v in self.read or v in results else "" for at, v in enumerate(node.outputs)]
         for listed in (inputs, outputs):
             while len(listed) > 1 and not listed[-1]:
                 listed.pop()

@@ -67,7 +67,7 @@ class WrittenOp:
 
     def spec(self, slot: str, at: int = 0) -> Spec:
         """Return the spec of an operand. Raises `Refused` for a ragged one."""
-        spec = self.variable(slot, at).spec
+        spec = self.writer.spec(self.variable(slot, at))
         if spec.lod:
             raise Refused(f"{slot} is ragged")
         return spec
