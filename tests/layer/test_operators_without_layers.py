@@ -54,7 +54,7 @@ WITHOUT: Final = {
         fused_transpose fusion_gru fusion_lstm fusion_repeated_fc_relu fusion_seqconv_eltadd_relu fusion_seqexpand_concat_fc
         fusion_seqpool_cvm_concat fusion_squared_mat_sub multi_gru multihead_matmul quantize requantize""",
     "operators of ONNX that no operator of PaddlePaddle is": """
-        non_max_suppression""",
+        dilated_pool non_max_suppression""",
 }
 """Why -> the operators. Those of the first three are written here, the others are there for the files of PaddlePaddle 1.8 to 2.6."""
 

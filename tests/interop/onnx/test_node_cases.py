@@ -14,7 +14,6 @@ CASES = cases()
 
 REFUSED = {
     "test_add_uint16": "uint16",
-    "test_convtranspose_output_shape": "pads that make the image larger",
 }
 """Cases that are refused, and a word of the reason: a case that is no longer refused leaves this list."""
 

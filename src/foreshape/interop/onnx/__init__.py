@@ -19,6 +19,7 @@ from foreshape.interop.onnx import (
     gather_scatter,
     loss_nodes,
     pad_nodes,
+    pools,
     quantization,
     random_nodes,
     recurrent_nodes,
@@ -50,7 +51,7 @@ _COMPUTING = (
     reduce_nodes,
     signal_nodes,
 )
-_FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
+_FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, pools, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
 

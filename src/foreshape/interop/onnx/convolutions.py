@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import numbers, padded, size_of
 from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
-from foreshape.interop.onnx.pools import by_parts
 from foreshape.interop.onnx.reduce_nodes import reduce
 from foreshape.interop.onnx.resize_nodes import by_matrices
+from foreshape.interop.onnx.windows import given_pads, padded_as_same, pads_of, strides_and_dilations
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64
@@ -43,34 +44,6 @@ def gemm(c: Call) -> Any:
 # --- windows
 
 
-def _window(c: Call, x: Variable, kernel: list[int], dilations: list[int], strides: list[int]) -> list[int]:
-    """Return the pads of a window, before and after each axis, of ``pads`` or ``auto_pad``."""
-    axes = len(kernel)
-    auto = c.attribute("auto_pad", "NOTSET")
-    if auto in ("NOTSET", ""):
-        pads = [int(p) for p in c.attribute("pads") or [0] * (2 * axes)]
-        return [n for k in range(axes) for n in (pads[k], pads[axes + k])]
-    if auto == "VALID":
-        return [0] * (2 * axes)
-    out: list[int] = []
-    for k in range(axes):
-        size = x.spec.known_dims[2 + k]
-        reach = (kernel[k] - 1) * dilations[k] + 1
-        if isinstance(size, int):
-            total = max(0, (-(-size // strides[k]) - 1) * strides[k] + reach - size)
-        elif strides[k] == 1:
-            total = reach - 1
-        else:
-            raise Refused(f"auto_pad {auto} of an open size with a stride of {strides[k]}")
-        small, large = total // 2, total - total // 2
-        out += [small, large] if auto == "SAME_UPPER" else [large, small]
-    return out
-
-
-def _lists(c: Call, axes: int) -> tuple[list[int], list[int]]:
-    return [int(n) for n in c.attribute("strides") or [1] * axes], [int(n) for n in c.attribute("dilations") or [1] * axes]
-
-
 @onnx("Conv")
 def convolution(c: Call) -> Any:
     return convolve(c, c.x(0), c.x(1), c.optional(2))
@@ -79,15 +52,24 @@ def convolution(c: Call) -> Any:
 def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> Variable:
     """Return a convolution with the attributes of a node. One axis is done as an image of height 1."""
     axes, groups = c.rank(x) - 2, int(c.attribute("group", 1))
+    if axes > 3 or axes < 1:
+        raise Refused(f"a convolution of {axes} axes")
     kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
-    strides, dilations = _lists(c, axes)
-    pads = _window(c, x, kernel, dilations, strides)
+    strides, dilations = strides_and_dilations(c, axes)
+    pads = pads_of(c, x, kernel, strides, dilations)
+    algorithm = "EXPLICIT"
+    if pads is None and c.attribute("auto_pad") == "SAME_UPPER" and set(dilations) == {1}:
+        algorithm = "SAME"
+    elif pads is None:
+        x = padded_as_same(c, x, kernel, strides, dilations)
+    pads = pads or [0] * (2 * axes)
+    for size, k, d, before, after in zip(x.spec.known_dims[2:], kernel, dilations, pads[::2], pads[1::2], strict=True):
+        if algorithm == "EXPLICIT" and isinstance(size, int) and size + before + after < (k - 1) * d + 1:
+            raise Refused(f"a window of {(k - 1) * d + 1} over an axis of {size}, {before + after} zeros around it")
     if axes == 1:
         x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
         strides, dilations, pads = [1, *strides], [1, *dilations], [0, 0, *pads]
-    if axes > 3 or axes < 1:
-        raise Refused(f"a convolution of {axes} axes")
-    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups}
+    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups, "padding_algorithm": algorithm}
     depthwise = axes < 3 and groups > 1 and x.spec.known_dims[1] == groups
     out = c.op("depthwise_conv2d" if depthwise else "conv3d" if axes == 3 else "conv2d", attrs, Input=x, Filter=weight)
     out = c.squeeze(out, 2) if axes == 1 else out
@@ -97,75 +79,56 @@ def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> V
 @onnx("ConvTranspose")
 def transposed_convolution(c: Call) -> Any:
     x, weight, bias = c.x(0), c.x(1), c.optional(2)
-    axes, groups = c.rank(x) - 2, int(c.attribute("group", 1))
-    kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
-    strides, dilations = _lists(c, axes)
-    more = [int(n) for n in c.attribute("output_padding") or [0] * axes]
-    wanted, auto = c.attribute("output_shape"), c.attribute("auto_pad", "NOTSET")
-    if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
-        sizes = x.spec.known_dims[2:]
-        if any(not isinstance(s, int) for s in sizes):
-            raise Refused("auto_pad of an open size")
-        wanted = [int(s) * stride for s, stride in zip(sizes, strides, strict=True)]  # pyright: ignore[reportArgumentType]
-    if wanted is not None:
-        sizes = x.spec.known_dims[2:]
-        if any(not isinstance(s, int) for s in sizes):
-            raise Refused("an output_shape of an open size")
-        pads: list[int] = []
-        for k, (size, out_size) in enumerate(zip(sizes, [int(n) for n in wanted][-axes:], strict=True)):
-            total = strides[k] * (int(size) - 1) + more[k] + (kernel[k] - 1) * dilations[k] + 1 - out_size  # pyright: ignore[reportArgumentType]
-            small, large = total // 2, total - total // 2
-            pads += [large, small] if auto == "SAME_LOWER" else [small, large]
-    else:
-        given = [int(p) for p in c.attribute("pads") or [0] * (2 * axes)]
-        pads = [n for k in range(axes) for n in (given[k], given[axes + k])] if auto != "VALID" else [0] * (2 * axes)
-    lacking = [min(0, n) for n in pads]
-    extra = [more[k] - lacking[2 * k + 1] for k in range(axes)]
-    if any(lacking[2 * k] for k in range(axes)) or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
-        raise Refused("pads that make the image larger")
-    pads = [max(0, n) for n in pads]
-    if axes == 1:
-        x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
-        strides, dilations, pads, extra = [1, *strides], [1, *dilations], [0, 0, *pads], [0, *extra]
+    axes = c.rank(x) - 2
     if axes > 3 or axes < 1:
         raise Refused(f"a convolution of {axes} axes")
-    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups, "output_padding": extra if any(extra) else []}
+    kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
+    strides, dilations = strides_and_dilations(c, axes)
+    more = [int(n) for n in c.attribute("output_padding") or [0] * axes]
+    wanted, auto = c.attribute("output_shape"), c.attribute("auto_pad", "NOTSET")
+    pads = given_pads(c, axes) if auto != "VALID" and wanted is None else [0] * (2 * axes)
+    # without pads an image has a stride for each entry of x, and this
+    beyond = [(k - 1) * d + 1 + m - s for k, d, m, s in zip(kernel, dilations, more, strides, strict=True)]
+    sizes = [int(s) for s in x.spec.known_dims[2:] if isinstance(s, int)]
+    lacks, wanted = [0] * axes, [int(n) for n in wanted][-axes:] if wanted is not None else None
+    if wanted is not None and len(sizes) == axes:
+        totals = [n * s + b - w for n, s, b, w in zip(sizes, strides, beyond, wanted, strict=True)]
+        pads, lacks = [n for total in totals for n in _halves(max(0, total), auto)], [max(0, -total) for total in totals]
+    elif wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        pads = [n for total in beyond for n in _halves(max(0, total), auto)]
+    if min(pads) < 0 or any(e >= max(s, d) for e, s, d in zip(more, strides, dilations, strict=True)):
+        raise Refused("negative pads, or more output_padding than strides and dilations")
+    if axes == 1:
+        x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
+        strides, dilations, pads, more, lacks = [1, *strides], [1, *dilations], [0, 0, *pads], [0, *more], [0, *lacks]
+    attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": int(c.attribute("group", 1))}
+    attrs["output_padding"] = more if any(more) else []
     out = c.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
+    if any(lacks):
+        out = c.op("pad", {"paddings": [0, 0, 0, 0, *(n for lack in lacks for n in (0, lack))], "pad_value": 0.0}, X=out)
     out = c.squeeze(out, 2) if axes == 1 else out
+    if wanted is not None and len(sizes) < axes:
+        out = _cut_to(c, out, wanted, auto)
     return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
 
 
-@onnx("MaxPool", "AveragePool", "LpPool")
-def pool(c: Call) -> Any:
-    x, kind = c.x(), c.node.operator
-    axes = c.rank(x) - 2
-    kernel = [int(k) for k in c.attribute("kernel_shape")]
-    strides, dilations = _lists(c, axes)
-    pads = _window(c, x, kernel, dilations, strides)
-    indices = len([o for o in c.node.outputs if o]) > 1
-    # rounded up, ours has another number of windows where one begins behind the image
-    other_count = bool(c.attribute("ceil_mode", 0)) and (any(pads) or any(s > k for s, k in zip(strides, kernel, strict=True)))
-    if any(d != 1 for d in dilations) or indices or other_count or (kind == "LpPool" and (any(pads) or c.attribute("ceil_mode", 0))):
-        return by_parts(c, x, kernel, strides, dilations, pads)
-    of = x.spec.known_dtype
-    x = x if of.is_floating else c.cast(x, FP32)
-    if kind == "LpPool":
-        x = c.op("pow", {"factor": float(c.attribute("p", 2))}, X=c.op("abs", X=x))
-    if axes == 1:
-        x, kernel, strides, pads = c.unsqueeze(x, 2), [1, *kernel], [1, *strides], [0, 0, *pads]
-    if axes > 3 or axes < 1:
-        raise Refused(f"a pool of {axes} axes")
-    count_all = bool(c.attribute("count_include_pad", 0)) or kind == "LpPool"
-    attrs = {"pooling_type": "max" if kind == "MaxPool" else "avg", "ksize": kernel, "strides": strides, "paddings": pads}
-    attrs |= {"ceil_mode": bool(c.attribute("ceil_mode", 0)), "exclusive": not count_all}
-    out = c.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
-    out = c.squeeze(out, 2) if axes == 1 else out
-    if kind == "LpPool":
-        size = 1
-        for k in kernel:
-            size *= k
-        out = c.op("pow", {"factor": 1.0 / float(c.attribute("p", 2))}, X=c.op("scale", {"scale": float(size)}, X=out))
-    return c.cast(out, of)
+def _cut_to(c: Call, x: Variable, wanted: list[int], auto: str) -> Variable:
+    """Return images cut to sizes at both ends, in the run, or with zeros behind them."""
+    heads: list[Variable] = []
+    tails: list[Variable] = []
+    for axis, size in enumerate(wanted, 2):
+        now = size_of(c, x, axis)
+        total = c.binary("elementwise_max", c.binary("elementwise_sub", now, numbers(c, size)), numbers(c, 0))
+        head = c.binary("elementwise_floordiv", total if auto == "SAME_UPPER" else c.binary("elementwise_add", total, numbers(c, 1)), numbers(c, 2))
+        heads.append(c.binary("elementwise_sub", numbers(c, 0), head))
+        tails.append(c.binary("elementwise_sub", c.binary("elementwise_add", numbers(c, size), head), now))
+    return padded(c, x, c.op("concat", {"axis": 0}, X=[*heads, *tails]), "constant", None, [*range(2, 2 + len(wanted))])
+
+
+def _halves(total: int, auto: str) -> tuple[int, int]:
+    """Return the pads before and after an axis."""
+    small, large = total // 2, total - total // 2
+    return (small, large) if auto == "SAME_UPPER" else (large, small)
 
 
 # --- normalizations

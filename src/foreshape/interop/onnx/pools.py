@@ -1,102 +1,109 @@
-"""Pools written out: of every place within a window a strided part of the image, and the largest, the mean or the norm of these."""
+"""Pools: by an op of PaddlePaddle where one has the same windows, else by `dilated_pool`; and their inverse."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
-import numpy as np
-
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.computed import dims_of, entry, numbers, shaped
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.windows import given_pads, pads_of, strides_and_dilations
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL as _BOOL
-from foreshape.spec import INT64
-
-_MOST_PLACES = 1024
+from foreshape.spec import FP32, INT64
 
 
-def by_parts(c: Call, x: Variable, kernel: list[int], strides: list[int], dilations: list[int], pads: list[int]) -> Any:
-    """Return a pool of an image of known sizes: with dilations, in the rounding up of ONNX, with the places of the largest.
-
-    Raises:
-        Refused: the image has open sizes, or the window is very large.
-    """
-    axes, kind = len(kernel), c.node.operator
-    sizes = [int(s) for s in x.spec.known_dims[2:] if isinstance(s, int)]
-    if len(sizes) != axes:
-        raise Refused("dilations, ceil_mode or places of a pool of open sizes")
-    if math.prod(kernel) > _MOST_PLACES:
-        raise Refused(f"a window of {math.prod(kernel)} places with dilations, ceil_mode or places")
-    first, last = pads[::2], pads[1::2]
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    ceil = bool(c.attribute("ceil_mode", 0)) and c.attribute("auto_pad", "NOTSET") in ("NOTSET", "")
-    out: list[int] = []
-    for size, b, a, r, s in zip(sizes, first, last, reach, strides, strict=True):
-        room = size + b + a - r
-        count = (-(-room // s) if ceil else room // s) + 1
-        out.append(count - 1 if ceil and (count - 1) * s >= size + b else count)
-    if min(out) < 1:
-        raise Refused("a window larger than its image")
-    extra = [max(0, (n - 1) * s + r - size - b) for n, s, r, size, b in zip(out, strides, reach, sizes, first, strict=True)]
-    of = x.spec.known_dtype
-    filler = 0.0 if kind != "MaxPool" else -math.inf if of.is_floating else 0 if of.name == "uint8" else -(2 ** (8 * of.itemsize - 1))
-    wide = _padded(c, x, first, extra, filler)
-    best: Variable | None = None
-    places: Variable | None = None
-    wants_places = kind == "MaxPool" and len([o for o in c.node.outputs if o]) > 1
+@onnx("MaxPool", "AveragePool", "LpPool")
+def pool(c: Call) -> Any:
+    x, kind = c.x(), c.node.operator
+    axes = c.rank(x) - 2
+    kernel = [int(k) for k in c.attribute("kernel_shape")]
+    if not 1 <= axes <= 3 or len(kernel) != axes:
+        raise Refused(f"a pool of {axes} axes by a window of {len(kernel)}")
     power = float(c.attribute("p", 2))
-    wide = c.op("pow", {"factor": power}, X=c.op("abs", X=wide)) if kind == "LpPool" else wide
-    count = np.zeros(out, "float64")
-    for offsets in itertools.product(*(range(k) for k in kernel)):
-        starts = [o * d for o, d in zip(offsets, dilations, strict=True)]
-        ends = [b + (n - 1) * s + 1 for b, n, s in zip(starts, out, strides, strict=True)]
-        attrs = {"axes": [*range(2, 2 + axes)], "starts": starts, "ends": ends, "strides": strides, "infer_flags": [1] * axes}
-        part = c.op("strided_slice", attrs, Input=wide)
-        at = [np.arange(n) * s + b - f for n, s, b, f in zip(out, strides, starts, first, strict=True)]
-        if kind == "AveragePool":
-            whole = bool(c.attribute("count_include_pad", 0))
-            inside = [(p >= (-f if whole else 0)) & (p < size + (a if whole else 0)) for p, f, a, size in zip(at, first, last, sizes, strict=True)]
-            count += math.prod(m.astype("float64").reshape([-1 if k == axis else 1 for k in range(axes)]) for axis, m in enumerate(inside))
-        if wants_places:
-            columns = bool(c.attribute("storage_order", 0))
-            stride = [math.prod(sizes[:a] if columns else sizes[a + 1 :]) for a in range(axes)]
-            number = sum(at[a].reshape([-1 if k == a else 1 for k in range(axes)]) * stride[a] for a in range(axes))
-            place = c.importer.variable(OnnxConstant("places", None, np.asarray(number, "int64").reshape(1, 1, *out)))
-            place = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=part), place)
-            places = place if best is None else c.op("where", Condition=c.op("greater_than", X=part, Y=best), X=place, Y=places)
-        best = part if best is None else c.binary("elementwise_max" if kind == "MaxPool" else "elementwise_add", best, part)
-    assert best is not None
-    if kind == "AveragePool":
-        divisor = c.importer.variable(OnnxConstant("counts", None, np.maximum(count, 1).astype("float32").reshape(1, 1, *out)))
-        return c.binary("elementwise_div", best, c.cast(divisor, of))
-    if kind == "LpPool":
-        return c.op("pow", {"factor": 1.0 / power}, X=best)
-    return (best, _over_all(c, places, sizes)) if places is not None else best
+    if kind != "LpPool":
+        return _pooled(c, x, "max" if kind == "MaxPool" else "avg", kernel)
+    made = _pooled(c, c.op("pow", {"factor": power}, X=c.op("abs", X=x)), "sum", kernel)
+    return c.op("pow", {"factor": 1.0 / power}, X=made)
 
 
-def _padded(c: Call, x: Variable, first: list[int], extra: list[int], filler: float) -> Variable:
-    out, rank = x, c.rank(x)
-    for axis, (before, after) in enumerate(zip(first, extra, strict=True), 2):
-        if not before and not after:
-            continue
-        one = c.op("slice", {"axes": [axis], "starts": [0], "ends": [1], "infer_flags": [1]}, Input=out)
-        one = c.op("where", Condition=c.full([1] * rank, _BOOL, True), X=c.like(filler, one), Y=one)
-        shape = [-1] * rank
-        blocks: list[Variable] = []
-        for size in (before, after):
-            shape[axis] = size
-            blocks.append(c.op("expand_v2", {"shape": [*shape]}, X=one) if size else one)
-        out = c.op("concat", {"axis": axis}, X=[*blocks[:1] * bool(before), out, *blocks[1:] * bool(after)])
-    return out
+def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
+    axes = len(kernel)
+    strides, dilations = strides_and_dilations(c, axes)
+    pads, auto = pads_of(c, x, kernel, strides, dilations), c.attribute("auto_pad", "NOTSET")
+    ceil = bool(c.attribute("ceil_mode", 0)) and auto in ("NOTSET", "")
+    indices = len([o for o in c.node.outputs if o]) > 1
+    whole = kind == "sum" or bool(c.attribute("count_include_pad", 0))
+    if _is_plain(c, x, kind, kernel, strides, pads, ceil, whole) and not indices and set(dilations) == {1}:
+        return _by_pool2d(c, x, kind, kernel, strides, pads, ceil, whole)
+    attrs = {"pooling_type": kind, "ksize": kernel, "strides": strides, "dilations": dilations, "paddings": pads or [0] * (2 * axes)}
+    attrs |= {"padding_algorithm": "EXPLICIT" if pads is not None else auto, "ceil_mode": ceil, "exclusive": not whole}
+    attrs |= {"return_mask": indices, "column_major": bool(c.attribute("storage_order", 0))}
+    if not indices:
+        return c.op("dilated_pool", attrs, X=x)[0]
+    block = c.importer.block
+    names = {slot: f"{block.program.layer_name('dilated_pool')}.{slot.lower()}" for slot in ("Out", "Mask")}
+    block.append_op("dilated_pool", {"X": x}, names, attrs)
+    return tuple(block.vars[name] for name in names.values())
 
 
-def _over_all(c: Call, places: Variable, sizes: list[int]) -> Variable:
-    """Return places within an image as places within the whole tensor: its batch and channels are counted too."""
-    batch, channels = places.spec.known_dims[:2]
-    if not isinstance(batch, int) or not isinstance(channels, int):
-        raise Refused("the places of a pool with an open batch or number of channels")
-    start = np.arange(batch * channels).reshape(batch, channels, *[1] * len(sizes)) * math.prod(sizes)
-    return c.binary("elementwise_add", places, c.importer.variable(OnnxConstant("starts", None, start.astype("int64"))))
+def _is_plain(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, whole: bool) -> bool:
+    """Tell whether pool2d or pool3d has the same windows, but for dilations and places."""
+    if pads is None:
+        return c.attribute("auto_pad") == "SAME_UPPER" and (kind == "max" or not whole)
+    if (kind == "sum" and (any(pads) or ceil)) or (whole and kind == "avg" and pads[::2] != pads[1::2]):
+        return False  # means count the zeros behind an axis as those before it
+    # rounded up, ours has another number of windows where one begins behind the image
+    if ceil and (any(pads) or any(s > k for s, k in zip(strides, kernel, strict=True))):
+        return False
+    sizes = zip(x.spec.known_dims[2:], kernel, pads[::2], pads[1::2], strict=True)  # a window larger than the image is none here, and one there
+    return all(not isinstance(n, int) or n + b + a >= k for n, k, b, a in sizes)
+
+
+def _by_pool2d(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, whole: bool) -> Variable:
+    axes, of, size = len(kernel), x.spec.known_dtype, math.prod(kernel)
+    algorithm = "EXPLICIT" if pads is not None else "SAME"
+    pads = pads or [0] * (2 * axes)
+    x = x if of.is_floating else c.cast(x, FP32)
+    if axes == 1:
+        x, kernel, strides, pads = c.unsqueeze(x, 2), [1, *kernel], [1, *strides], [0, 0, *pads]
+    attrs = {"pooling_type": "max" if kind == "max" else "avg", "ksize": kernel, "strides": strides, "paddings": pads, "padding_algorithm": algorithm}
+    out = c.op("pool3d" if axes == 3 else "pool2d", attrs | {"ceil_mode": ceil, "exclusive": not whole}, X=x)
+    out = c.squeeze(out, 2) if axes == 1 else out
+    return c.cast(out if kind != "sum" else c.op("scale", {"scale": float(size)}, X=out), of)
+
+
+@onnx("MaxUnpool")
+def max_unpool(c: Call) -> Any:
+    """Put numbers at their places, counted over the whole tensor before the pool, with zeros between; up to a given shape behind it."""
+    x, places = c.x(0), c.cast(c.x(1), INT64)
+    axes = c.rank(x) - 2
+    kernel = [int(k) for k in c.attribute("kernel_shape")]
+    strides, _ = strides_and_dilations(c, axes)
+    pads = given_pads(c, axes)
+    sizes: list[int | Variable] = dims_of(c, x, 0, 2)
+    for k, size in enumerate(dims_of(c, x, 2)):
+        more = kernel[k] - strides[k] - pads[2 * k] - pads[2 * k + 1]
+        if isinstance(size, int):
+            sizes.append(size * strides[k] + more)
+        else:
+            sizes.append(c.binary("elementwise_add", c.binary("elementwise_mul", size, numbers(c, strides[k])), numbers(c, more)))
+    inner = c.op("concat", {"axis": 0}, X=[numbers(c, s) if isinstance(s, int) else s for s in sizes])
+    total = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=inner)
+    flat, wanted = c.reshape(places, [-1]), sizes
+    if c.has(2):  # places that do not fit into the image without it count over the given shape
+        shape = c.reshape(c.cast(c.x(2), INT64), [axes + 2])
+        known = c.constant(2)
+        wanted = [entry(c, shape, at) for at in range(axes + 2)] if known is None else [int(n) for n in known.reshape(-1)]
+        last = c.op("reduce_max", {"dim": [0], "keep_dim": True}, X=c.op("concat", {"axis": 0}, X=[numbers(c, 0), flat]))
+        moved, rest, step = c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=flat), flat, numbers(c, 1)
+        for at in range(axes + 1, -1, -1):
+            size = entry(c, inner, at)
+            moved = c.binary("elementwise_add", moved, c.binary("elementwise_mul", c.binary("elementwise_mod", rest, size), step))
+            rest, step = c.binary("elementwise_floordiv", rest, size), c.binary("elementwise_mul", step, entry(c, shape, at))
+        flat = c.op("where", Condition=c.op("less_than", X=last, Y=total), X=moved, Y=flat)
+        total = step
+    zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=total)
+    out = c.op("scatter", {"overwrite": True}, X=zeros, Ids=flat, Updates=c.reshape(x, [-1]))
+    return shaped(c, out, *wanted)
