@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.dims import Size, ceildiv, maximum, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels.dilated_pooling import DilatedAxis, divisors, largest_places, reduced, spread
+from foreshape.kernels.spaced_windows import DilatedAxis, divisors, largest_places, reduced, spread
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, reject, sample
