@@ -43,6 +43,7 @@ for name in sorted(f[:-8] for f in os.listdir(folder) if f.endswith(".pdmodel"))
 _WHY = {
     "no shifts there": "bitshift_left_int8 bitshift_left_int8_negative_shift bitshift_left_int32_overflow",
     "no attribute reverse there": "cumprod_1d_reverse",
+    "bools are seen as no other type there": "bitcast_bool_to_uint8",
     "halves are rounded away from 0 there": "round",
     "half precision has no kernels for processors there": "attention_4d_fp16 celu_float16 swiglu_float16",
     "a reduction of nothing is refused there": "reduce_l1_empty_set reduce_l2_empty_set reduce_log_sum_empty_set reduce_log_sum_exp_empty_set "
