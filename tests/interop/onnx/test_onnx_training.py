@@ -143,3 +143,21 @@ def test_a_scale_of_sizes_stays_a_constant(tmp_path: Path) -> None:
     tensors = [tensor("by", np.float32([1, 2])), tensor("one", np.float32([[1]]))]
     net = opened(model(Graph(nodes, [value("x", "float32", ["n", 3])], [value("y", "float32", None)], tensors)), tmp_path)
     assert not net.program.parameters() and net.run(np.ones((2, 3), "float32"))["y"].shape == (2, 6)
+
+
+@pytest.mark.parametrize("operator", ["ReduceL2", "LpNormalization"])
+def test_the_gradient_of_a_length_of_zero_is_a_number(operator: str, tmp_path: Path) -> None:
+    import torch
+
+    x = np.float32([[0, 0, 0], [1, 2, 2]])
+    made = node(operator, "x", "y", **({"axes": [1], "keepdims": 0} if operator == "ReduceL2" else {"axis": 1}))
+    net = opened(model(Graph([made], [value("x", "float32", [2, 3])], [value("y", "float32", None)]), 13), tmp_path)
+    net.program.global_block.vars["x"].stop_gradient = False
+    with fs.program_guard(net.program):
+        ((_, gradient),) = fs.append_backward(layer.reduce_sum(layer.square(net.fetches[0] + 1.0)), ["x"])
+    (got,) = fs.Executor().run(net.program, {"x": x}, [gradient], scope=net.scope)
+    t = torch.from_numpy(x).requires_grad_()
+    length = t.norm(dim=1, keepdim=True)
+    out = length[:, 0] if operator == "ReduceL2" else t / torch.where(length == 0, 1.0, length)
+    (out + 1).square().sum().backward()
+    assert t.grad is not None and np.allclose(got, t.grad.numpy(), atol=1e-5)

@@ -91,15 +91,17 @@ def attention(c: Call) -> Any:
         products = c.binary("elementwise_mul", c.op("tanh", X=c.binary("elementwise_div", products, edge)), edge)
         told = products if mode == 1 or c.opset >= 24 else told
     told = products if mode == 1 else told
-    if bias is not None:
-        products = c.binary("elementwise_add", products, bias)
-    told = products if mode == 2 else told
+    if mode == 2:
+        told = products if bias is None else c.binary("elementwise_add", products, bias)
+    hidden = None
+    if bias is not None:  # a row without a key is not masked before the softmax, whose gradient would be no number
+        best = c.op("reduce_max", {"dim": [-1], "keep_dim": True}, X=bias)
+        hidden = c.op("equal", X=best, Y=c.like(float("-inf"), best))
+        products = c.binary("elementwise_add", products, c.op("where", Condition=hidden, X=c.like(0, bias), Y=bias))
     precision = c.attribute("softmax_precision")
     wide = products if precision is None else c.cast(products, element_type(int(precision)))
     weights = c.op("softmax", {"axis": -1}, X=wide)
-    if bias is not None:
-        best = c.op("reduce_max", {"dim": [-1], "keep_dim": True}, X=bias)
-        hidden = c.op("equal", X=best, Y=c.like(float("-inf"), best))
+    if hidden is not None:
         weights = c.op("where", Condition=hidden, X=c.like(0, weights), Y=weights)
     weights = c.cast(weights, of)
     told = weights if mode == 3 else told

@@ -55,6 +55,10 @@ def reduction(c: Call) -> Any:
     axes = _axes(c)
     if x.spec.known_dtype is BOOL:
         return c.cast(reduce(c, kind, c.cast(x, UINT8), axes, keep), BOOL)
+    if (
+        kind == "L2" and x.spec.known_dtype.is_floating and not isinstance(axes, Variable) and (axes or axes is None)
+    ):  # its gradient at zero is zero, as torch's
+        return c.op("frobenius_norm", {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
     if kind in ("L1", "SumSquare", "L2"):
         x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
     if kind == "LogSumExp" and isinstance(axes, Variable):
@@ -106,9 +110,8 @@ def top_k(c: Call) -> Any:
 @onnx("LpNormalization")
 def lp_normalization(c: Call) -> Any:
     x, axis, p = c.x(), c.attribute("axis", -1), int(c.attribute("p", 2))
-    size = c.op("abs", X=x) if p == 1 else c.binary("elementwise_mul", x, x)
-    total = reduce(c, "Sum", size, [axis], True)
-    norm = total if p == 1 else c.op("sqrt", X=total)
+    along = {"dim": [axis], "keep_dim": True, "reduce_all": False}
+    norm = c.op("reduce_sum", along, X=c.op("abs", X=x)) if p == 1 else c.op("frobenius_norm", along, X=x)
     nothing = c.op("equal", X=norm, Y=c.like(0, norm))  # zeros stay zeros
     return c.binary("elementwise_div", x, c.op("where", Condition=nothing, X=c.like(1, norm), Y=norm))
 
