@@ -7,6 +7,7 @@ from typing import Any
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, padded, size_of
 from foreshape.interop.onnx.elementwise_nodes import result
+from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.reduce_nodes import reduce
 from foreshape.interop.onnx.resize_nodes import by_matrices
@@ -220,10 +221,18 @@ def resize(c: Call) -> Any:
         x, old = c.x(), c.node.operator == "Upsample" or c.opset < 11
         axes = [c.axis(int(a), c.rank(x)) for a in c.attribute("axes") or range(c.rank(x))]
         scales, sizes = (None if one is None or one.spec.dims == (0,) else one for one in (c.optional(1 if old else 2), None if old else c.optional(3)))
+        if c.node.operator == "Upsample" and c.opset < 9:
+            scales = c.importer.variable(OnnxConstant("scales", None, _scales_of_attributes(c)))
         if scales is None and sizes is None:
             raise
         region = c.optional(1) if c.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize" and not old else None
         return by_matrices(c, x, axes, scales, sizes, region, old)
+
+
+def _scales_of_attributes(c: Call) -> Any:
+    import numpy
+
+    return numpy.array(c.attribute("scales") or [1.0, 1.0, c.attribute("height_scale"), c.attribute("width_scale")], "float32")
 
 
 def _by_op(c: Call) -> Any:
@@ -233,9 +242,7 @@ def _by_op(c: Call) -> Any:
     scales_at, sizes_at = (1, 9) if old else (2, 3)
     scales = c.constant(scales_at) if c.has(scales_at) else None
     if c.node.operator == "Upsample" and c.opset < 9:
-        import numpy
-
-        scales = numpy.array(c.attribute("scales") or [1.0, 1.0, c.attribute("height_scale"), c.attribute("width_scale")])
+        scales = _scales_of_attributes(c)
     sizes = c.sizes(sizes_at) if c.has(sizes_at) else None
     axes = [c.axis(int(a), rank) for a in c.attribute("axes") or range(rank)]
     dims = x.spec.known_dims
@@ -263,6 +270,8 @@ def _by_op(c: Call) -> Any:
     if all(a in wanted or isinstance(dims[a], int) for a in image):
         out = [wanted.get(a, dims[a]) for a in image]
         attrs |= dict(zip({3: ("out_w",), 4: ("out_h", "out_w"), 5: ("out_d", "out_h", "out_w")}[rank], out, strict=True))
+    elif 0.0 in factors.values():
+        raise Refused("a size of an axis that is open, beside another that is")
     else:
         attrs["scale"] = [factors.get(a, 1.0) for a in image]
     fraction = any(isinstance(dims[a], int) and scales is not None and scales.size and factors.get(a, 1.0) * int(dims[a]) % 1 for a in image)  # pyright: ignore[reportArgumentType]
@@ -270,7 +279,7 @@ def _by_op(c: Call) -> Any:
         raise Refused("scales that give no whole size")
     if kind == "nearest":
         whole = all(f >= 1 and f % 1 == 0 for f in factors.values())
-        downs = mode == "asymmetric" and nearest == "floor"
+        downs = mode == "asymmetric" and nearest == "floor" and not (old and any(f < 1 for f in factors.values()))
         if (
             not downs
             and not (whole and mode in ("half_pixel", "pytorch_half_pixel") and nearest in ("round_prefer_floor", "round_prefer_ceil"))

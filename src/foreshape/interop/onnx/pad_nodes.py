@@ -8,8 +8,10 @@ import numpy as np
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import count_of, dims_of, entry, from_zero, numbers, shaped, size_of
 from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.windows import strides_and_dilations
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
@@ -38,7 +40,11 @@ def pad(c: Call) -> Any:
     before, after = [0] * rank, [0] * rank
     for at, axis in enumerate(axes):
         before[axis], after[axis] = pads[at], pads[count + at]
-    out = x
+    return _pad_and_cut(c, x, before, after, mode, value)
+
+
+def _pad_and_cut(c: Call, x: Variable, before: list[int], after: list[int], mode: str, value: Any) -> Variable:
+    out, rank = x, len(before)
     if any(n < 0 for n in (*before, *after)):
         cut = [a for a in range(rank) if before[a] < 0 or after[a] < 0]
         attrs = {"axes": cut, "starts": [max(0, -before[a]) for a in cut], "ends": [min(after[a], 0) or _MOST for a in cut], "infer_flags": [1] * len(cut)}
@@ -120,21 +126,78 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
 
 @onnx("Col2Im")
 def images_of_patches(c: Call) -> Any:
-    """Images summed from patches, the padding around them cut away."""
-    sizes, kernel = c.ints(1), c.ints(2)
-    assert sizes is not None and kernel is not None
-    if len(sizes) != 2:
-        raise Refused(f"images of {len(sizes)} axes")
-    pads = [int(n) for n in c.attribute("pads") or [0] * 4]
-    attrs = {
-        "output_sizes": [sizes[0] + pads[0] + pads[2], sizes[1] + pads[1] + pads[3]],
-        "kernel_sizes": kernel,
-        "strides": [int(n) for n in c.attribute("strides") or [1, 1]],
-        "dilations": [int(n) for n in c.attribute("dilations") or [1, 1]],
-        "paddings": [0, 0, 0, 0],
-    }
-    out = c.op("fold", attrs, X=c.x())
+    """Images summed from patches, the padding around them cut away: by `fold` of known sizes of an image, else each number added at its place."""
+    x, sizes, kernel = c.x(0), c.constant(1), c.constant(2)
+    listed = [len(c.attribute(name) or ()) // (2 if name == "pads" else 1) for name in ("pads", "strides", "dilations")]
+    axes = max(listed) or count_of(c, c.x(1) if isinstance(c.x(1).spec.known_dims[0], int) else c.x(2))
+    pads = [int(n) for n in c.attribute("pads") or [0] * (2 * axes)]
+    strides, dilations = strides_and_dilations(c, axes)
+    if axes > 2 or sizes is None or kernel is None or not x.spec.known_dtype.is_floating:
+        return _added_at_places(c, x, pads, strides, dilations)
+    before, behind = [0] * (2 - axes), [1] * (2 - axes)  # one axis is done as an image of height 1
+    image, window = ([*behind, *(int(n) for n in numbers.reshape(-1))] for numbers in (sizes, kernel))
+    first, last = [*before, *pads[:axes]], [*before, *pads[axes:]]
+    attrs = {"output_sizes": [n + b + a for n, b, a in zip(image, first, last, strict=True)], "kernel_sizes": window, "paddings": [0, 0, 0, 0]}
+    out = c.op("fold", attrs | {"strides": [*behind, *strides], "dilations": [*behind, *dilations]}, X=x)
+    out = c.squeeze(out, 2) if axes == 1 else out
+    return _inside(c, out, pads)
+
+
+def _inside(c: Call, x: Variable, pads: list[int]) -> Variable:
+    """Return images without their pads."""
+    axes = len(pads) // 2
     if not any(pads):
-        return out
-    ends = [pads[0] + sizes[0], pads[1] + sizes[1]]
-    return c.op("slice", {"axes": [2, 3], "starts": pads[:2], "ends": ends, "infer_flags": [1, 1]}, Input=out)
+        return x
+    ends = [-n if n else _MOST for n in pads[axes:]]
+    return c.op("slice", {"axes": [*range(2, 2 + axes)], "starts": pads[:axes], "ends": ends, "infer_flags": [1] * axes}, Input=x)
+
+
+def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], dilations: list[int]) -> Variable:
+    """Return images of any number of axes, of computed sizes: each number of a patch is added at its place in the padded image."""
+    axes = len(strides)
+    sizes, kernel = (c.reshape(c.cast(c.x(at), INT64), [axes]) for at in (1, 2))
+    place: Variable = numbers(c, 0)
+    wide, pixels = list[Variable](), numbers(c, 1)
+    for axis in range(axes):
+        padded = c.binary("elementwise_add", entry(c, sizes, axis), numbers(c, pads[axis] + pads[axes + axis]))
+        within = c.binary("elementwise_mul", from_zero(c, entry(c, kernel, axis)), numbers(c, dilations[axis]))
+        reach = c.binary("elementwise_sub", entry(c, kernel, axis), numbers(c, 1))
+        room = c.binary("elementwise_sub", padded, c.binary("elementwise_mul", reach, numbers(c, dilations[axis])))
+        count = c.binary("elementwise_floordiv", c.binary("elementwise_add", room, numbers(c, strides[axis] - 1)), numbers(c, strides[axis]))
+        begin = c.binary("elementwise_mul", from_zero(c, count), numbers(c, strides[axis]))
+        along = c.binary("elementwise_add", c.unsqueeze(within, 1), c.unsqueeze(begin, 0))
+        along = c.unsqueeze(along, *(at for at in range(2 * axes) if at % axes != axis))  # places of a window, then windows
+        place = c.binary("elementwise_add", c.binary("elementwise_mul", place, padded), along)
+        wide.append(padded)
+        pixels = c.binary("elementwise_mul", pixels, entry(c, kernel, axis))
+    place = c.reshape(place, [-1])
+    rows = c.transpose(shaped(c, x, -1, size_of(c, place, 0)), [1, 0])
+    total = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=c.op("concat", {"axis": 0}, X=wide))
+    shape = c.op("concat", {"axis": 0}, X=[total, size_of(c, rows, 1)])
+    zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
+    added = c.op("scatter", {"overwrite": False}, X=zeros, Ids=place, Updates=rows)
+    channels = c.binary("elementwise_floordiv", size_of(c, x, 1), pixels)
+    return _inside(c, shaped(c, c.transpose(added, [1, 0]), *dims_of(c, x, 0, 1), channels, *wide), pads)
+
+
+@onnx("CenterCropPad")
+def center_crop_pad(c: Call) -> Any:
+    """Cut axes at both ends, or surround them with zeros; the odd entry is cut or put behind."""
+    x, wanted, given = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
+    rank = c.rank(x)
+    axes = [*range(rank)] if given is None else [c.axis(int(a), rank) for a in given]
+    sizes, known = [x.spec.known_dims[a] for a in axes], c.constant(1)
+    if known is not None and all(isinstance(n, int) for n in sizes):
+        before, after = [0] * rank, [0] * rank
+        for axis, now, size in zip(axes, sizes, known.reshape(-1), strict=True):
+            more = int(size) - int(now)  # pyright: ignore[reportArgumentType]
+            before[axis] = more // 2 if more > 0 else -(-more // 2)
+            after[axis] = more - before[axis]
+        return _pad_and_cut(c, x, before, after, "constant", None)
+    now = c.op("concat", {"axis": 0}, X=[size_of(c, x, a) for a in axes])
+    more = c.binary("elementwise_sub", wanted, now)
+    larger, smaller = (c.binary(f"elementwise_{kind}", more, numbers(c, 0)) for kind in ("max", "min"))
+    half = c.binary("elementwise_floordiv", larger, numbers(c, 2))
+    half = c.binary("elementwise_sub", half, c.binary("elementwise_floordiv", c.binary("elementwise_sub", numbers(c, 0), smaller), numbers(c, 2)))
+    pads = c.op("concat", {"axis": 0}, X=[half, c.binary("elementwise_sub", more, half)])
+    return computed.padded(c, x, pads, "constant", None, axes)

@@ -16,7 +16,7 @@ class _Axis:
     """The arithmetic along one axis, on tensors of float64."""
 
     def __init__(self, c: Call, x: Variable, axis: int, scale: Variable, size: Variable, old: bool) -> None:
-        self.c, self.axis, self.scale, self.count = c, axis, scale, size
+        self.c, self.axis, self.scale, self.count, self.old = c, axis, scale, size, old
         self.whole = entry(c, c.shape_of(x), axis)
         self.size = c.cast(self.whole, FP64)
         self.mode = c.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
@@ -69,6 +69,8 @@ class _Axis:
             raise Refused(f"nearest entries by {kind}")
         up = kind in ("ceil", "round_prefer_floor")
         moved = found if kind in ("floor", "ceil") else self.do("add", found, -0.5 if up else 0.5)
+        if self.old:  # before nearest_mode images grew by the entry before a place, and shrank by the one behind it
+            moved = self.choose(self.is_("less_than", self.scale, 1.0), self.c.op("ceil", X=moved), moved)
         place = self.c.cast(self.c.op("ceil" if up else "floor", X=moved), INT64)
         end = self.c.binary("elementwise_sub", self.whole, numbers(self.c, 1))
         return self.c.binary("elementwise_min", self.c.binary("elementwise_max", place, numbers(self.c, 0)), end)
