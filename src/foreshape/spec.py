@@ -44,6 +44,10 @@ class DType:
     def is_integer(self) -> bool:
         return self.family == "int"
 
+    @property
+    def is_unsigned(self) -> bool:
+        return self.name[0] == "u"
+
 
 BOOL: Final = DType("bool", 0, 1, "bool", "bool", "bool")
 """Truth values, one byte each: the results of comparisons."""
@@ -65,6 +69,11 @@ INT8: Final = DType("int8", 21, 1, "i8", "int", "int8")
 """Whole numbers of 8 bits with a sign."""
 BF16: Final = DType("bf16", 22, 2, "bf16", "float", "")
 """Floating point of 16 bits: 8 bits of precision, and the range of `FP32`."""
+UINT16: Final = DType("uint16", 4096, 2, "u16", "int", "uint16")
+UINT32: Final = DType("uint32", 4097, 4, "u32", "int", "uint32")
+UINT64: Final = DType("uint64", 4098, 8, "u64", "int", "uint64")
+UNSIGNED: Final = (UINT16, UINT32, UINT64)
+"""Whole numbers without a sign, of 16, 32 and 64 bits: the file format lacks them, and an operator lists them if it takes them."""
 
 COMPLEX64: Final = DType("complex64", 23, 8, "c64", "complex", "complex64")
 """Complex numbers of two `FP32`."""
@@ -81,13 +90,14 @@ ANY: Final = (BOOL, *NUMERIC)
 """All but complex numbers; an operator lists these if it takes them."""
 ANY_OR_COMPLEX: Final = DTYPES
 
+EVERY_TYPE: Final = (*DTYPES, *UNSIGNED)
+
 DTYPE_OF_CODE: Final = {d.code: d for d in DTYPES}
-_DTYPE_OF_NAME: Final[dict[str, DType]] = (
-    {d.name: d for d in DTYPES}
-    | {d.short: d for d in DTYPES}
-    | {d.numpy_name: d for d in DTYPES if d.numpy_name}
-    | {"bfloat16": BF16, "float": FP32, "double": FP64}
-)
+"""The element types of the file format by their numbers."""
+TYPE_OF_CODE: Final = {d.code: d for d in EVERY_TYPE}
+"""All element types by their numbers in attributes."""
+_NAMED = {name: d for d in EVERY_TYPE for name in (d.name, d.short, d.numpy_name) if name}
+_DTYPE_OF_NAME: Final[dict[str, DType]] = _NAMED | {"bfloat16": BF16, "float": FP32, "double": FP64}
 
 
 def dtype(of: object) -> DType:
@@ -240,14 +250,7 @@ class Spec:
     lod: Lod | None
     value: tuple[Size, ...] | None
 
-    def __new__(
-        cls,
-        kind: Kind,
-        dtype: DType | None,
-        dims: tuple[Size, ...] | None,
-        lod: Lod | None = None,
-        value: tuple[Size, ...] | None = None,
-    ) -> Spec:
+    def __new__(cls, kind: Kind, dtype: DType | None, dims: tuple[Size, ...] | None, lod: Lod | None = None, value: tuple[Size, ...] | None = None) -> Spec:
         key = (kind, dtype, dims, lod, value)
         found = _specs.get(key)
         if found is None:

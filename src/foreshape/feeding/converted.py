@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.errors import FeedError, TypeMismatchError
-from foreshape.spec import DType
+from foreshape.spec import UNSIGNED, DType
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch
 
@@ -25,8 +25,11 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
         tensor, seen = exact, dtype_of_torch(exact.dtype)
     if seen is want:
         return tensor, False
+    if seen in UNSIGNED and (exact := _other(name, tensor, want)) is not None:
+        tensor, seen = exact, dtype_of_torch(exact.dtype)
     if seen.family == want.family:
-        if seen.itemsize <= want.itemsize and not (seen.is_integer and (seen.name == "uint8") is not (want.name == "uint8") and seen.itemsize == want.itemsize):
+        same = seen.is_unsigned is want.is_unsigned
+        if seen.itemsize <= want.itemsize if same else seen.is_unsigned and seen.itemsize < want.itemsize:
             return tensor.to(wanted), False
         if want.is_integer:
             return _narrowed(name, tensor, seen, want, wanted), False
@@ -51,7 +54,7 @@ def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:
 
 def _narrowed(name: str, tensor: Tensor, seen: DType, want: DType, wanted: Any) -> Tensor:
     out, held, whole = tensor.to(wanted), torch.iinfo(wanted), tensor.to(torch.int64)
-    lost = (whole < held.min) | (whole > held.max)
+    lost = (whole < held.min) | (whole > min(held.max, 2**63 - 1))
     if bool(lost.any()):
         raise FeedError.must(name, f"{want.name}", f"{seen.name} with {int(tensor[lost][0])}, which {want.name} does not have", "fed is")
     return out

@@ -13,12 +13,12 @@ from foreshape.operator.attributes import AttrType
 from foreshape.program.block import Block
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
-from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, MAX_RANK, SELECTED_ROWS, TENSOR_KINDS, DType, Kind, Lod, Spec, other_kind
+from foreshape.spec import EVERY_TYPE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, MAX_RANK, SELECTED_ROWS, TENSOR_KINDS, DType, Kind, Lod, Spec, other_kind
 from foreshape.text.cursor import END, NAMES, Cursor
 from foreshape.text.writer import DEFAULT_FLAGS, FLAGS
 
 CACHE_LIMIT: Final = 4096
-_DTYPE: Final = {d.short: d for d in DTYPES}
+_DTYPE: Final = {d.short: d for d in EVERY_TYPE}
 _SCALAR_KIND: Final = {k.name.lower(): k for k in KINDS if k not in TENSOR_KINDS}
 _PLAIN_SPEC: Final = re.compile(r"[ \t]*+([a-z]+[0-9]*+\[[^\]\"?|]*+\])(?=[ \t]*+(?:[=,{#\]]|\Z))")
 _OTHER_KIND_CODES: Final = {*range(32)} - {16} - {k.code for k in KINDS}

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from foreshape.errors import TypeMismatchError
-from foreshape.spec import DTYPE_OF_CODE, DType, dtype
+from foreshape.spec import TYPE_OF_CODE, DType, dtype
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def dtype_of_torch(of: torch_module.dtype) -> DType:
 
 
 def element_type(code: int) -> DType:
-    """Return the element type of a number in the file format. Refuse other numbers."""
-    found = DTYPE_OF_CODE.get(code)
+    """Return the element type of its number. Refuse other numbers."""
+    found = TYPE_OF_CODE.get(code)
     if found is None:
         raise TypeMismatchError(f"there is no element type number {code}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from foreshape.errors import FormatError
-from foreshape.spec import DTYPE_OF_CODE, DType
+from foreshape.spec import DTYPE_OF_CODE, UNSIGNED, DType
 from foreshape.wire import framework_pb2 as pb
 
 
@@ -22,5 +22,7 @@ def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]
 
 
 def encode_tensor_desc(of: DType, dims: tuple[int, ...]) -> bytes:
-    """Return the message's bytes."""
+    """Return the message's bytes. Raises `FormatError` for an element type that the format lacks."""
+    if of in UNSIGNED:
+        raise FormatError(f"the file format has no {of.name}")
     return pb.VarType.TensorDesc(data_type=of.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]

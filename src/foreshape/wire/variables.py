@@ -15,7 +15,7 @@ from foreshape.dims import Size, parse
 from foreshape.errors import ForeshapeError, FormatError
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
-from foreshape.spec import BOOL, DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
+from foreshape.spec import BOOL, DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, UNSIGNED, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.attributes import decode_site, utf8
 from foreshape.wire.limits import FIELD_COST, FORM_COST, LARGE
@@ -221,6 +221,8 @@ def encode_type(spec: Spec, message: pb.VarDesc) -> None:
     else:
         return
     if spec.dtype is not None:
+        if spec.dtype in UNSIGNED:
+            raise FormatError(f"a variable of {spec.dtype.name} cannot be saved: the file format has no such elements")
         tensor.data_type = spec.dtype.code  # pyright: ignore[reportAttributeAccessIssue]
     tensor.dims.extend(spec.packed_dims())
     if any(not isinstance(d, int) for d in spec.dims or ()):

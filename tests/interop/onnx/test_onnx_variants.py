@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from support.onnx_writer import Graph, model, node, opened, tensor, value
 
+import foreshape as fs
+
 RNG = np.random.default_rng(35)
 
 
@@ -52,8 +54,38 @@ def scatter_nd(kind: str, by: Any, sizes: Any) -> Variant:
 
 
 PLACES = np.int64([[0, 1], [-1, 2], [0, 1], [2, -4]])
+
+
+def unsigned(operator: str, by: Any, held: str = "", of: Any = np.uint64) -> Variant:
+    top = int(np.iinfo(of).max)
+    x, y = np.array([top // 2 + 5, 3, top, 7, 0], of), np.array([3, top // 2 + 2, 10, 2, 9], of)
+    return Variant(operator, {"x": x, "y": y}, by, held=held)
+
+
+ARITHMETIC = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.floor_divide,
+    "Mod": np.mod,
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Greater": np.greater,
+    "LessOrEqual": np.less_equal,
+    "BitwiseXor": np.bitwise_xor,
+}
 REDUCTIONS = [("mul", np.multiply), ("max", np.maximum), ("min", np.minimum)]
+LARGE = np.array([[2**63 + 5, 3], [2**64 - 1, 7]], "uint64")
 VARIANTS = [
+    *(unsigned(operator, by, held) for operator, by in ARITHMETIC.items() for held in ("", "y")),
+    *(unsigned(operator, ARITHMETIC[operator], of=of) for operator in ("Sub", "Div", "Greater") for of in (np.uint16, np.uint32)),
+    Variant("TopK", {"x": LARGE, "k": np.int64([1])}, lambda x, k: (x.max(1, keepdims=True), x.argmax(1)[:, None]), held="k"),
+    Variant("Clip", {"x": LARGE, "a": LARGE[0, 1], "b": LARGE[0, 0]}, lambda x, a, b: x.clip(a, b), held="a b"),
+    Variant("ReduceMax", {"x": LARGE}, lambda x: x.max(keepdims=True)),
+    Variant("Transpose", {"x": LARGE}, lambda x: x.T),
+    Variant("Shape", {"x": LARGE}, lambda x: np.int64(x.shape)),
+    Variant("Cast", {"x": LARGE}, lambda x: x.astype("float64"), attributes={"to": 11}),
+    Variant("Cast", {"x": np.float32([1.5, 3e9])}, lambda x: x.astype("uint32"), attributes={"to": 12}),
     einsum("ij,jk,kl->il", floats(2, 3), floats(3, 4), floats(4, 5)),
     einsum("...ij, ...jk, ...k", floats(6, 2, 3), floats(3, 4), floats(6, 4)),
     einsum("bij,bjk,bkl->bl", floats(2, 3, 4), floats(2, 4, 5), floats(2, 5, 3), sizes={"a": ["n", 3, 4], "b": ["n", 4, 5], "c": ["n", 5, 3]}),
@@ -94,3 +126,15 @@ def test_an_operator_gives_what_numpy_does(variant: Variant, tmp_path: Path) -> 
     for name, want in zip(results, wanted, strict=True):
         assert got[name].dtype == want.dtype and got[name].shape == want.shape
         assert np.allclose(got[name], want, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_numbers_without_a_sign_are_in_no_file_of_paddlepaddle(tmp_path: Path) -> None:
+    nodes = [node("Cast", "x", "h", to=1), node("Relu", "h", "y")]
+    net = opened(model(Graph(nodes, [value("x", "uint32", ["n"])], [value("y", "float32", None)])), tmp_path)
+    assert net.run({"x": np.uint32([4_000_000_000])})["y"].tolist() == [4e9] and net.run({"x": np.int64([3])})["y"].tolist() == [3]
+    with pytest.raises(fs.FeedError, match="int64 with -1, which uint32 does not have"):
+        net.run({"x": np.int64([-1])})
+    text = str(net.program)
+    assert "x: u32[n]" in text and str(fs.Program.parse(text)) == text
+    with pytest.raises(fs.ForeshapeError, match="uint32 cannot be saved: the file format has no such elements"):
+        fs.save_inference_model(tmp_path / "again", net.feeds, net.fetches, program=net.program, scope=net.scope)

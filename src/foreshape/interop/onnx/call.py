@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import FormatError
+from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, Spec
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, UNSIGNED, DType, Spec
 from foreshape.wire.onnx_records import NodeRecord, TensorRecord
 from foreshape.wire.onnx_tensors import array_of
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.importer import Importer
 
-ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16}
+_UNSIGNED = {4: UINT16, 12: UINT32, 13: UINT64}
+ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16, **_UNSIGNED}
 """ONNX's number of an element type -> ours."""
 _NARROW = {**dict.fromkeys((17, 18, 19, 20, 24), "float8"), 21: "uint4", 22: "int4", 23: "float4", 25: "uint2", 26: "int2"}
-NAMES = {4: "uint16", 8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", **_NARROW}
+NAMES = {8: "string", 14: "complex64", 15: "complex128", **_NARROW}
 """The names of element types unknown here."""
 
 
@@ -41,10 +43,16 @@ class Call:
         importer: the state of the whole import.
     """
 
-    __slots__ = ("importer", "node", "opset")
+    __slots__ = ("importer", "node", "opset", "wide")
 
     def __init__(self, importer: Importer, node: NodeRecord, opset: int) -> None:
         self.importer, self.node, self.opset = importer, node, opset
+        self.wide: dict[int, Variable] = {}
+
+    def done(self, results: Any) -> tuple[Any, ...]:
+        """Return the results of the node's function, as the file has their element types."""
+        given = results if results.__class__ is tuple else (results,)
+        return narrowed(self, given) if self.wide else given
 
     # --- operands
 
@@ -72,7 +80,14 @@ class Call:
         found = self.value(at)
         if isinstance(found, list):
             raise Refused(f"its operand {at} is a sequence")
-        return None if found is None else self.importer.variable(found)
+        if found is None:
+            return None
+        variable = self.importer.variable(found)
+        if variable.spec.dtype not in UNSIGNED:
+            return variable
+        if at not in self.wide:
+            self.wide[at] = widened(self, variable)
+        return self.wide[at]
 
     def all(self, first: int = 0) -> list[Variable]:
         """Return all operands from ``first`` on as variables."""

@@ -8,9 +8,10 @@ from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.unsigned import own_type, quotient
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8, UINT64, UNSIGNED
 
 _SAME_NAME = "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Mish Reciprocal Relu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh"
 _RENAMED = {"HardSwish": "hard_swish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2"}
@@ -63,7 +64,7 @@ def binary(c: Call) -> Any:
 def divide(c: Call) -> Any:
     """Whole numbers are cut towards zero."""
     x, y = _common(c, c.x(0), c.x(1))
-    return c.binary("elementwise_div", x, y)
+    return quotient(c, x, y) if own_type(c, 0) is UINT64 else c.binary("elementwise_div", x, y)
 
 
 @onnx("Mod")
@@ -71,6 +72,8 @@ def remainder(c: Call) -> Any:
     """The sign of the divisor, a zero's too; with ``fmod`` the sign of the dividend, as in C."""
     x, y, truncated = c.x(0), c.x(1), bool(c.attribute("fmod", 0))
     if not x.spec.known_dtype.is_floating:
+        if own_type(c, 0) is UINT64:
+            return c.binary("elementwise_sub", x, c.binary("elementwise_mul", quotient(c, x, y), y))
         if not truncated:
             return c.binary("elementwise_mod", x, y)
         return c.binary("elementwise_sub", x, c.binary("elementwise_mul", c.binary("elementwise_div", x, y), y))
@@ -146,9 +149,9 @@ def clip(c: Call) -> Any:
         if lowest <= highest and of is FP32:
             return c.op("clip", {"min": lowest, "max": highest}, X=x)
     out = x
-    for bound, type in ((low, "elementwise_max"), (high, "elementwise_min")):
+    for at, bound, type in ((1, low, "elementwise_max"), (2, high, "elementwise_min")):
         if bound is not None:
-            other = c.like(bound, x) if isinstance(bound, (int, float)) else c.importer.variable(bound)
+            other = c.like(bound, x) if isinstance(bound, (int, float)) else c.x(at)
             out = c.binary(type, out, other)
     return out if out is not x else c.op("assign", X=x)
 
@@ -285,7 +288,7 @@ def bit_shift(c: Call) -> Any:
     """A shift by the width or more, or by less than zero, leaves no bit, or the sign's alone."""
     x, y, left = c.x(0), c.x(1), c.attribute("direction") == "LEFT"
     of = x.spec.known_dtype
-    if of is UINT8:
+    if own_type(c, 0) in (UINT8, *UNSIGNED):
         return c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": False}, x=x, y=y)
     width = 8 * of.itemsize
     outside = c.op("logical_or", X=c.op("less_than", X=y, Y=c.like(0, y)), Y=c.op("greater_equal", X=y, Y=c.like(width, y)))

@@ -184,12 +184,8 @@ class Importer:
         return found
 
     def _made(self, constant: OnnxConstant) -> Variable:
-        record = constant.record
-        block = self.program.global_block
-        if record is not None:
-            of, dims = element_type(record.code), record.dims
-        else:
-            of, dims = self.type_of(constant.array), constant.array.shape
+        of, block = self.type_in_file(constant), self.program.global_block
+        dims = constant.record.dims if constant.record is not None else constant.array.shape
         size = 1
         for d in dims:
             size *= d
@@ -201,6 +197,12 @@ class Importer:
         self.parameters[name] = constant
         spec, trained = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), role is WEIGHT
         return block.create_variable(name, spec, persistable=True, is_parameter=trained, trainable=trained, stop_gradient=not trained)
+
+    def type_in_file(self, value: OnnxConstant | Variable) -> DType:
+        """Return the element type of a value. Raises `Refused` for one unknown here."""
+        if isinstance(value, Variable):
+            return value.spec.known_dtype
+        return element_type(value.record.code) if value.record is not None else self.type_of(value.array)
 
     def _role(self, constant: OnnxConstant, size: int) -> str:
         if not isinstance(constant.uses, Uses):
@@ -251,7 +253,8 @@ class Importer:
             if rule is None:
                 self.keep(node, None)
                 return
-            results: Any = rule(Call(self, node, self.opsets.get(node.domain, 1)))
+            call = Call(self, node, self.opsets.get(node.domain, 1))
+            results = call.done(rule(call))
         except Refused as refused:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}) cannot be imported: {refused}").told(op=node.operator))
             return
@@ -260,7 +263,7 @@ class Importer:
         except DescriptionError as error:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
             return
-        self._named(node, results if results.__class__ is tuple else (results,))
+        self._named(node, results)
         scope = scope_of(node)
         if scope and block is self.block:
             for op in block.ops[first:]:

@@ -74,7 +74,7 @@ def _pad_with(c: Call, x: Variable, before: list[int], after: list[int], value: 
         paddings = [n for pair in zip(before, after, strict=True) for n in pair]
         return c.cast(c.op("pad", {"paddings": paddings, "pad_value": number}, X=held), of)
     out = x
-    filler = c.full([1], of, number) if number is not None else c.reshape(c.importer.variable(value), [1])
+    filler = c.full([1], of, number) if number is not None else c.reshape(c.x(2), [1])
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         parts = [out]
         for at, size in ((0, first), (len(parts), last)):

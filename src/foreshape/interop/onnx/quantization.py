@@ -9,11 +9,12 @@ import numpy as np
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.convolutions import convolve
 from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.unsigned import own_type
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, DType
+from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, UINT16, DType
 
-_RANGES = {UINT8: (0, 255), INT8: (-128, 127), INT16: (-32768, 32767)}
+_RANGES = {UINT8: (0, 255), UINT16: (0, 65535), INT8: (-128, 127), INT16: (-32768, 32767)}
 _EXACT = 2**24 // 255**2
 """So many products of numbers of 8 bits have a sum held exactly by fp32."""
 _MICROSOFT = "com.microsoft"
@@ -111,7 +112,7 @@ def dequantize(c: Call) -> Any:
 @onnx("QuantizeLinear", domain=_MICROSOFT)
 def quantize(c: Call) -> Any:
     x = c.x(0)
-    of = c.x(2).spec.known_dtype if c.has(2) else element_type(int(c.attribute("output_dtype", 0) or 2))
+    of = own_type(c, 2) or element_type(int(c.attribute("output_dtype", 0) or 2))
     axis, block = int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))
     x = x if x.spec.known_dtype is FP64 else c.cast(x, FP32)
     return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, of, axis, block)

@@ -6,13 +6,13 @@ from typing import Any
 
 from foreshape.program import Variable
 from foreshape.program.block import Block
-from foreshape.spec import BOOL, FP32, INT64, DType
+from foreshape.spec import BOOL, FP32, INT64, UINT64, UNSIGNED, DType
 
 
 def write_small(block: Block, name: str, of: DType, dims: list[int], array: Any) -> Variable:
     """Append ops for the numbers of an array, its elements of the type ``of``, and return their result."""
     flat = array.reshape(-1)
-    if flat.size and (flat == flat[0]).all():
+    if flat.size and of not in UNSIGNED and (flat == flat[0]).all():
         number = flat[0].item()
         text = repr(number) if of is not BOOL and number == number and abs(number) != float("inf") else ""
         held = float(number)
@@ -21,6 +21,7 @@ def write_small(block: Block, name: str, of: DType, dims: list[int], array: Any)
     else:
         field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(of.name)
         wide = of if field is not None else INT64 if of.is_integer else None
+        flat = flat.view("int64") if of is UINT64 else flat  # the same bits
         values = [int(v) for v in flat.tolist()] if of is BOOL or of.is_integer else [float(v) for v in flat.tolist()]
         if field is not None:
             op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": of.code, field: values})

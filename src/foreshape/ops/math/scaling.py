@@ -15,7 +15,7 @@ from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
 from foreshape.ops.rules.known_values import carry, known_number, mapped
-from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import COMPLEX, EVERY_TYPE, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -172,7 +172,7 @@ class Cast(Operator):
     family = "shape"
     per_element = True
     linear = ("X",)
-    X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
+    X = operand(EVERY_TYPE, unknown_dims=True, doc="any shape")
     Out = result(doc="as X, of type out_dtype")
     in_dtype = attribute(AttrType.INT, FP32, doc="the element type of X, by its number in the file format")
     out_dtype = attribute(AttrType.INT, FP32, doc="the element type of Out")

@@ -8,7 +8,7 @@ from foreshape.operator import NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Oper
 from foreshape.operator.require import require, require_divides
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.compare import broadcast
-from foreshape.spec import ANY, FP32, FP64, INT16, INT32, INT64, INTEGER, UINT8, Spec
+from foreshape.spec import ANY, FP32, FP64, INT16, INT32, INT64, INTEGER, UINT8, UNSIGNED, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
@@ -78,9 +78,9 @@ class ViewDtype(Operator):
     """out = the bits of input read as the element type ``dtype``. With another number of bytes the last dim changes, as in memory."""
 
     type = "view_dtype"
-    input = operand(ANY, doc="any shape")
+    input = operand((*ANY, *UNSIGNED), doc="any shape")
     out = result(layout="row", doc="as input, of type dtype")
-    dtype = attribute(AttrType.INT, choices=tuple(t.code for t in ANY), doc="the element type of out, by its number in the file format")
+    dtype = attribute(AttrType.INT, choices=tuple(t.code for t in (*ANY, *UNSIGNED)), doc="the element type of out, by its number in the file format")
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, input: Spec) -> Spec:

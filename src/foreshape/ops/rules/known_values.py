@@ -8,17 +8,16 @@ from typing import Any, Final
 from foreshape.dims import Dim, Size, bounds
 from foreshape.errors import ShapeError
 from foreshape.operator.require import RuleError, axis_of, require, require_equal
-from foreshape.spec import INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, UINT8, DType, Spec
+from foreshape.spec import INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, DType, Spec
 
 _Binary = Callable[[Size, Size], Size]
-_UNSIGNED: Final = (UINT8,)
 _UNDEFINED: Final = 1.77113e27
 
 
 def fits(of: DType, number: int) -> bool:
     """Tell whether an integer type holds ``number``."""
     bits = 8 * of.itemsize
-    return 0 <= number < 2**bits if of in _UNSIGNED else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
+    return 0 <= number < 2**bits if of.is_unsigned else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
 
 
 def carry(out: Spec, values: Iterable[Size] | None) -> Spec:

@@ -12,7 +12,7 @@ from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import fail, require, require_equal
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.tensor.creation import DTYPE_DOC
-from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, NUMERIC, Kind, Spec, tensor
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, EVERY_TYPE, FEED_MINIBATCH, FETCH_LIST, FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, NUMERIC, Kind, Spec, tensor
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import Tensor, torch
@@ -27,7 +27,7 @@ class Assign(Operator):
     type = "assign"
     per_element = True
     linear = ("X",)
-    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="any shape; the elements of an array keep their memory")
+    X = operand(EVERY_TYPE, kinds=HELD, unknown_dims=True, doc="any shape; the elements of an array keep their memory")
     Out = result(doc="as X", may_share="X")
 
     def infer_var_type(self, X: Spec) -> Kind:
@@ -173,7 +173,7 @@ class Fetch(Operator):
     """The fetch of X, into column ``col`` of the fetched values."""
 
     type = "fetch"
-    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="the fetched value")
+    X = operand(EVERY_TYPE, kinds=HELD, unknown_dims=True, doc="the fetched value")
     Out = result(optional=True)
     col = attribute(AttrType.INT, 0, low=0)
     gradient = ZERO_GRADIENT

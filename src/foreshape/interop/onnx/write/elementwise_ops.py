@@ -9,7 +9,7 @@ from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import BF16, BOOL, DTYPE_OF_CODE, FP32, INT8, INT16, INT32, UINT8, DType
+from foreshape.spec import BF16, BOOL, FP32, INT8, INT16, INT32, TYPE_OF_CODE, UINT8, DType
 
 _UNARY: Final = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "floor": "Floor", "ceil": "Ceil", "abs": "Abs",
@@ -371,4 +371,4 @@ def _dropout(w: WrittenOp) -> Any:
 
 def dtype_of_code(w: WrittenOp, code: int, otherwise: DType) -> DType:
     """Return the element type that an attribute names; ``otherwise`` for none."""
-    return otherwise if code < 0 else DTYPE_OF_CODE[code]
+    return otherwise if code < 0 else TYPE_OF_CODE[code]
