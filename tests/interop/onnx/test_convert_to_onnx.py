@@ -67,9 +67,7 @@ def test_a_difference_is_told_and_the_command_fails(saved: Path, onnxruntime: ty
     assert done.exit_code == 1 and "y differs by" in done.output
 
 
-@pytest.mark.parametrize(
-    ("made", "words"), [(lambda y: y.astype("float64"), "4, 1, 1] here, and float64["), (lambda y: y * np.nan, "infinities")]
-)
+@pytest.mark.parametrize(("made", "words"), [(lambda y: y.astype("float64"), "4, 1, 1] here, and float64["), (lambda y: y * np.nan, "infinities")])
 def test_other_types_and_numbers_that_are_none_are_told(
     saved: Path, onnxruntime: type[Session], monkeypatch: pytest.MonkeyPatch, made: Any, words: str
 ) -> None:
