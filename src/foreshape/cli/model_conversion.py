@@ -13,8 +13,9 @@ from foreshape.errors import ForeshapeError, FormatError
 from foreshape.interop.convert import convert_parameters
 from foreshape.interop.convert_models import Converted, convert_model, models_in
 from foreshape.interop.inference import load_inference_model
-from foreshape.interop.onnx_comparison import check_written, need_onnxruntime
+from foreshape.interop.onnx_comparison import check_written
 from foreshape.interop.onnx_files import convert_to_onnx
+from foreshape.interop.onnx_session import need_onnxruntime
 from foreshape.interop.parameters import Stored
 from foreshape.text.literal import escape
 
@@ -51,7 +52,7 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
 
 def _print_onnx(model: str, source: str | None, target: str, opset: int | None, check: bool) -> bool:
     if check:
-        need_onnxruntime()
+        need_onnxruntime("a comparison")
     found = convert_to_onnx(model, target, source, opset)
     with printing():
         print_plain(f"{found.path}: {count_words(found.nodes, 'node')}, operator set {found.opset}" + (f"; {found.data}: its parameters" if found.data else ""))

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.errors import FormatError
 from foreshape.interop.model import InferenceModel
+from foreshape.interop.onnx_session import need_onnxruntime
 from foreshape.spec import BOOL
 
 _SIZES: Final = ((1, 48, 12), (2, 96, 20))
@@ -37,9 +38,9 @@ def check_written(path: str, network: InferenceModel) -> Iterator[Comparison]:
     Raises:
         FormatError: onnxruntime is not installed; the checker or onnxruntime refuses the file.
     """
-    need_onnxruntime()
-    onnxruntime: Any = importlib.import_module("onnxruntime")
-    if importlib.util.find_spec("onnx") is not None:
+    onnxruntime = need_onnxruntime("a comparison")
+    found = importlib.util.find_spec("onnx")
+    if found is not None and found.origin is not None:  # a folder of this name is no package
         checker: Any = importlib.import_module("onnx.checker")
         try:
             checker.check_model(path, full_check=True)
@@ -58,12 +59,6 @@ def check_written(path: str, network: InferenceModel) -> Iterator[Comparison]:
         except Exception as error:
             raise FormatError(f"{path}: onnxruntime cannot run it with {_words(sizes)}: {str(error).strip()[:500]}") from error
         yield _compared(sizes, names, wanted, seen)
-
-
-def need_onnxruntime() -> None:
-    """Raise `FormatError` where onnxruntime is not installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise FormatError("a comparison needs onnxruntime, which is not installed: pip install onnxruntime")
 
 
 def _sizes(network: InferenceModel) -> Iterator[dict[str, list[int]]]:

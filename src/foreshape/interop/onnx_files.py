@@ -11,7 +11,7 @@ from foreshape.interop.convert import stored_parameters
 from foreshape.interop.convert_models import same_file
 from foreshape.interop.inference import Given, StoredValues, columns, for_inference, parameters_of, values_of
 from foreshape.interop.onnx.write import WrittenModel, write_onnx
-from foreshape.interop.parameters import stored_array
+from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.program_files import find_program, open_program
 from foreshape.program import Program, Variable
 
@@ -61,20 +61,26 @@ def convert_to_onnx(source: Path, target: Path, params: Path | None = None, opse
     Raises:
         FormatError: as `save_onnx`; a file cannot be read; the network has mistakes.
     """
-    model, beside = find_program(source)
-    if same_file(model, target):
+    if same_file(find_program(source)[0], target):
         raise FormatError(f"{os.fspath(target)}: a model is not written to where it is read from")
-    program, held = open_program(model)
-    program.refresh()
+    program, values = opened_for_onnx(source, params)
+    feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
+    try:
+        return write_onnx(target, program, feeds, {name: name for name in fetches}, values, opset)
+    except FormatError as error:
+        raise error.reworded(f"{find_program(source)[0]}: {error}") from error
+
+
+def opened_for_onnx(source: Path, params: Path | None = None) -> tuple[Program, dict[str, Stored]]:
+    """Return the program of a model's file, for tests, with known shapes; and the tensors of its parameters."""
     from foreshape.passes import for_test
 
-    feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
+    model, beside = find_program(source)
+    program, held = open_program(model)
+    program.refresh()
     parameters = parameters_of(program)
     if held is not None and params is None:
         values = held.stored()
     else:
         values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
-    try:
-        return write_onnx(target, for_test(program), feeds, {name: name for name in fetches}, values, opset)
-    except FormatError as error:
-        raise error.reworded(f"{model}: {error}") from error
+    return for_test(program), values

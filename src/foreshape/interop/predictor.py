@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import SchemaError
@@ -17,6 +18,9 @@ from foreshape.interop.inference import load_inference_model
 from foreshape.interop.model import InferenceModel, Results, batch_symbol, feed_of
 from foreshape.memory import Plan
 from foreshape.profiling import Profile, profile
+
+if TYPE_CHECKING:
+    from foreshape.interop.onnx_session import OnnxSession
 
 
 class Predictor:
@@ -32,10 +36,12 @@ class Predictor:
         batch_queue: the largest number of examples computed together for several threads; 0 for none. Requests
             alike but for the first dim are joined, for at most ``wait`` seconds.
         memory_limit, device: as for `Executor`.
+        engine: "foreshape", or "onnxruntime", where that is installed: an ``.onnx`` runs there as it is, any other network is written as one, in memory.
+            ``model`` is opened here then when it is asked for.
 
     Raises:
-        FormatError, DescriptionError: a file cannot be read. SchemaError: ``batch_queue`` for a network whose results are not one
-            for each example.
+        FormatError, DescriptionError: a file cannot be read; with onnxruntime: it is not installed, or the network has no form in ONNX.
+        SchemaError: ``batch_queue`` for a network whose results are not one for each example; a setting that the engine does not have.
     """
 
     def __init__(
@@ -49,17 +55,40 @@ class Predictor:
         wait: float = 0.002,
         memory_limit: int | str | None = None,
         device: str = "cpu",
+        engine: Literal["foreshape", "onnxruntime"] = "foreshape",
     ) -> None:
-        scope = Scope()
-        self._executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
-        program, feeds, fetches = load_inference_model(path, self._executor, scope, params)
-        self.model = InferenceModel.of(program, feeds, fetches, scope, self._executor)
-        self.inputs, self.outputs = list(feeds), [v.name for v in fetches]
-        self._queue = _Queue(self.model, batch_queue, wait) if batch_queue else None
+        if engine not in ("foreshape", "onnxruntime"):
+            raise SchemaError(f'engine must be "foreshape" or "onnxruntime"; seen {engine!r}')
+        self._given = path, params
+        self._session: OnnxSession | None = None
+        if engine == "onnxruntime":
+            if device != "cpu" or memory_limit is not None or threads == "adaptive":
+                raise SchemaError("onnxruntime runs on the processor, without a limit of memory, and with a fixed number of threads")
+            from foreshape.interop.onnx_session import OnnxSession
+
+            self._session = OnnxSession(path, params, threads)
+            self.inputs, self.outputs = list(self._session.feeds), list(self._session.fetches)
+        else:
+            self._executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
+            model = self.model
+            self.inputs, self.outputs = list(model.feeds), [v.name for v in model.fetches]
+        self._queue = _Queue(self._runs, batch_queue, wait) if batch_queue else None
         if self._queue is not None:
             weakref.finalize(self, self._queue.end)
         for shapes in warm:
             self._warm(shapes)
+
+    @cached_property
+    def model(self) -> InferenceModel:
+        """The network in this engine."""
+        scope, (path, params) = Scope(), self._given
+        executor = self._executor if self._session is None else Executor()
+        program, feeds, fetches = load_inference_model(path, executor, scope, params)
+        return InferenceModel.of(program, feeds, fetches, scope, executor)
+
+    @property
+    def _runs(self) -> InferenceModel | OnnxSession:
+        return self.model if self._session is None else self._session
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute the network's results for a feed (input -> array, or the arrays in order), by name. Raises as `InferenceModel.run`.
@@ -67,12 +96,13 @@ class Predictor:
         Args:
             feed, more: as for `InferenceModel.run`.
         """
-        return self.model.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
+        return self._runs.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
 
     __call__ = run
 
     def plan(self) -> Plan:
-        """Return its memory plan, including the weights kept twice."""
+        """Return its memory plan, including the weights kept twice. Raises `SchemaError` with onnxruntime."""
+        self._here("a plan")
         return Plan(self.model.program, self.outputs, frozen=True)
 
     def profile(self, feed: Mapping[str, Any] | Any, *more: Any, runs: int | None = None) -> Profile:
@@ -83,19 +113,26 @@ class Predictor:
             runs: as for `fs.profile`.
 
         Raises:
-            ExecutionError: as `fs.profile`; the errors of `run`.
+            ExecutionError: as `fs.profile`; the errors of `run`. SchemaError: it runs in onnxruntime.
         """
+        self._here("a profile")
         return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
+
+    def _here(self, what: str) -> None:
+        if self._session is not None:
+            raise SchemaError(f"{what} is of Foreshape's engine, and this network runs in onnxruntime; Predictor(path) has one")
 
     def _warm(self, shapes: Mapping[str, Sequence[int]]) -> None:
         import numpy
 
-        block = self.model.program.global_block
         if set(shapes) != set(self.inputs):
             raise SchemaError(f"a shape to be ready for has dims for {', '.join(self.inputs)}; seen {', '.join(shapes) or 'none'}")
-        self.model.run({n: numpy.zeros(list(dims), block.var(n).spec.known_dtype.numpy_name) for n, dims in shapes.items()})
+        of = self._session.elements if self._session is not None else {n: self.model.program.global_block.var(n).spec.known_dtype.numpy_name for n in shapes}
+        self._runs.run({n: numpy.zeros(list(dims), of[n]) for n, dims in shapes.items()})
 
     def __repr__(self) -> str:
+        if self._session is not None:
+            return f"Predictor({', '.join(self.inputs)} -> {', '.join(self.outputs)}; onnxruntime)"
         return f"Predictor{repr(self.model).removeprefix('InferenceModel')}"
 
 
@@ -109,10 +146,13 @@ class _Request(NamedTuple):
 class _Queue:
     """A queue of simultaneous requests: it joins them, and runs them as one batch in a thread of its own."""
 
-    def __init__(self, model: InferenceModel, most: int, wait: float) -> None:
+    def __init__(self, model: InferenceModel | OnnxSession, most: int, wait: float) -> None:
         if most < 1 or wait < 0:
             raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {most} and {wait}")
-        batch_symbol(model)
+        if isinstance(model, InferenceModel):
+            batch_symbol(model)
+        else:
+            model.need_a_batch()
         self._model, self._most, self._wait = model, most, wait
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()

@@ -104,6 +104,11 @@ def programs_in(folder: str) -> list[str]:
     return [n for n in names if not n.endswith(".json") or is_paddle_3(_head(os.path.join(folder, n)))]
 
 
+def holds_onnx(path: str) -> bool:
+    """Tell whether a file is a model of ONNX."""
+    return is_onnx(_head(path))
+
+
 def _file_of(source: Any) -> Any:
     """Return the program of a path; anything else is left to the reader: its error says so."""
     try:

@@ -82,7 +82,7 @@ def test_other_types_and_numbers_that_are_none_are_told(
 def test_without_onnxruntime_nothing_is_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = CliRunner().invoke(app, ["convert", str(saved), str(saved.with_suffix(".onnx")), "--check"])
-    assert done.exit_code == 1 and "pip install onnxruntime" in done.output and not saved.with_suffix(".onnx").exists()
+    assert done.exit_code == 1 and "foreshape[onnxruntime]" in done.output and not saved.with_suffix(".onnx").exists()
 
 
 def test_options_of_onnx_are_refused_for_other_files(saved: Path) -> None:

@@ -42,9 +42,9 @@ def test_a_network_computes_the_same_when_it_is_read_again(name: str, tmp_path: 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
-    onnxruntime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    onnxruntime, checker = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx.checker")
     names, cases = written(name, tmp_path / "m.onnx")
-    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     for feed, want in cases:
         require_same(names, session.run(None, feed), want)

@@ -106,9 +106,11 @@ class Importer:
                 values[value.name] = input_of(self.program, value.name, value.type)
                 self.taken.add(value.name)
             self.taken.update(v.name for v in graph.outputs)
+            self.program.reserved = frozenset(name for node in graph.nodes for name in node.outputs)  # no name made here is one of the file
             self.nodes(graph.nodes, [v.name for v in graph.outputs])
             results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
             self._ends(feeds, results)
+        self.program.reserved = frozenset()
         return self.program
 
     def _initializers(self, graph: GraphRecord, values: dict[str, Any]) -> None:

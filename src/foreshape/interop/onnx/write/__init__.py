@@ -109,8 +109,12 @@ def write_onnx(
     Raises:
         FormatError: as `model_of`; a file cannot be written. The old one stays then.
     """
+    return write_model(path, model_of(program, feeds, fetches, values, opset), largest)
+
+
+def write_model(path: str | os.PathLike[str], model: ModelRecord, largest: int = LARGEST) -> WrittenModel:
+    """Write a model to a file, as `write_onnx`."""
     target = os.fspath(path)
-    model = model_of(program, feeds, fetches, values, opset)
     pieces = encode_model(model)
     data = ""
     if sum(map(len, pieces)) > largest - min(_ROOM, largest // 2):

@@ -1,0 +1,144 @@
+"""Networks of every format in onnxruntime: written as a model of ONNX in memory, and opened there."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from foreshape.errors import ExecutionError, FeedError, FormatError, SchemaError, border
+from foreshape.interop.inference import columns
+from foreshape.interop.model import Results, copied_from, feed_of
+from foreshape.interop.onnx.write import model_of, write_model
+from foreshape.interop.onnx_files import opened_for_onnx
+from foreshape.interop.program_files import find_program, holds_onnx
+from foreshape.wire.onnx_encode import LARGEST, encode_model
+
+_ROOM: Final = 1 << 24
+"""A model nearer to the format's limit than so many bytes has its tensors in a file of their own."""
+
+
+def need_onnxruntime(what: str) -> Any:
+    """Return the module onnxruntime. Raises `FormatError` where it is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise FormatError(f"{what} needs onnxruntime, which is not installed: pip install 'foreshape[onnxruntime]'")
+    return importlib.import_module("onnxruntime")
+
+
+class OnnxSession:
+    """A network opened in onnxruntime.
+
+    Attributes:
+        feeds, fetches: the names of its inputs and of its results, in order.
+        elements: input -> numpy's name of its elements.
+    """
+
+    feeds: list[str]
+    fetches: list[str]
+    elements: dict[str, str]
+
+    @border("the network cannot be opened in onnxruntime", FormatError)
+    def __init__(self, path: str | os.PathLike[str], params: Any = None, threads: int | None = None) -> None:
+        """Open a network.
+
+        Args:
+            path, params: as for `load_inference_model`; an ``.onnx`` goes there as it is, any other program is written as a model first.
+            threads: of its kernels; by default onnxruntime's own choice.
+
+        Raises:
+            FormatError: onnxruntime is not installed, or refuses the model; a file cannot be read; the network has no form in ONNX.
+        """
+        runtime = need_onnxruntime('engine="onnxruntime"')
+        options: Any = runtime.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        model, _ = find_program(path)
+        self._folder: Any = None
+        self._asked: dict[str, str] = {}
+        source: Any = model if params is None and holds_onnx(model) else self._written(path, params)
+        try:
+            self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # it has a class for each kind
+            raise FormatError(f"{model}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
+        self._inputs: list[tuple[str, str, Sequence[Any]]] = [(one.name, _element(one.type), one.shape) for one in self._session.get_inputs()]
+        self.elements = {name: element for name, element, _ in self._inputs}
+        self.feeds, self.fetches = [name for name, _, _ in self._inputs], [one.name for one in self._session.get_outputs()]
+
+    def _written(self, path: str | os.PathLike[str], params: Any) -> Any:
+        """Return the bytes of a network as a model of ONNX, or the path of its file in a temporary folder if it is too large for one piece."""
+        program, values = opened_for_onnx(path, params)
+        feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
+        self._asked = {asked: name for name in fetches if (asked := copied_from(program.global_block.var(name))) is not None}
+        model = model_of(program, feeds, {name: name for name in fetches}, values)
+        pieces = encode_model(model)
+        if sum(map(len, pieces)) <= LARGEST - _ROOM:
+            return b"".join(pieces)
+        self._folder = TemporaryDirectory()
+        return write_model(os.path.join(self._folder.name, "model.onnx"), model).path
+
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
+        """Compute the results, as `InferenceModel.run`.
+
+        Raises:
+            FeedError: an input is missing, unknown, or of other dims or another kind of number. ExecutionError: onnxruntime stops.
+        """
+        given = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
+        for name in given:
+            if name not in self.feeds:
+                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.feeds) or 'none'}")
+        sizes: dict[str, tuple[int, str]] = {}
+        arrays = {name: self._fed(name, element, dims, given, sizes) for name, element, dims in self._inputs}
+        try:
+            found = self._session.run(self.fetches, arrays)
+        except Exception as error:  # it has a class for each kind
+            raise ExecutionError(f"onnxruntime stops: {str(error).strip()[:500]}") from error
+        return Results(dict(zip(self.fetches, found, strict=True)), self._asked)
+
+    def _fed(self, name: str, element: str, dims: Sequence[Any], given: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> Any:
+        import numpy
+
+        value = given.get(name)
+        if value is None:
+            raise FeedError(f"{name} is not fed; fed are: {', '.join(map(str, given)) or 'none'}")
+        array = numpy.asarray(value)
+        if array.dtype != element:
+            array = _converted(name, array, element)
+        wanted = f"{element} {[d if d is not None else '?' for d in dims]}"
+        if array.ndim != len(dims):
+            raise FeedError.must(name, wanted, f"{[*array.shape]}", "fed is")
+        for axis, (size, seen) in enumerate(zip(dims, array.shape, strict=True)):
+            known = sizes.setdefault(size, (seen, f"dim {axis} of {name}")) if size.__class__ is str else (size, "it")
+            if known[0] is not None and known[0] != seen:
+                words = f"{wanted}, and {known[1]} is {known[0]}" if size.__class__ is str else wanted
+                raise FeedError.must(name, words, f"{[*array.shape]}", "fed is")
+        return array
+
+    def need_a_batch(self) -> None:
+        """Raise `SchemaError` unless all inputs and results begin with one open dim."""
+        dims = {one.name: one.shape for one in (*self._session.get_inputs(), *self._session.get_outputs())}
+        if len({d[0] if d else None for d in dims.values()}) != 1 or any(d[0].__class__ is not str for d in dims.values()):
+            seen = ", ".join(f"{name}: {d}" for name, d in dims.items())
+            raise SchemaError(f"several requests can be run as one batch where all inputs and results begin with one open dim; seen {seen}")
+
+
+def _element(type: str) -> str:
+    """Return numpy's name of the elements of an input: ``tensor(float)``."""
+    name = type.removeprefix("tensor(").removesuffix(")")
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _converted(name: str, array: Any, element: str) -> Any:
+    """Return an array in another element type of its kind, with the same numbers; float64 is rounded to float32."""
+    import numpy
+
+    wanted = numpy.dtype(element)
+    kinds = {"i": "whole", "u": "whole", "f": "float", "b": "bool"}
+    if kinds.get(array.dtype.kind) == kinds.get(wanted.kind):
+        out = array.astype(wanted)
+        if numpy.array_equal(out, array) if wanted.kind in "iu" else wanted.itemsize >= min(array.dtype.itemsize, 4):
+            return out
+    raise FeedError.must(name, element, str(array.dtype), "fed is")
