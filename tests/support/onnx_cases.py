@@ -1,4 +1,4 @@
-"""Small models of one node, with their inputs, wanted results and tolerances, from ONNX's own tests."""
+"""Small models of one node, with their inputs, wanted results and tolerances: from ONNX's own tests, and of onnxruntime's own operators as it computes them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-FILE = Path(__file__).parent.parent / "interop" / "onnx" / "node_cases.npz.xz"
+FOLDER = Path(__file__).parent.parent / "interop" / "onnx"
 
 
 @cache
 def cases() -> dict[str, dict[str, Any]]:
     """By name: ``model`` (bytes as uint8), ``in0`` and so on, ``out0`` and so on, ``tolerance`` (relative, absolute)."""
     out: dict[str, dict[str, Any]] = {}
-    with np.load(io.BytesIO(lzma.decompress(FILE.read_bytes()))) as file:
-        for key in file.files:
-            name, _, what = key.partition("/")
-            out.setdefault(name, {})[what] = file[key]
+    for path in ("node_cases.npz.xz", "contrib_cases.npz.xz"):
+        with np.load(io.BytesIO(lzma.decompress((FOLDER / path).read_bytes()))) as file:
+            for key in file.files:
+                name, _, what = key.partition("/")
+                out.setdefault(name, {})[what] = file[key]
     return out

@@ -43,16 +43,12 @@ def test_what_is_possible_in_one_alone_demands_its_condition(tmp_path: Path) -> 
 
 
 def test_branches_within_branches_end(tmp_path: Path) -> None:
-    chain: list[bytes] = []
-    for at in range(40):
-        graphs = [Graph([node(operator, f"h{at} zero", f"{operator}{at}") if operator == "Unsqueeze" else node(operator, f"h{at}", f"{operator}{at}")], [],
-                        [value(f"{operator}{at}", "float32", None)]) for operator in ("Unsqueeze", "Identity")]  # fmt: skip
-        chain.append(node("If", "c", f"h{at + 1}", then_branch=graphs[0], else_branch=graphs[1]))
-    graph = Graph(
-        [node("Relu", "x", "h0"), *chain],
-        [value("x", "float32", [2]), value("c", "bool", [])],
-        [value("h40", "float32", None)],
-        [tensor("zero", np.array([0]))],
-    )
+    def branch(operator: str, at: int) -> Graph:
+        out = f"{operator}{at}"
+        return Graph([node(operator, f"h{at} zero" if operator == "Unsqueeze" else f"h{at}", out)], [], [value(out, "float32", None)])
+
+    chain = [node("If", "c", f"h{at + 1}", then_branch=branch("Unsqueeze", at), else_branch=branch("Identity", at)) for at in range(40)]
+    fed, results = [value("x", "float32", [2]), value("c", "bool", [])], [value("h40", "float32", None)]
+    data = model(Graph([node("Relu", "x", "h0"), *chain], fed, results, [tensor("zero", np.array([0]))]))
     with pytest.raises(fs.SchemaError, match=r"too many branches|depends on"):
-        opened(model(graph), tmp_path).run({"x": np.ones(2, "float32"), "c": np.array(True)})
+        opened(data, tmp_path).run({"x": np.ones(2, "float32"), "c": np.array(True)})

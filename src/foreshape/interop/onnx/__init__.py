@@ -12,6 +12,7 @@ from typing import Any
 from foreshape.errors import FormatError
 from foreshape.interop.onnx import (
     attention_nodes,
+    contrib_nodes,
     convolutions,
     distinct_nodes,
     einsum_nodes,
@@ -51,7 +52,7 @@ _COMPUTING = (
     reduce_nodes,
     signal_nodes,
 )
-_FAMILIES = (*_COMPUTING, distinct_nodes, gather_scatter, pad_nodes, pools, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
+_FAMILIES = (*_COMPUTING, contrib_nodes, distinct_nodes, gather_scatter, pad_nodes, pools, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
 """The modules of functions: their import fills the registry."""
 
 

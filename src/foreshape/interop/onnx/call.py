@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import FormatError
+from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
@@ -138,6 +139,19 @@ class Call:
         return [one.decode("utf-8", "replace") for one in listed] if listed and isinstance(listed[0], bytes) else found
 
     # --- ops
+
+    def through(self, operator: str, values: Sequence[Any], opset: int, **attributes: Any) -> Any:
+        """Import a node of another operator of ONNX, over the values of its operands (None for one left out); returns its results."""
+        rule = rule_of("", operator, opset)
+        if rule is None:
+            raise Refused(f"{operator} of operator set {opset}")
+        held = {f"\0{at}": value for at, value in enumerate(values) if value is not None}
+        names = tuple(f"\0{at}" if value is not None else "" for at, value in enumerate(values))
+        self.importer.scopes.append(held)
+        try:
+            return rule(Call(self.importer, self.node._replace(operator=operator, inputs=names, attributes=attributes), opset))
+        finally:
+            self.importer.scopes.pop()
 
     def op(self, type: str, attrs: dict[str, Any] | None = None, **inputs: Any) -> Any:
         """Append an op of ours, and return its result, or a tuple of several."""

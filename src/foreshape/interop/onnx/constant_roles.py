@@ -15,7 +15,7 @@ _WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (2, 3, 4)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3, 5, 6, 7)),
     **dict.fromkeys(("Gather", "GatherND", "GatherElements"), (0,)),
-    **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Einsum", "Attention"), _ALL),
+    **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Einsum", "Attention", "MultiHeadAttention", "EmbedLayerNormalization"), _ALL),
 }
 """Operator -> its operands that are weights where they are constants."""
 _TERMS: Final = ("Add", "Mul", "Sum")

@@ -147,11 +147,16 @@ def _exact(c: Call, terms: Any) -> DType:
     return FP32 if isinstance(terms, int) and terms <= _EXACT else FP64
 
 
+def integer_product(c: Call, first: int, second: int, first_zero: int, second_zero: int) -> Variable:
+    """Return the product of two operands less their zero points, exact sums in floating numbers."""
+    x, y = _without_zero(c, c.x(first), first_zero, rows=True), _without_zero(c, c.x(second), second_zero)
+    of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
+    return c.op("matmul_v2", X=c.cast(x, of), Y=c.cast(y, of))
+
+
 @onnx("MatMulInteger")
 def integer_matmul(c: Call) -> Any:
-    x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(1), 3)
-    of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
-    return c.cast(c.op("matmul_v2", X=c.cast(x, of), Y=c.cast(y, of)), INT32)
+    return c.cast(integer_product(c, 0, 1, 2, 3), INT32)
 
 
 @onnx("ConvInteger")

@@ -1,0 +1,269 @@
+"""Operators of the domain com.microsoft, as onnxruntime's optimizer writes them into models: products, convolutions and norms with what follows them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from foreshape.dims import equal
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import entry, from_zero
+from foreshape.interop.onnx.convolutions import convolve
+from foreshape.interop.onnx.elementwise_nodes import result
+from foreshape.interop.onnx.node_rules import onnx
+from foreshape.interop.onnx.quantization import dequantized, integer_product, quantized
+from foreshape.interop.refused import Refused
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP32, INT32, INT64
+
+_MICROSOFT = "com.microsoft"
+_HIDDEN = -3.4028234663852886e38
+"""A summand that leaves a key without weight: the lowest number of fp32."""
+
+
+def _sum(c: Call, x: Variable, *others: Variable | None) -> Variable:
+    for other in others:
+        x = x if other is None else c.binary("elementwise_add", x, other)
+    return x
+
+
+# --- products and convolutions with an activation
+
+_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish", "Selu"), ()),
+    **{"Elu": ("alpha",), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max")},
+}
+"""Activation -> its attributes in the order of their numbers."""
+
+
+def _activated(c: Call, x: Variable, name: str, given: list[Any]) -> Variable:
+    """Return an activation by the name of its operator; its attributes in their order, None for its own default."""
+    keys = _ACTIVATIONS.get(name)
+    if keys is None or len(given) > len(keys):
+        raise Refused(f"the activation {name!r} with {len(given)} numbers")
+    return c.through(name, [x], 6 if name == "Clip" else 22, **{key: float(own) for key, own in zip(keys, given, strict=False) if own is not None})
+
+
+@onnx("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=_MICROSOFT)
+def fused_matmul(c: Call) -> Any:
+    """alpha A B, each transposed in its last two dims or not."""
+    if c.attribute("transBatchA", 0) or c.attribute("transBatchB", 0):
+        raise Refused("a product of transposed batch dims")
+    x, y = c.x(0), c.x(1)
+    turned = {f"trans_{own}": bool(c.attribute(f"trans{their}", 0)) and c.rank(one) > 1 for own, their, one in (("x", "A", x), ("y", "B", y))}
+    out, alpha = c.op("matmul_v2", turned, X=x, Y=y), float(c.attribute("alpha", 1.0))
+    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+    return _activated_by_attributes(c, out)
+
+
+def _activated_by_attributes(c: Call, x: Variable) -> Variable:
+    name = c.attribute("activation", "")
+    if not name:
+        return x
+    given = [c.attribute(f"activation_{key}") for key in ("alpha", "beta", "gamma")]
+    while given and given[-1] is None:
+        given.pop()
+    if name == "LeakyRelu" and not given and c.attribute("leaky_relu_alpha") is not None:
+        given = [c.attribute("leaky_relu_alpha")]
+    return _activated(c, x, name, given)
+
+
+@onnx("FusedGemm", domain=_MICROSOFT)
+def fused_gemm(c: Call) -> Any:
+    own = {key: value for key, value in c.node.attributes.items() if not key.startswith(("activation", "leaky"))}
+    return _activated_by_attributes(c, c.through("Gemm", [c.value(at) for at in range(len(c))], 13, **own))
+
+
+@onnx("FusedConv", domain=_MICROSOFT)
+def fused_convolution(c: Call) -> Any:
+    """A convolution, a summand of its result, and an activation."""
+    out = _sum(c, convolve(c, c.x(0), c.x(1), c.optional(2)), c.optional(3))
+    name = c.attribute("activation", "")
+    return _activated(c, out, name, c.attribute("activation_params") or []) if name else out
+
+
+# --- activations and norms
+
+
+@onnx("BiasGelu", "FastGelu", domain=_MICROSOFT)
+def bias_gelu(c: Call) -> Any:
+    return c.op("gelu", {"approximate": c.node.operator == "FastGelu"}, X=_sum(c, c.x(0), c.optional(1)))
+
+
+@onnx("QuickGelu", domain=_MICROSOFT)
+def quick_gelu(c: Call) -> Any:
+    """x sigmoid(alpha x)."""
+    return c.through("Swish", [c.x()], 24, alpha=float(c.attribute("alpha", 1.702)))
+
+
+@onnx("BiasSoftmax", domain=_MICROSOFT)
+def bias_softmax(c: Call) -> Any:
+    x, bias = c.x(0), c.x(1)
+    axis = c.axis(int(c.attribute("axis", 1)), c.rank(x))
+    if axis != c.rank(x) - 1:
+        raise Refused("a softmax over several axes")
+    return c.op("softmax", {"axis": -1}, X=_sum(c, x, bias))
+
+
+def _normed(c: Call, x: Variable, scale: Variable, bias: Variable | None, simplified: bool) -> Variable:
+    epsilon = float(c.attribute("epsilon", 1e-5 if simplified else 1e-12))
+    if simplified:
+        return c.through("SimplifiedLayerNormalization", [x, scale], 1, epsilon=epsilon)
+    return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": c.rank(x) - 1}, X=x, Scale=scale, Bias=bias))
+
+
+@onnx("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=_MICROSOFT)
+def skip_layer_norm(c: Call) -> Any:
+    """The norm of a sum; the sum is the fourth result, statistics of training are none here."""
+    simplified = c.node.operator == "SkipSimplifiedLayerNormalization"
+    total = _sum(c, c.x(0), c.x(1), c.optional(3 if simplified else 4))
+    return _normed(c, total, c.x(2), None if simplified else c.optional(3), simplified), None, None, total
+
+
+@onnx("EmbedLayerNormalization", domain=_MICROSOFT)
+def embed_layer_norm(c: Call) -> Any:
+    """The norm of a sum of embeddings of words, positions and segments; the number of words in each mask; the sum."""
+    words, segments, places = c.x(0), c.optional(1), c.optional(8)
+
+    def rows(table: Variable, index: Variable) -> Variable:
+        return c.op("lookup_table_v2", {"padding_idx": -1}, W=table, Ids=c.cast(index, INT64))
+
+    places = from_zero(c, entry(c, c.shape_of(words), 1)) if places is None else places
+    total = _sum(c, rows(c.x(2), words), rows(c.x(3), places), None if segments is None else rows(c.x(4), segments))
+    mask = c.optional(7)
+    filled = c.op("fill_any_like", {"value": 0.0, "dtype": INT32.code}, X=words) if mask is None else c.cast(mask, INT32)
+    count = c.cast(c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=filled), INT32)
+    return _normed(c, total, c.x(5), c.x(6), False), count, total
+
+
+# --- attention
+
+
+def _heads(c: Call, x: Variable, heads: int) -> Variable:
+    """Return [N, L, heads * D] as [N, heads, L, D]."""
+    return c.transpose(c.reshape(x, [0, 0, heads, -1]), [0, 2, 1, 3])
+
+
+def _masked(c: Call, given: Variable, keys: Variable) -> Variable:
+    """Return the summand of a mask: of filled lengths [N], of keys [N, keys], of queries and keys [N, L, keys], or of 4 dims."""
+    value = float(c.attribute("mask_filter_value", -10000.0))
+    if c.rank(given) == 1:
+        held = c.op("less_than", X=c.unsqueeze(from_zero(c, keys), 0), Y=c.unsqueeze(c.cast(given, INT64), 1))
+        held = c.unsqueeze(held, 1, 2)
+    else:
+        held = given if given.spec.known_dtype is BOOL else c.op("greater_than", X=given, Y=c.like(0, given))
+        held = c.unsqueeze(held, *{2: (1, 2), 3: (1,)}.get(c.rank(given), ()))
+    return c.op("where", Condition=held, X=c.full([1], FP32, 0.0), Y=c.full([1], FP32, value))
+
+
+def _attend(
+    c: Call, query: Variable, key: Variable, value: Variable, past: tuple[Variable, Variable] | None, mask: Variable | None, bias: Variable | None
+) -> Any:
+    """Return the results of heads joined, [N, L, heads * D], the keys and the values."""
+    if past is not None:
+        key, value = (c.op("concat", {"axis": 2}, X=[before, now]) for before, now in zip(past, (key, value), strict=True))
+    length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
+    size = query.spec.known_dims[3]
+    if not isinstance(size, int):
+        raise Refused("an open number of features")
+    scale = float(c.attribute("scale", 0.0)) or 1 / math.sqrt(size)
+    products = c.op("matmul_v2", {"trans_y": True}, X=c.op("scale", {"scale": scale}, X=query), Y=key)
+    if mask is not None:
+        products = _sum(c, products, c.cast(_masked(c, mask, keys), products.spec.known_dtype))
+    if c.attribute("unidirectional", 0):
+        rows = c.binary("elementwise_add", from_zero(c, length), c.binary("elementwise_sub", keys, length))
+        held = c.op("less_equal", X=c.unsqueeze(from_zero(c, keys), 0), Y=c.unsqueeze(rows, 1))
+        products = c.op("where", Condition=held, X=products, Y=c.like(_HIDDEN, products))
+    weights = c.op("softmax", {"axis": -1}, X=_sum(c, products, bias))
+    out = c.op("matmul_v2", X=weights, Y=value)
+    return c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1]), key, value
+
+
+def _attention(c: Call, joined: Variable, mask: int, past: int, bias: int) -> Any:
+    """Return the attention of queries, keys and values [N, L, features of all three], and the present state [2, N, heads, keys, D]."""
+    heads, whole = int(c.attribute("num_heads")), joined.spec.known_dims[-1]
+    if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0) or not isinstance(whole, int):
+        raise Refused("rotated positions, a shared state, or an open number of features")
+    sizes = [int(n) for n in c.attribute("qkv_hidden_sizes") or [whole // 3] * 3]
+    parts = [_heads(c, one, heads) for one in c.op("split", {"sections": sizes, "axis": 2}, X=joined)]
+    before, given = c.optional(past), c.optional(mask)
+    if given is not None and c.rank(given) == 1 and equal(given.spec.known_dims[0], joined.spec.known_dims[0]) is False:
+        raise Refused("a mask of ends and beginnings")
+    state = None
+    if before is not None:
+        both = [{"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1], "decrease_axis": [0]} for at in (0, 1)]
+        state = c.op("slice", both[0], Input=before), c.op("slice", both[1], Input=before)
+    out, key, value = _attend(c, parts[0], parts[1], parts[2], state, given, c.optional(bias))
+    return (out, c.op("stack", {"axis": 0}, X=[key, value])) if len(c.node.outputs) > 1 else out
+
+
+@onnx("Attention", domain=_MICROSOFT)
+def attention(c: Call) -> Any:
+    """Operands: input, weights and bias of all three, mask, past state, a summand of the products."""
+    return _attention(c, _sum(c, c.op("matmul_v2", X=c.x(0), Y=c.x(1)), c.optional(2)), 3, 4, 5)
+
+
+@onnx("QAttention", domain=_MICROSOFT)
+def quantized_attention(c: Call) -> Any:
+    """Operands: input, weights, bias, both scales, mask, both zero points, past state."""
+    product = c.cast(integer_product(c, 0, 1, 6, 7), FP32)
+    joined = c.binary("elementwise_mul", product, c.binary("elementwise_mul", c.x(3), c.x(4)))
+    return _attention(c, _sum(c, joined, c.x(2)), 5, 8, 9)
+
+
+@onnx("MultiHeadAttention", domain=_MICROSOFT)
+def multi_head_attention(c: Call) -> Any:
+    """Operands: query, key, value, bias of all three, mask of keys, a summand of the products, past keys and values."""
+    heads, bias, past = int(c.attribute("num_heads")), c.optional(3), (c.optional(6), c.optional(7))
+    if not (c.has(1) and c.has(2)) or c.has(8) or c.has(9):
+        raise Refused("queries, keys and values in one, or a shared state")
+    parts = [c.x(at) for at in range(3)]
+    if bias is not None:
+        sizes = [int(d) if isinstance(d := one.spec.known_dims[-1], int) and c.rank(one) == 3 else -1 for one in parts]
+        if -1 in sizes:
+            raise Refused("a bias of keys in heads, or of an open number of features")
+        parts = [_sum(c, one, own) for one, own in zip(parts, c.op("split", {"sections": sizes, "axis": 0}, X=bias), strict=True)]
+    query, key, value = (_heads(c, one, heads) if c.rank(one) == 3 else one for one in parts)
+    state = (past[0], past[1]) if past[0] is not None and past[1] is not None else None
+    return _attend(c, query, key, value, state, c.optional(4), c.optional(5))
+
+
+@onnx("RotaryEmbedding", domain=_MICROSOFT)
+def rotary_embedding(c: Call) -> Any:
+    """Operands: input, places [N, L], cosines and sines of all places."""
+    x, places = c.x(0), c.x(1)
+    if c.rank(places) != 2:
+        raise Refused("places by the first of them")
+    given = {key: c.attribute(key) for key in ("num_heads", "rotary_embedding_dim", "interleaved") if c.attribute(key) is not None}
+    if c.rank(x) == 3 and not given.get("num_heads"):
+        size, half = x.spec.known_dims[2], c.x(2).spec.known_dims[1]
+        if not isinstance(size, int) or not isinstance(half, int):
+            raise Refused("an open number of features")
+        given["num_heads"] = size // (2 * half)
+    out = c.through("RotaryEmbedding", [x, c.x(2), c.x(3), places], 23, **given)
+    scale = float(c.attribute("scale", 1.0))
+    return out if scale == 1.0 else c.op("scale", {"scale": scale}, X=out)
+
+
+# --- quantized
+
+
+@onnx("QLinearAveragePool", domain=_MICROSOFT)
+def quantized_average_pool(c: Call) -> Any:
+    if c.attribute("channels_last", 0) or (c.attribute("ceil_mode", 0) and c.attribute("count_include_pad", 0)):
+        raise Refused("channels last, or windows rounded up over counted pads")
+    given = {key: value for key, value in c.node.attributes.items() if key != "channels_last"}
+    out = c.through("AveragePool", [dequantized(c, c.x(0), 1, 2)], 19, **given)
+    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearReduceMean", domain=_MICROSOFT)
+def quantized_reduce_mean(c: Call) -> Any:
+    out = c.through("ReduceMean", [dequantized(c, c.x(0), 1, 2)], 13, **c.node.attributes)
+    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+
+
+@onnx("QLinearWhere", domain=_MICROSOFT)
+def quantized_where(c: Call) -> Any:
+    out = c.through("Where", [c.x(0), dequantized(c, c.x(1), 2, 3), dequantized(c, c.x(4), 5, 6)], 16)
+    return quantized(c, out, c.x(7), 8, c.x(1).spec.known_dtype)
