@@ -204,3 +204,22 @@ def test_declared_shapes_that_inference_contradicts_warn_and_are_not_trusted() -
         with pytest.warns(fs.ForeshapeWarning, match=inferred):
             program = load(**{name: wrong})
         assert str(program.global_block.vars["y"].spec) == "f32[n, 12]"
+
+
+@pytest.mark.parametrize(
+    ("operator", "first", "number", "type"),
+    [
+        ("Mul", False, 3.0, "scale"), ("Mul", True, 3.0, "scale"), ("Add", False, 0.1, "scale"), ("Add", True, 0.1, "scale"), ("Sub", False, 0.1, "scale"),
+        ("Sub", True, 0.1, "scale"), ("Div", False, 4.0, "scale"), ("Div", False, 3.0, "elementwise_div"), ("Div", True, 4.0, "elementwise_div"),
+        ("Mul", False, float("inf"), "elementwise_mul"), ("Add", False, [[[[0.1]]]], "elementwise_add"), ("Add", False, [0.1, 0.2, 0.3], "elementwise_add"),
+    ],
+)  # fmt: skip
+def test_arithmetic_with_one_constant_number_is_a_scale_with_the_same_bits(operator: str, first: bool, number: Any, type: str, tmp_path: Path) -> None:
+    x, by = np.array([[9.0, 0.7, -1.3], [1e-3, 5.0, 7.0]], "float32"), np.array(number, "float32")
+    graph = Graph([node(operator, "c x" if first else "x c", "y")], [value("x", "float32", ["n", 3])], [value("y", "float32", None)], [tensor("c", by)])
+    net = opened(model(graph), tmp_path)
+    assert [op.type for op in net.program.global_block.ops if op.type not in ("feed", "fetch", "fill_constant")] == [type]
+    function = {"Mul": np.multiply, "Add": np.add, "Sub": np.subtract, "Div": np.divide}[operator]
+    wanted = function(by, x) if first else function(x, by)
+    (seen,) = net.run(x).values()
+    assert seen.shape == wanted.shape and np.array_equal(seen, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from foreshape.interop.onnx import computed
@@ -55,6 +56,9 @@ def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
 
 @onnx(*_BINARY)
 def binary(c: Call) -> Any:
+    found = _by_number(c) if c.node.operator in _ARITHMETIC else None
+    if found is not None:
+        return found
     x, y = _common(c, c.x(0), c.x(1))
     type = _BINARY[c.node.operator]
     return c.binary(type, x, y)
@@ -63,8 +67,29 @@ def binary(c: Call) -> Any:
 @onnx("Div")
 def divide(c: Call) -> Any:
     """Whole numbers are cut towards zero."""
+    found = _by_number(c)
+    if found is not None:
+        return found
     x, y = _common(c, c.x(0), c.x(1))
     return quotient(c, x, y) if own_type(c, 0) is UINT64 else c.binary("elementwise_div", x, y)
+
+
+def _by_number(c: Call) -> Variable | None:
+    """Return the arithmetic of fp32 numbers with one constant number as a ``scale``; None if it is none, or would be rounded otherwise."""
+    number, first = c.number(1), False
+    if number is None:
+        number, first = c.number(0), True
+    if number is None:
+        return None
+    x, operator = c.value(1 if first else 0), c.node.operator
+    if not isinstance(x, Variable) or x.spec.dtype is not FP32 or x.spec.dims is None or not math.isfinite(number[0]):
+        return None
+    by, rank = number
+    if rank > x.spec.rank or (operator == "Div" and (first or abs(math.frexp(by)[0]) != 0.5 or abs(by) < 1e-37)):  # a division by a power of two is exact
+        return None
+    if operator == "Mul" or operator == "Div":
+        return c.op("scale", {"scale": by if operator == "Mul" else 1.0 / by}, X=x)
+    return c.op("scale", {"scale": -1.0 if first and operator == "Sub" else 1.0, "bias": -by if operator == "Sub" and not first else by}, X=x)
 
 
 @onnx("Mod")
