@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.kernels import frozen as kernels
 from foreshape.kernels.joined_groups import join, joined
-from foreshape.kernels.onednn_library import SWITCH, library
+from foreshape.kernels.onednn_library import SWITCH, Unimplemented, library
+from foreshape.kernels.onednn_packed import PackedConvolution
 from foreshape.memory import Plan
 from foreshape.passes import for_test
 
@@ -104,6 +106,26 @@ def test_a_sum_with_itself_and_a_sum_that_broadcasts_stay() -> None:
 
 
 @pytest.mark.parametrize("case", [
+    {"kernel_size": (5, 1), "padding": (2, 0)}, {"kernel_size": (4, 1), "stride": (2, 3), "groups": 2}, {"kernel_size": (3, 1), "dilation": (2, 1)},
+    {"kernel_size": (3, 1), "padding": (0, 1)}, {"kernel_size": (3, 1), "padding": "SAME"},
+], ids=str)  # fmt: skip
+def test_images_of_one_column(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def block(x: Any) -> Any:
+        y = layer.conv2d(x, 6, activation="relu", **case)
+        return y + layer.conv2d(layer.tanh(y), 6, 1)
+
+    net = Net(block, images(2, 4, 11, 1), ["batch", 4, "height", 1])
+    executor = net.same()
+    net.same(images(3, 4, 8, 1), executor)
+    monkeypatch.setattr(PackedConvolution, "_described", refused)  # by the other kernels
+    net.same()
+
+
+def refused(*_: Any) -> Any:
+    raise Unimplemented("in a test")
+
+
+@pytest.mark.parametrize("case", [
     {"num_filters": 6, "kernel_size": 3, "groups": 3}, {"num_filters": 6, "kernel_size": 3, "groups": 6, "padding": 1}, {"num_filters": 5, "kernel_size": 1},
     {"num_filters": 4, "kernel_size": 1, "stride": 2}, {"num_filters": 4, "kernel_size": 3, "dilation": 2},
     {"num_filters": 4, "kernel_size": (3, 1), "padding": (1, 0)},
@@ -171,6 +193,65 @@ def test_normalized_rows_are_a_part_of_a_series(without: dict[str, Any]) -> None
     most = max(i.kernels for i in executor.step(net.main, net.fetch).emitted.lowered.calls)
     assert most == (5 if library() is not None else 1)  # two products, a sum, a normalization and what has four dims
     net.same(images(0, 7, 12), executor)
+
+
+WRITTEN_OUT: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "swish": (1, lambda y: layer.sigmoid(y) * y),
+    "hardswish": (1, lambda y: y * layer.clip(layer.scale(y, bias=3.0), 0.0, 6.0) / layer.fill_constant([1], "float32", 6.0)),
+    "hardswish, divided first": (1, lambda y: layer.scale(layer.relu6(y + 3.0), 1 / 6) * y),
+    "hardswish by hardsigmoid": (1, lambda y: y * layer.hard_sigmoid(y, slope=1 / 6, offset=0.5)),
+    "gelu": (1, lambda y: y * (layer.erf(y / layer.fill_constant([1], "float32", math.sqrt(2.0))) + 1.0) * 0.5),
+    "gelu, halved first": (1, lambda y: (0.5 * y) * (1.0 + layer.erf(y * math.sqrt(0.5)))),
+    "gelu by tanh": (1, lambda y: 0.5 * y * (layer.tanh((y + y * y * y * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)),
+    "gelu by tanh of a power": (1, lambda y: 0.5 * y * (1.0 + layer.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * layer.pow(y, 3.0))))),
+    "another slope": (4, lambda y: y * layer.sigmoid(1.7 * y)),
+    "other ends": (5, lambda y: y * layer.clip(y * (1 / 6) + 0.5, 0.0, 1.5)),
+    "another root": (5, lambda y: y * (layer.erf(y * 0.7) + 1.0)),
+}
+"""Functions of a tensor, and the calls of a convolution with one."""
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_an_activation_that_is_written_out_is_one(name: str) -> None:
+    calls, function = WRITTEN_OUT[name]
+    net = Net(lambda x: function(layer.conv2d(x, 4, 3)), 3.0 * images(2, 3, 7, 6))
+    assert net.calls(net.same()) == calls
+
+
+def test_an_activation_that_is_read_in_between_stays_written_out() -> None:
+    def block(x: Any) -> list[Any]:
+        y = layer.conv2d(x, 4, 3)
+        gate = layer.sigmoid(y)
+        return [gate, y * gate]
+
+    net = Net(block, images(2, 3, 7, 6))
+    assert net.calls(net.same()) == 3
+
+
+def written_out_norm(x: Any, divides: Callable[[Any, Any], Any], square: Callable[[Any], Any]) -> Any:
+    d = x - layer.reduce_mean(x, [-1], keepdim=True)
+    return divides(d, layer.reduce_mean(square(d), [-1], keepdim=True) + 1e-3)
+
+
+NORMS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "root": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square)),
+    "reciprocal root": (3, lambda x: written_out_norm(x, lambda d, v: layer.rsqrt(v) * d, lambda d: d * d)),
+    "reciprocal of the root": (3, lambda x: written_out_norm(x, lambda d, v: d * layer.reciprocal(layer.sqrt(v)), lambda d: layer.pow(d, 2.0))),
+    "scale and shift": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square) * number(0.7, (12,)) + number(0.2, (12,))),
+    "scale": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square) * number(0.7, (12,))),
+    "other axis": (1, lambda x: layer.reduce_mean(x - layer.reduce_mean(x, [1], keepdim=True), [-1], keepdim=True) + written_out_norm(
+        x, lambda d, v: v / layer.sqrt(layer.abs(d)), layer.square)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_normalization_of_rows_that_is_written_out_is_one(name: str) -> None:
+    calls, norm = NORMS[name]
+    net = Net(lambda x: layer.fc(norm(layer.fc(x, 12, flatten_last=1)), 5, flatten_last=1), images(2, 7, 9), ["batch", 7, 9])
+    executor = net.same()
+    if library() is not None:
+        most = max(i.kernels for i in executor.step(net.main, net.fetch).emitted.lowered.calls)
+        assert most == calls
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "hard_swish", "steeper_sigmoid"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.kernels.shuffling import shuffled
-from foreshape.values.torch_proxy import Lazy, aten, torch
+from foreshape.values.torch_proxy import F, Lazy, aten, torch
 
 _IN_PLACE = Effects(in_place={0: 0})
 _TAKES_OVER = Effects(takes_over=(0, 0))
@@ -17,6 +17,14 @@ _OUTLIVES = Effects(outlives=True)
 def relu() -> FusedKernel:
     """Return the rectifier, possibly in the memory of its operand."""
     return FusedKernel("rectifier relu", "{relu}({0})", {"relu": Lazy(lambda: torch.relu)}, "{0}.relu_()", _TAKES_OVER)
+
+
+def activation(name: str, form: str = "") -> FusedKernel:
+    """Return "swish", "hardswish" or "gelu" with its ``form`` (see `foreshape.operator.computations.Activation`)."""
+    if name == "gelu":
+        return FusedKernel("{op} gelu", f"{{gelu}}({{0}}, approximate={form!r})", {"gelu": Lazy(lambda: F.gelu)})
+    function = {"swish": Lazy(lambda: F.silu), "hardswish": Lazy(lambda: F.hardswish)}[name]
+    return FusedKernel(f"{{op}} {name}", f"{{{name}}}({{0}})", {name: function}, f"{{{name}}}({{0}}, inplace=True)", _TAKES_OVER)
 
 
 def relu_gradient() -> FusedKernel:

@@ -234,14 +234,29 @@ class FrozenLinear:
 
 
 def convolution(
-    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
+    weight: Tensor,
+    bias: Tensor | None,
+    strides: Sequence[int],
+    paddings: Paddings,
+    dilations: Sequence[int],
+    groups: int,
+    following: Following,
+    columns: bool = False,
 ) -> PackedConvolution | FrozenConvolution:
-    """Return a convolution with a constant weight and its activation (see `FrozenConvolution`), by oneDNN's own library if installed."""
-    settings = (strides, paddings, dilations, groups)
-    found = library()
+    """Return a convolution with a constant weight and its activation (see `FrozenConvolution`), by oneDNN's own library if installed.
+
+    ``columns``: the images are one pixel wide.
+    """
+    found, turns = library(), columns and weight.shape[2] > 1 == weight.shape[3] and not callable(paddings) and paddings[1] == 0
+
+    def otherwise(weight: Tensor) -> FrozenConvolution:
+        return FrozenConvolution(weight.transpose(2, 3).contiguous() if turns else weight, bias, strides, paddings, dilations, groups, following)
+
     if found is None:
-        return FrozenConvolution(weight, bias, *settings, following)
-    return PackedConvolution(found, weight, bias, *settings, in_library(following), lambda weight: FrozenConvolution(weight, bias, *settings, following))
+        return FrozenConvolution(weight, bias, strides, paddings, dilations, groups, following)
+    if turns and not callable(paddings):
+        weight, strides, paddings, dilations = weight.transpose(2, 3).contiguous(), strides[::-1], paddings[::-1], dilations[::-1]
+    return PackedConvolution(found, weight, bias, strides, paddings, dilations, groups, in_library(following), otherwise, turns)
 
 
 def transposed_convolution(
@@ -270,8 +285,10 @@ def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedP
     return PackedProduct(found, weight, bias, in_library(following), lambda weight: FrozenLinear(weight, bias, following))
 
 
-Fold = float | Literal["add", "multiply"]
-"""A step after a product: a normalization by fixed statistics with this epsilon, or a number for each channel to add, or to multiply by."""
+Fold = float | tuple[float, float] | Literal["add", "multiply"]
+"""A step after a product: a normalization by fixed statistics with this epsilon, a factor and a number to add, or a number for each channel to add, or to
+multiply by.
+"""
 
 
 def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[Tensor], axis: int = 0) -> tuple[Tensor, Tensor | None]:
@@ -281,8 +298,8 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
 
     Args:
         weight: with the channels of the result at ``axis``.
-        steps: the following steps in turn, with the count of ``values`` for each: one, or scale, shift, mean and variance. Each is a number for each channel,
-            or one for all.
+        steps: the following steps in turn, with the count of ``values`` for each: one, none, or scale, shift, mean and variance. Each is a number for each
+            channel, or one for all.
     """
     import numpy
 
@@ -296,6 +313,8 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
                 bias = bias + given[0]
             elif how == "multiply":
                 factor, bias = factor * given[0], bias * given[0]
+            elif isinstance(how, tuple):
+                factor, bias = factor * how[0], bias * how[0] + how[1]
             else:
                 scale, shift, mean, variance = given
                 by = scale / numpy.sqrt(variance + how)

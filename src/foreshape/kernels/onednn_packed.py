@@ -28,7 +28,7 @@ from foreshape.kernels.onednn_library import (
     Unimplemented,
     arguments_of,
 )
-from foreshape.kernels.window_steps import lacking
+from foreshape.kernels.window_steps import effective_dilations, lacking
 from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
@@ -252,20 +252,24 @@ class PackedConvolution(_PackedWindows):
         weight: [out, channels / groups, height, width], fp32.
         bias: [out], or None.
         paddings: for each axis, at both ends; or from the sizes of the images to the zeros before and behind.
+        columns: of images of width 1 the weight and the settings are those of rows. They lie in memory alike, and the library computes rows faster.
     """
 
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int,
-        functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise],
+        functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise], columns: bool = False,
     ) -> None:  # fmt: skip
         out, per, *window = weight.shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
         super().__init__(library, weight, dims, row_major_strides(dims), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), paddings)
-        self._channels = per * groups
+        self._channels, self._columns = per * groups, columns
 
     def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         self._fit(dims)
+        if self._columns and dims[3] != 1:
+            raise Unimplemented(f"the images must be columns; they are {list(dims)}")
+        dims = (*dims[:2], 1, dims[2]) if self._columns else dims
         strides, dilations, paddings = self._settings
         before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
         spans = [d * (k - 1) + 1 for k, d in zip(self._shape[2:], dilations, strict=True)]
@@ -277,7 +281,7 @@ class PackedConvolution(_PackedWindows):
             given = f"paddings {list(before)} and {list(behind)}"
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")
         strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
-        dilations = _dilations(dilations, self._shape[2:])
+        dilations = effective_dilations(dilations, self._shape[2:])
         library = self._library
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
         with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
@@ -285,6 +289,7 @@ class PackedConvolution(_PackedWindows):
             described = library.convolution(source, self._any, bias, result, strides, dilations, before, behind, attributes[-1])
             if self._shape[0] * self._shape[1] == self._channels:
                 described = library.without_garbage(described)
+            out = (*out[:2], out[3], 1) if self._columns else out
             return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 
@@ -329,7 +334,7 @@ class PackedTransposedConvolution(_PackedWindows):
             raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
         behind = [p - m for p, m in zip(paddings, more, strict=True)]
         strides = [s if n > 1 else max(1, 1 - b) for n, s, b in zip(dims[2:], strides, behind, strict=True)]  # the library wants them above -b
-        dilations = _dilations(dilations, window)
+        dilations = effective_dilations(dilations, window)
         library = self._library
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
         with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
@@ -379,11 +384,6 @@ class PackedProduct(_Packed):
         with library.using(1 if rows * k * n < FEW else None):
             described = library.product(source, self._any, bias, result, library.attributes(None, self._functions)[-1])
             return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, row_major_strides(out))
-
-
-def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
-    """Return the effective dilations: 1 for a window of one pixel, since the library limits them."""
-    return [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
 
 
 def row_major_strides(dims: Sequence[int]) -> tuple[int, ...]:

@@ -86,3 +86,8 @@ def is_unsound(channels: int, image: Sequence[int], window: Sequence[int], strid
 def as_contiguous(x: Tensor) -> Tensor:
     """Return ``x``, contiguous and as torch takes it for images whose channels are outermost: of one channel torch looks at the steps between elements."""
     return x.contiguous().view(-1).view(x.shape)
+
+
+def effective_dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
+    """Return the dilations: 1 for a window of one pixel, since oneDNN's library limits them."""
+    return [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]

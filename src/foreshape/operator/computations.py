@@ -94,6 +94,26 @@ class Scaling(Computation):
 
 
 @data_class(frozen=True)
+class Affine(ForwardOnly):
+    """``by * X0 + shift``."""
+
+    by: float
+    shift: float
+
+
+@data_class(frozen=True)
+class Power(ForwardOnly):
+    """Each element of X0 to this power."""
+
+    of: float
+
+
+@data_class(frozen=True)
+class ErrorFunction(ForwardOnly):
+    """The error function of each element of X0."""
+
+
+@data_class(frozen=True)
 class Relu(Computation):
     """``max(X0, 0)``."""
 
@@ -137,6 +157,14 @@ class Product(Computation):
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    axis: int
+
+
+@data_class(frozen=True)
+class Subtraction(ForwardOnly):
+    """``X0 - X1``, broadcast as in `Sum`."""
+
+    operands: ClassVar[int] = 2
     axis: int
 
 

@@ -60,8 +60,14 @@ def binary(c: Call) -> Any:
     if found is not None:
         return found
     x, y = _common(c, c.x(0), c.x(1))
-    type = _BINARY[c.node.operator]
-    return c.binary(type, x, y)
+    if c.node.operator in ("Add", "Mul") and x.spec.dims is not None and y.spec.dims is not None and _is_smaller(x, y):
+        x, y = y, x  # a bias or a factor is the second operand of ours
+    return c.binary(_BINARY[c.node.operator], x, y)
+
+
+def _is_smaller(x: Variable, y: Variable) -> bool:
+    """Return True if x has fewer dims, or alone is a parameter."""
+    return x.spec.rank < y.spec.rank or (x.spec.rank == y.spec.rank and x.persistable and not y.persistable)
 
 
 @onnx("Div")
@@ -113,7 +119,9 @@ def remainder(c: Call) -> Any:
 def power(c: Call) -> Any:
     """The element type of the base counts."""
     x, y = c.x(0), c.x(1)
-    of = x.spec.known_dtype
+    of, number = x.spec.known_dtype, c.number(1)
+    if number is not None and of is FP32 and x.spec.dims is not None and number[1] <= x.spec.rank:
+        return c.op("square", X=x) if number[0] == 2.0 else c.op("pow", {"factor": number[0]}, X=x)
     if of is y.spec.known_dtype:
         return c.binary("elementwise_pow", x, y)
     wide = FP64 if FP64 in (of, y.spec.known_dtype) or of is INT64 else FP32

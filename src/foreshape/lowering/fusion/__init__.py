@@ -20,6 +20,7 @@ from foreshape.lowering.fusion import (
     convolution,
     convolution_gradient,
     descent,
+    frozen_activation,
     frozen_affine,
     frozen_convolution,
     frozen_linear,
@@ -44,6 +45,7 @@ from foreshape.lowering.kernel_calls import Step
 BEFORE_ORDER = (
     known_dims,
     constant,
+    frozen_activation,
     bags,
     passed_gradients,
     operand_dims,
@@ -82,6 +84,7 @@ def apply_all(lowered: Step) -> dict[str, int]:
     """Apply every rewrite to a step, in their order; return the number of rewrites of each, by the name of its module."""
     graph = Graph(lowered)
     found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
+    graph.drop_constants()
     graph.reorder()
     found += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
     graph.finish()

@@ -21,6 +21,7 @@ from foreshape.kernels import attention, dropped_attention
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
 from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.fusion.frozen import affine_of
 from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import Computation, Dropout, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
@@ -86,7 +87,7 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _AttentionMatch | N
         mask = at.arguments[1]
         gone.append(at)
         at = graph.maker(at.arguments[0])
-    if at is not None and (scale := _scale(at)) is not None:
+    if at is not None and (scale := _scale(graph, at)) is not None:
         gone.append(at)
         at = graph.maker(at.arguments[0])
     scores = computes(at, MatrixProduct)
@@ -102,10 +103,10 @@ def _find(graph: Graph, softmax: KernelCall, of: Softmax) -> _AttentionMatch | N
     return found
 
 
-def _scale(i: KernelCall) -> float | None:
+def _scale(graph: Graph, i: KernelCall) -> float | None:
     """Return the factor of an op that only multiplies its operand by a number."""
-    found = computes(i, Scaling)
-    return None if found is None else found.by
+    found = affine_of(graph, i)
+    return None if found is None or found[1] != 0.0 else found[0]
 
 
 def _adds_mask(graph: Graph, i: KernelCall) -> bool:
@@ -199,13 +200,13 @@ def _with_gradient(graph: Graph, found: _AttentionMatch, softmax: KernelCall) ->
 def _with_scale_of_q(graph: Graph, found: _AttentionMatch) -> _AttentionMatch | None:
     """Return the same with a factor of q, if any, as a part of the kernels' scale."""
     made = graph.maker(found.q)
-    by = _scale(made) if made is not None else None
+    by = _scale(graph, made) if made is not None else None
     if made is None or by is None or not isinstance(made.arguments[0], Value):
         return None
     backward, d_q = found.backward, found.d_q
     if backward and not graph.unused(d_q):
         back = graph.only_reader(d_q)
-        if back is None or _scale(back) != by:
+        if back is None or _scale(graph, back) != by:
             return None
         backward, d_q = [*backward, back], back.results[0]
     return replace(found, q=made.arguments[0], scale=found.scale * by, gone=[*found.gone, made], backward=backward, d_q=d_q)

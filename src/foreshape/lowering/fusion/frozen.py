@@ -8,9 +8,9 @@ from typing import Any
 from foreshape.data_class import data_class, field
 from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
-from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
-from foreshape.operator.computations import Activation, FrozenBatchNorm, Product, Relu, Reshape, Scaling, Sum
+from foreshape.operator.computations import Activation, Affine, Constant, FrozenBatchNorm, Product, Quotient, Relu, Reshape, Scaling, Sum
 from foreshape.spec import FP32
 
 
@@ -28,8 +28,8 @@ class Chain:
     steps: list[tuple[Fold, tuple[Value, ...]]] = field(default_factory=list["tuple[Fold, tuple[Value, ...]]"])
     other: Argument = None
     following: Following = NOTHING
-    behind: list[tuple[Fold, Value | float]] = field(default_factory=list["tuple[Fold, Value | float]"])
-    """The steps behind the activation, each with one number."""
+    behind: list[tuple[Fold, Value | None]] = field(default_factory=list["tuple[Fold, Value | None]"])
+    """The steps behind the activation, each with one number, or with a factor and a number of its own."""
 
     def folds(self) -> list[tuple[Fold, int]]:
         """Return the kind of each step, and the number of its values."""
@@ -47,9 +47,9 @@ class Chain:
         count = sum(isinstance(v, Value) for _, v in self.behind)
         numbers = iter(float(v.item()) for v in values[len(values) - count :])
         scale, shift = 1.0, 0.0
-        for how, of in self.behind:
-            number = next(numbers) if isinstance(of, Value) else of
-            scale, shift = (scale * number, shift * number) if how == "multiply" else (scale, shift + number)
+        for how, _ in self.behind:
+            by, more = how if isinstance(how, tuple) else (next(numbers), 0.0) if how == "multiply" else (1.0, next(numbers))
+            scale, shift = scale * by, shift * by + more
         return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
     def taken(self, made: KernelCall) -> dict[KernelCall, Sequence[KernelCall]]:
@@ -110,15 +110,33 @@ def _reader(graph: Graph, chain: Chain) -> KernelCall | None:
 
 def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
     """Return True if the reader adds one number to each element, or multiplies each with one."""
-    scaling = computes(reader, Scaling)
-    if scaling is not None:
-        chain.behind.append(("multiply", scaling.by))
+    by = affine_of(graph, reader) if reader.arguments[0] is chain.out else None
+    if by is not None:
+        chain.behind.append((by, None))
         return True
     found = by_number(graph, reader)
     if found is None or found[1] is not chain.out:
         return False
     chain.behind.append((found[0], found[2]))
     return True
+
+
+def affine_of(graph: Graph, i: KernelCall) -> tuple[float, float] | None:
+    """Return factor and sum of an instruction that multiplies its first operand by a number, and adds one; a constant divisor counts."""
+    scaling, affine = computes(i, Scaling), computes(i, Affine)
+    if scaling is not None or affine is not None:
+        return (scaling.by, 0.0) if scaling is not None else None if affine is None else (affine.by, affine.shift)
+    by = constant_number(graph, i.arguments[1]) if computes(i, Quotient) is not None else None
+    return (1.0 / by, 0.0) if by and dims_of(i.arguments[0]) == dims_of(i.results[0]) else None
+
+
+def constant_number(graph: Graph, value: Argument) -> float | None:
+    """Return the one number of an fp32 constant."""
+    made = graph.maker(value)
+    constant, of = fused_as(made, Constant) or computes(made, Constant), spec_of(value)
+    if constant is None or of is None or of.dtype is not FP32 or any(d != 1 for d in of.known_dims):
+        return None
+    return constant.number
 
 
 def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | None:
@@ -140,7 +158,7 @@ def activation(i: KernelCall) -> Following | None:
     """Return the activation computed by an instruction."""
     if computes(i, Relu) is not None:
         return RELU
-    found = computes(i, Activation)
+    found = computes(i, Activation) or fused_as(i, Activation)
     return None if found is None else Following(found.name, found.numbers, found.form)
 
 
@@ -152,6 +170,10 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
         return True
     if reader.arguments[0] is not chain.out:
         return False
+    by_numbers = affine_of(graph, reader)
+    if by_numbers is not None:
+        chain.steps.append((by_numbers, ()))
+        return True
     norm = computes(reader, FrozenBatchNorm)
     if norm is not None:
         by = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]

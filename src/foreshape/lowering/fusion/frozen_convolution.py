@@ -59,7 +59,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
-    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of))
+    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x)))
     return _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
 
 
@@ -85,7 +85,12 @@ def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Cal
     return graph.replace(chain.taken(made))
 
 
-def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
+def _are_columns(x: Argument) -> bool:
+    """Return True for images of one pixel's width."""
+    return (dims_of(x) or (None,))[-1] == 1
+
+
+def _maker(chain: Chain, of: _Windows, columns: bool = False) -> Callable[..., Any]:
     steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
@@ -96,7 +101,7 @@ def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
         folds, bias = folded(weight, steps, given)
         count = joined(weight.shape, of.groups)
         folds = join(folds, of.groups, count) if count > 1 else folds
-        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following)
+        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following, columns)
 
     return make
 

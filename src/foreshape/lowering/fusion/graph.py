@@ -12,7 +12,7 @@ from foreshape.lowering.fusion.soundness import is_sound
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
-from foreshape.operator.computations import Computation, FrozenBatchNorm
+from foreshape.operator.computations import Computation, Constant, FrozenBatchNorm
 from foreshape.operator.operator import Operator
 from foreshape.operator.traits import is_usual_gradient
 from foreshape.spec import LOD_TENSOR, Spec
@@ -239,6 +239,10 @@ class Graph:
             i = self.maker(value)
             if i is not None and self.unused(value) and self.replace({i: ()}):
                 waiting += values_of(i.arguments)
+
+    def drop_constants(self) -> None:
+        """Take out the constants that no instruction reads any more: rewrites have put their numbers into kernels."""
+        self.drop_unused(v for place in self.places for i in place if fused_as(i, Constant) is not None for v in i.results)
 
     def _read_instead(self, old: Value, same: Value) -> None:
         """Read ``same`` wherever ``old`` was read, and write in its place the writes in place of ``old``."""

@@ -145,6 +145,9 @@ class ElementwiseSub(ComplexArithmetic):
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.sub)
 
+    def computes(self) -> computations.Subtraction:
+        return computations.Subtraction(self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(*self._pair(X, Y), out=into)
 

@@ -60,8 +60,10 @@ class Scale(Operator):
             return X.like()
         return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
 
-    def computes(self) -> computations.Scaling | None:
-        return computations.Scaling(self.scale) if self.bias == 0.0 else None
+    def computes(self) -> computations.Scaling | computations.Affine:
+        if self.bias == 0.0:
+            return computations.Scaling(self.scale)
+        return computations.Affine(self.scale, self.bias if self.bias_after_scale else self.scale * self.bias)
 
     def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):

@@ -105,6 +105,9 @@ class Sqrt(Unary):
 
     type = "sqrt"
 
+    def computes(self) -> computations.Power:
+        return computations.Power(0.5)
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sqrt(X, out=into)
 
@@ -120,6 +123,9 @@ class Rsqrt(Unary):
     """Out = 1 / the square root of X."""
 
     type = "rsqrt"
+
+    def computes(self) -> computations.Power:
+        return computations.Power(-0.5)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.rsqrt(X, out=into)
@@ -140,6 +146,9 @@ class Square(Unary):
 
     def infer_shape(self, X: Spec) -> Spec:
         return carry(X, mapped(X, lambda v: v * v))
+
+    def computes(self) -> computations.Power:
+        return computations.Power(2.0)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.mul(X, X, out=into)
@@ -177,6 +186,9 @@ class Reciprocal(Unary):
     """Out = 1 / X."""
 
     type = "reciprocal"
+
+    def computes(self) -> computations.Power:
+        return computations.Power(-1.0)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.reciprocal(X, out=into)
@@ -226,6 +238,9 @@ class Erf(Unary):
 
     type = "erf"
 
+    def computes(self) -> computations.ErrorFunction:
+        return computations.ErrorFunction()
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.erf(X, out=into)
 
@@ -252,6 +267,9 @@ class Pow(Operator):
         if not X.known_dtype.is_floating and not abs(self.factor) < 2**31:
             fail(f"the power of an integer must be a 32-bit integer; seen {self.factor}")
         return X.like()
+
+    def computes(self) -> computations.Power:
+        return computations.Power(self.factor)
 
     def _power(self, X: Tensor, FactorTensor: Tensor | None) -> float | int:
         power: float = self.factor if FactorTensor is None else FactorTensor.item()
