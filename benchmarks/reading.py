@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -54,6 +53,8 @@ def fastest(times: list[Took]) -> Took:
 
 
 def answer(kind: str, path: str, feeds: str, threads: str) -> None:
+    from inference import fed
+
     feed = fed(feeds)
     if kind == "foreshape":
         import torch  # noqa: F401

@@ -254,9 +254,11 @@ def convolution(
 
     if found is None:
         return FrozenConvolution(weight, bias, strides, paddings, dilations, groups, following)
+    after = in_library(following)
     if turns and not callable(paddings):
-        weight, strides, paddings, dilations = weight.transpose(2, 3).contiguous(), strides[::-1], paddings[::-1], dilations[::-1]
-    return PackedConvolution(found, weight, bias, strides, paddings, dilations, groups, in_library(following), otherwise, turns)
+        rows = weight.transpose(2, 3).contiguous()
+        return PackedConvolution(found, rows, bias, strides[::-1], paddings[::-1], dilations[::-1], groups, after, otherwise, columns=True)
+    return PackedConvolution(found, weight, bias, strides, paddings, dilations, groups, after, otherwise)
 
 
 def transposed_convolution(

@@ -100,7 +100,7 @@ class Call:
         return None if found is None or isinstance(found, list) else self.importer.numbers(found)
 
     def number(self, at: int) -> tuple[float, int] | None:
-        """Return the one fp32 number of a constant operand, and its number of dims; None if it is something else."""
+        """Return the one fp32 number of a constant operand that is no weight, and its number of dims; None if it is something else."""
         found = self.value(at)
         if found is None or isinstance(found, (list, tuple, Variable)):
             return None
@@ -108,6 +108,8 @@ class Call:
         if (record.code != 1 or any(d != 1 for d in record.dims)) if record is not None else (found.array.dtype != "float32" or found.array.size != 1):
             return None
         array = self.importer.numbers(found)
+        if array.ndim and self.importer.role(found, 1) == "weight":
+            return None
         return float(array.reshape(-1)[0]), array.ndim
 
     def ints(self, at: int, name: str = "") -> list[int] | None:

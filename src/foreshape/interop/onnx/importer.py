@@ -192,7 +192,7 @@ class Importer:
         for d in dims:
             size *= d
         name = self.free_name(constant.name or "constant")
-        role = self._role(constant, size) if of.is_floating and dims else OTHER
+        role = self.role(constant, size) if of.is_floating and dims else OTHER
         if role is OTHER and size <= SMALL and of is not BF16:
             array = self.numbers(constant)
             return write_small(block, name, of, [int(d) for d in dims], array)
@@ -206,7 +206,9 @@ class Importer:
             return value.spec.known_dtype
         return element_type(value.record.code) if value.record is not None else self.type_of(value.array)
 
-    def _role(self, constant: OnnxConstant, size: int) -> str:
+    @staticmethod
+    def role(constant: OnnxConstant, size: int) -> str:
+        """Tell weights of so many numbers from other constants."""
         if not isinstance(constant.uses, Uses):
             return WEIGHT if constant.uses else OTHER
         return constant.uses.role(constant.name, size > 1)
