@@ -1,4 +1,4 @@
-"""How long a saved network takes to be opened: three ratios, each measured in turns with what it is held against, the fastest of several.
+"""How long a saved network takes to be opened: ratios, each measured in turns with what it is held against, the fastest of several.
 
     python benchmarks/reading.py [MODEL ...] [--sizes "x=1,3,320,320"] [--repeats 7] [--threads 2]
 
@@ -7,6 +7,9 @@ first answer
     path of a pair MODEL.pdmodel and MODEL.pdiparams with the same network in MODEL.onnx beside it. Each time is that of a process of its
     own in which torch and Foreshape's public names, or onnxruntime, are imported already, from bytecode, as installed packages have it. What
     Foreshape opens only when a network asks for it is counted: the modules of its operators, and oneDNN's library.
+opening
+    of a MODEL.onnx, which is then opened by both: the time to a program with its parameters, by onnxruntime's session start without its optimizations (3
+    at most is wanted).
 check
     ``foreshape check`` of a program of 5,000 ops, by the command's own start, ``foreshape --version`` (3 at most is wanted).
 shapes
@@ -32,8 +35,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-FIRST, CHECK, SHAPES = 2.0, 3.0, 1.5
+FIRST, CHECK, SHAPES, OPENING = 2.0, 3.0, 1.5, 3.0
 """What is wanted, as ratios."""
+OPENS = ", opening alone"
 WITH_BYTECODE = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
 """The environment in which modules are compiled once, as those of installed packages are."""
 
@@ -53,10 +57,10 @@ def fastest(times: list[Took]) -> Took:
 
 
 def answer(kind: str, path: str, feeds: str, threads: str) -> None:
-    from inference import fed
+    from inference import fed, onnx_of
 
     feed = fed(feeds)
-    if kind == "foreshape":
+    if kind.startswith("foreshape"):
         import torch  # noqa: F401
 
         from foreshape import Executor, Scope, load_inference_model
@@ -65,14 +69,20 @@ def answer(kind: str, path: str, feeds: str, threads: str) -> None:
         scope = Scope()
         program, names, fetches = load_inference_model(path, scope=scope)
         executor = Executor(frozen=True, threads=int(threads))
+        if kind.endswith(OPENS):
+            return print(json.dumps((time.perf_counter() - began[0], time.process_time() - began[1])))
         executor.run(program, dict(zip(names, feed.values(), strict=True)), fetches, scope)
     else:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = int(threads), 1, 3
+        if kind.endswith(OPENS):
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         began = time.perf_counter(), time.process_time()
-        session = onnxruntime.InferenceSession(path + ".onnx", options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(onnx_of(path), options, providers=["CPUExecutionProvider"])
+        if kind.endswith(OPENS):
+            return print(json.dumps((time.perf_counter() - began[0], time.process_time() - began[1])))
         session.run(None, dict(zip([i.name for i in session.get_inputs()], feed.values(), strict=True)))
     print(json.dumps((time.perf_counter() - began[0], time.process_time() - began[1])))
 
@@ -119,14 +129,15 @@ def main() -> None:
     if sys.argv[1:2] == ["--answer"]:
         answer(*sys.argv[2:])
         return
+    from inference import add_feeds, dims_text, given_feeds
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
-    parser.add_argument("--sizes", action="append", default=[], help="of an open input, as x=1,3,320,320")
+    add_feeds(parser)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     from describe import chain, onnx_chain
-    from inference import feeds_of
     from onnx import shape_inference
 
     table = Table("what", "ms", "held against", "ms", "ratio", "of processor time", "wanted at most")
@@ -136,13 +147,13 @@ def main() -> None:
         ratios = [f"{ours.clock / theirs.clock:.2f}", f"{ours.processor / theirs.processor:.2f}"]
         table.add_row(what, f"{ours.clock * 1e3:.1f}", against, f"{theirs.clock * 1e3:.1f}", *ratios, f"{wanted}")
 
-    sizes = {name: [int(n) for n in dims.split(",")] for name, _, dims in (s.partition("=") for s in chosen.sizes)}
     for path in (p.removesuffix(".pdmodel") for p in chosen.models):
-        feeds = feeds_of(path, sizes)
+        feeds = given_feeds(path, chosen)
         first_answer("foreshape", path, feeds, chosen.threads)  # after which there is bytecode of all modules
-        pairs = [tuple(first_answer(k, path, feeds, chosen.threads) for k in ("foreshape", "onnxruntime")) for _ in range(chosen.repeats)]
-        given = " ".join("x".join(map(str, d)) for d, _ in feeds.values())
-        add(f"first answer: {'/'.join(path.split(os.sep)[-2:])} {given}", "onnxruntime", pairs, FIRST)
+        name = "/".join(path.split(os.sep)[-2:])
+        for what, more, wanted in (("first answer", "", FIRST), *((("opening", OPENS, OPENING),) if path.endswith(".onnx") else ())):
+            pairs = [tuple(first_answer(k + more, path, feeds, chosen.threads) for k in ("foreshape", "onnxruntime")) for _ in range(chosen.repeats)]
+            add(f"{what}: {name} {dims_text(feeds)}", "onnxruntime", pairs, wanted)
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "chain.pdmodel")
         chain(1667, train=False).save(file)

@@ -13,30 +13,8 @@ from typing import Any, ClassVar, Literal
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
+from foreshape.operator.computation import Computation, ForwardOnly
 from foreshape.values.torch_proxy import Tensor
-
-
-@data_class(frozen=True)
-class Computation:
-    """The base of them all. Operands and results are told by their places in the schema: ``X0``, ``X1``, ``Out0``."""
-
-    operands: ClassVar[int] = 1
-    """The number of operands: the first ones. An op with more computes something else."""
-    inputs: ClassVar[tuple[str, ...]] = ()
-    """The input slots of the gradient operator."""
-    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD",)
-    """Its output slots."""
-    forward_only: ClassVar[bool] = False
-    """No rewrite asks for the gradient of it."""
-    besides: ClassVar[tuple[str, ...]] = ()
-    """Further operands of an operator. Rewrites of gradients check for them."""
-
-
-@data_class(frozen=True)
-class ForwardOnly(Computation):
-    """The base of computations without rewrites of their gradients."""
-
-    forward_only: ClassVar[bool] = True
 
 
 @data_class(frozen=True)
