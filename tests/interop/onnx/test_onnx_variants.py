@@ -53,6 +53,34 @@ def scatter_nd(kind: str, by: Any, sizes: Any) -> Variant:
     return Variant("ScatterND", operands, lambda x, i, u: scattered(x, i, u, by), attributes={"reduction": kind}, sizes=sizes)
 
 
+def scatter_elements(kind: str, by: Any, open_: bool) -> Variant:
+    x, updates = floats(4, 5, 3), floats(2, 3, 2)
+    index = np.int64([[[0, -1], [1, 3], [2, 2]], [[4, 0], [0, 1], [-3, 4]]])
+
+    def wanted(x: Any, i: Any, u: Any) -> Any:
+        out = x.copy()
+        for at in np.ndindex(i.shape):
+            place = (at[0], i[at], at[2])
+            out[place] = by(out[place], u[at])
+        return out
+
+    return Variant(
+        "ScatterElements", {"x": x, "i": index, "u": updates}, wanted, attributes={"axis": 1, "reduction": kind}, sizes={"x": ["n", 5, "m"]} if open_ else {}
+    )
+
+
+def attended(q: Any, k: Any, v: Any) -> Any:
+    heads = q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, heads, 1).swapaxes(2, 3) / np.sqrt(np.float32(q.shape[3]))
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ np.repeat(v, heads, 1)
+
+
+def depth_to_space(x: Any) -> Any:
+    n, c, h, w = x.shape
+    return x.reshape(n, 2, 2, c // 4, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(n, c // 4, 2 * h, 2 * w)
+
+
 PLACES = np.int64([[0, 1], [-1, 2], [0, 1], [2, -4]])
 
 
@@ -76,6 +104,7 @@ ARITHMETIC = {
 }
 REDUCTIONS = [("mul", np.multiply), ("max", np.maximum), ("min", np.minimum)]
 LARGE = np.array([[2**63 + 5, 3], [2**64 - 1, 7]], "uint64")
+IMAGE = floats(2, 8, 3, 5)
 VARIANTS = [
     *(unsigned(operator, by, held) for operator, by in ARITHMETIC.items() for held in ("", "y")),
     *(unsigned(operator, ARITHMETIC[operator], of=of) for operator in ("Sub", "Div", "Greater") for of in (np.uint16, np.uint32)),
@@ -99,6 +128,29 @@ VARIANTS = [
     Variant("Reshape", {"x": floats(2, 6), "s": np.int64([3, -1])}, lambda x, s: x.reshape(s), opset=14, attributes={"allowzero": 1}),
     Variant("Reshape", {"x": floats(0, 6), "s": np.int64([3, 0, 2])}, lambda x, s: x.reshape(s), opset=14, attributes={"allowzero": 1}, sizes={"x": ["n", 6]}),
     Variant("ReduceMin", {"x": whole(2, 0, 3, of="int32"), "a": np.int64([1])}, lambda x, a: np.full((2, 1, 3), 2**31 - 1, "int32"), held="a"),
+    Variant("ReduceSum", {"x": whole(3, 4, of="int32")}, lambda x: x.sum(1, keepdims=True, dtype="int32"), opset=11, attributes={"axes": [1]}),
+    *(scatter_elements(kind, by, open_) for kind, by in [("none", lambda _, new: new), ("mul", np.multiply)] for open_ in (False, True)),
+    Variant(
+        "Gather", {"x": floats(2, 5, 3), "i": np.zeros((4, 0), "int64")}, lambda x, i: np.take(x, i, 1), sizes={"x": ["n", 5, "m"]}, attributes={"axis": 1}
+    ),
+    Variant("Gather", {"x": floats(2, 5, 0), "i": whole(4, 1, low=0, high=2)}, lambda x, i: np.take(x, i, 0)),
+    Variant(
+        "GatherND",
+        {"x": floats(2, 3, 4, 5), "i": whole(2, 3, 6, 1, low=-4, high=4)},
+        sizes={"x": ["a", "b", 4, 5], "i": ["a", "b", 6, 1]},
+        wanted=lambda x, i: np.take_along_axis(x, i + 4 * (i < 0), 2),
+        attributes={"batch_dims": 2},
+    ),
+    Variant("Tile", {"x": floats(2, 3), "n": np.int64([2, 0])}, lambda x, n: np.tile(x, n), held="n", sizes={"x": ["n", 3]}),
+    *(Variant("Split", {"x": floats(size, 2)}, lambda x: (x[:3], x[3:6], x[6:]), sizes={"x": ["n", 2]}, attributes={"num_outputs": 3}) for size in (7, 8, 9)),
+    Variant("Squeeze", {"x": floats(1, 0, 1, 2), "a": np.int64([-2])}, lambda x, a: x[:, :, 0]),
+    Variant("Unsqueeze", {"x": floats(3, 0, 2), "a": np.int64([1])}, lambda x, a: x[:, None]),
+    Variant("Pad", {"x": floats(2, 3), "p": np.int64([1, 2]), "_": None, "a": np.int64([-1])}, lambda x, p, a: np.pad(x, ((0, 0), (1, 2))), held="p"),
+    Variant("Shrink", {"x": np.int32([-3, 0, 2])}, lambda x: np.int32([-2, 0, 1]), attributes={"bias": 0.75, "lambd": 0.5}),
+    Variant("DepthToSpace", {"x": floats(2, 8, 3, 5)}, depth_to_space, sizes={"x": ["n", "c", "h", "w"]}, attributes={"blocksize": 2}),
+    Variant("SpaceToDepth", {"x": depth_to_space(IMAGE)}, lambda _: IMAGE, sizes={"x": ["n", "c", "h", "w"]}, attributes={"blocksize": 2}),
+    Variant("Attention", {"q": floats(2, 6, 3, 4), "k": floats(2, 2, 5, 4), "v": floats(2, 2, 5, 3)}, attended, opset=23, sizes={"q": [2, "h", 3, "d"]}),
+    Variant("DFT", {"x": floats(2, 5, 1)}, lambda x: np.fft.fft(x[..., 0]).astype("c8")[..., None].view("f4"), opset=20, sizes={"x": ["n", "m", "parts"]}),
     Variant("BitCast", {"x": floats(2, 3)}, lambda x: x.view("int32"), opset=26, attributes={"to": 6}),
     Variant(
         "STFT",

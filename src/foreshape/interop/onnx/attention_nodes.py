@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.computed import entry, from_zero, numbers
+from foreshape.interop.onnx.computed import entry, from_zero, numbers, size_of
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
@@ -76,14 +76,19 @@ def attention(c: Call) -> Any:
     present = key, value
     bias = _mask(c, query, key, past)
     many, few, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
-    if not isinstance(many, int) or not isinstance(few, int) or not isinstance(size, int):
-        raise Refused("an open number of heads, or of features")
-    if many != few:
-        shared = ((c.op("repeat_interleave", {"Repeats": many // few, "dim": 1}, X=one)) for one in (key, value))
-        key, value = shared
+    if isinstance(many, int) and isinstance(few, int):
+        if many != few:
+            shared = ((c.op("repeat_interleave", {"Repeats": many // few, "dim": 1}, X=one)) for one in (key, value))
+            key, value = shared
+    elif many is not few:
+        all_, own = size_of(c, query, 1), size_of(c, key, 1)
+        group = c.binary("elementwise_floordiv", from_zero(c, all_), c.binary("elementwise_floordiv", all_, own))
+        key, value = (c.op("gather", {"axis": 1}, X=one, Index=group) for one in (key, value))
     scale = c.attribute("scale")
-    factor = math.sqrt(1 / math.sqrt(size) if scale is None else scale)
-    number = c.like(factor, query)
+    if scale is not None or isinstance(size, int):
+        number = c.like(math.sqrt(1 / math.sqrt(size) if scale is None else scale), query)  # pyright: ignore[reportArgumentType]
+    else:
+        number = c.op("pow", {"factor": -0.25}, X=c.cast(size_of(c, query, 3), of))
     products = c.op("matmul_v2", {"trans_y": True}, X=c.binary("elementwise_mul", query, number), Y=c.binary("elementwise_mul", key, number))
     told, mode, cap = products, int(c.attribute("qk_matmul_output_mode", 0)), float(c.attribute("softcap", 0.0))
     if cap > 0:
@@ -118,10 +123,11 @@ def rotary_embedding(c: Call) -> Any:
     flat = c.rank(x) == 3
     heads = int(c.attribute("num_heads", 0))
     x = c.reshape(x, [0, 0, heads, -1]) if flat else c.transpose(x, [0, 2, 1, 3])
-    size = x.spec.known_dims[3]
-    if not isinstance(size, int):
+    half = cosines.spec.known_dims[-1]
+    twice = x.spec.known_dims[3] if not isinstance(half, int) else 2 * half
+    if not isinstance(twice, int):
         raise Refused("an open number of features")
-    turned = int(c.attribute("rotary_embedding_dim", 0)) or size
+    turned = int(c.attribute("rotary_embedding_dim", 0)) or twice
 
     def part(one: Variable, first: int, last: int, step: int = 1) -> Variable:
         attrs = {"axes": [3], "starts": [first], "ends": [last], "infer_flags": [1]}
@@ -145,7 +151,8 @@ def rotary_embedding(c: Call) -> Any:
         out = c.reshape(c.op("stack", {"axis": 4}, X=[real, imaginary]), [0, 0, 0, turned])
     else:
         out = c.op("concat", {"axis": 3}, X=[real, imaginary])
-    out = c.op("concat", {"axis": 3}, X=[out, part(x, turned, size)]) if turned < size else out
+    if turned != x.spec.known_dims[3]:
+        out = c.op("concat", {"axis": 3}, X=[out, part(x, turned, 2**31 - 1)])
     return c.reshape(out, [0, 0, -1]) if flat else c.transpose(out, [0, 2, 1, 3])
 
 

@@ -47,6 +47,22 @@ def dims_of(c: Call, x: Variable, first: int = 0, last: int | None = None) -> li
     return [size if isinstance(size := known[axis], int) else size_of(c, x, axis) for axis in whole]
 
 
+def exactly_reshaped(c: Call, x: Variable, shape: Variable) -> Variable:
+    """Return ``x``, in dims computed in the run, where 0 is a size: one entry stands there, and is cut off."""
+    count = count_of(c, shape)
+    if not count:
+        return c.reshape(x, [])
+    ones = c.binary("elementwise_add", shape, c.cast(c.op("equal", X=shape, Y=numbers(c, 0)), INT64))
+    product = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=ones)
+    empty = c.op("equal", X=c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=shape), Y=numbers(c, 0))
+    more = c.binary("elementwise_mul", c.cast(empty, INT64), product)
+    filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=more)
+    flat = c.op("concat", {"axis": 0}, X=[c.reshape(x, [-1]), filler])
+    out = c.op("reshape2", {"shape": [0]}, X=flat, Shape=ones)[0]
+    ends = c.op("where", Condition=c.op("less_than", X=shape, Y=numbers(c, 0)), X=numbers(c, *[_MOST] * count), Y=shape)
+    return c.op("slice", {"axes": [*range(count)], "starts": [0] * count, "ends": [-1] * count, "infer_flags": [-1] * count}, Input=out, EndsTensor=ends)
+
+
 def from_zero(c: Call, count: Variable) -> Variable:
     """Return the numbers from 0 below a count [1]."""
     return c.op("range", Start=numbers(c, 0), End=count, Step=numbers(c, 1))
@@ -100,7 +116,7 @@ def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
     if count == rank:
         return c.reshape(x, [])
     kept = c.reshape(c.op("where_index", Condition=c.op("equal", X=among(c, axes, rank), Y=numbers(c, 0))), [rank - count])
-    return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=kept))[0]
+    return exactly_reshaped(c, x, c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=kept))
 
 
 def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
@@ -111,8 +127,7 @@ def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
     place = c.op("cumsum", {"axis": 0, "exclusive": True}, X=old)
     dims = c.op("concat", {"axis": 0}, X=[c.shape_of(x), numbers(c, 1)])
     ones = c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=new)
-    shape = c.op("where", Condition=c.cast(new, BOOL), X=ones, Y=c.op("gather", {"axis": 0}, X=dims, Index=place))
-    return c.op("reshape2", {"shape": [0]}, X=x, Shape=shape)[0]
+    return exactly_reshaped(c, x, c.op("where", Condition=c.cast(new, BOOL), X=ones, Y=c.op("gather", {"axis": 0}, X=dims, Index=place)))
 
 
 def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dict[str, Any]) -> Variable:

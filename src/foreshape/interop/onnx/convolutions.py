@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, padded, size_of
 from foreshape.interop.onnx.elementwise_nodes import result
@@ -196,6 +197,9 @@ def rms_norm(c: Call) -> Any:
 def group_norm(c: Call) -> Any:
     x, scale, bias = c.x(0), c.x(1), c.x(2)
     groups, channels = int(c.attribute("num_groups")), x.spec.known_dims[1]
+    if not isinstance(channels, int) and c.opset >= 21 and isinstance(scale.spec.known_dims[0], int):
+        channels = scale.spec.known_dims[0]
+        x = computed.shaped(c, x, *computed.dims_of(c, x, 0, 1), channels, *computed.dims_of(c, x, 2))
     if not isinstance(channels, int):
         raise Refused("an open number of channels")
     if c.opset < 21 and scale.spec.known_dims == (groups,):  # a number for each group

@@ -268,7 +268,8 @@ def swish(c: Call) -> Any:
 @onnx("Shrink")
 def shrink(c: Call) -> Any:
     """X + bias below -lambd, X - bias above lambd, 0 between."""
-    x, of = c.x(), c.x().spec.known_dtype
+    of = c.x().spec.known_dtype
+    x = c.cast(c.x(), FP64) if of.is_integer else c.x()
     bias, edge = c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
     below, above = c.op("less_than", X=x, Y=c.like(-edge, x)), c.op("greater_than", X=x, Y=c.like(edge, x))
     up, down = (c.binary("elementwise_add", x, c.like(by, x)) for by in (bias, -bias))

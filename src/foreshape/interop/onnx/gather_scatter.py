@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.computed import entry, from_zero, numbers
+from foreshape.interop.onnx.computed import dims_of, entry, exactly_reshaped, from_zero, numbers, size_of
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
@@ -53,6 +53,11 @@ def gather(c: Call) -> Any:
 def _with_dims(c: Call, out: Variable, x: Variable, index: Variable, axis: int) -> Variable:
     """Put the dims of an index in the place of an axis."""
     sizes = [*x.spec.known_dims[:axis], *index.spec.known_dims, *x.spec.known_dims[axis + 1 :]]
+    if any(size == 0 for size in sizes):
+        if all(isinstance(size, int) for size in sizes):
+            return c.full([int(size) for size in sizes if isinstance(size, int)], x.spec.known_dtype, 0)
+        pieces = [*dims_of(c, x)[:axis], *dims_of(c, index), *dims_of(c, x)[axis + 1 :]]
+        return exactly_reshaped(c, out, c.op("concat", {"axis": 0}, X=[numbers(c, one) if isinstance(one, int) else one for one in pieces]))
     open_ = [at for at, s in enumerate(sizes) if not isinstance(s, int)]
     if len(open_) <= 1:
         return c.reshape(out, [-1 if at in open_ else int(s) for at, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
@@ -86,20 +91,12 @@ def gather_elements(c: Call) -> Any:
 def gather_nd(c: Call) -> Any:
     x, index, batch = c.x(0), c.cast(c.x(1), INT64), int(c.attribute("batch_dims", 0))
     if batch:
-        dims = x.spec.known_dims[:batch]
-        if any(not isinstance(d, int) for d in dims):
-            raise Refused("batch dims of open sizes")
-        sizes = [int(d) for d in dims if isinstance(d, int)]
-        lead = np.stack(np.meshgrid(*[np.arange(s) for s in sizes], indexing="ij"), -1).astype("int64")
-        behind = index.spec.known_dims[batch:-1]
-        inner = [int(d) for d in behind if isinstance(d, int)]
-        if len(inner) < len(behind):
-            raise Refused("an index of open sizes behind batch dims")
-        shape = [*sizes, *([1] * len(inner)), batch]
-        from foreshape.interop.onnx.importer import OnnxConstant
-
-        places = c.importer.variable(OnnxConstant("places", None, np.broadcast_to(lead.reshape(shape), [*sizes, *inner, batch]).copy()))
-        index = c.op("concat", {"axis": -1}, X=[places, index])
+        last = c.rank(index) - 1
+        first = c.op("slice", {"axes": [last], "starts": [0], "ends": [1], "infer_flags": [1]}, Input=index)
+        zeros = c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=first)
+        places = (from_zero(c, size_of(c, x, axis)) for axis in range(batch))
+        lead = [c.binary("elementwise_add", zeros, c.unsqueeze(one, *range(axis), *range(axis + 1, last + 1))) for axis, one in enumerate(places)]
+        index = c.op("concat", {"axis": -1}, X=[*lead, index])
     depth = index.spec.known_dims[-1]
     if not isinstance(depth, int):
         raise Refused("an index of an open depth")
@@ -153,7 +150,16 @@ def scatter_elements(c: Call) -> Any:
     index = _from_front(c, c.cast(index, INT64), x, axis)
     names = {"none": "assign", "add": "add", "mul": "mul", "max": "amax", "min": "amin"}
     attrs = {"Axis": axis, "Reduce": names[kind]}
-    return c.op("put_along_axis", attrs, Input=x, Index=index, Value=updates)
+    less = [at for at, (own, given) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)) if at != axis and own != given]
+    if not less:
+        return c.op("put_along_axis", attrs, Input=x, Index=index, Value=updates)
+    # of fewer entries along other axes: the first ones are cut out, and set again
+    bounds = {"axes": less, "starts": [0] * len(less)}
+    ends = [size_of(c, index, at) for at in less]
+    end = c.op("concat", {"axis": 0}, X=ends) if len(ends) > 1 else ends[0]
+    part = c.op("slice", {**bounds, "ends": [-1] * len(less), "infer_flags": [-1] * len(less)}, Input=x, EndsTensor=end)
+    part = c.op("put_along_axis", attrs, Input=part, Index=index, Value=updates)
+    return c.op("set_value", bounds, Input=x, ValueTensor=part, EndsTensorList=ends)
 
 
 @onnx("ScatterND")

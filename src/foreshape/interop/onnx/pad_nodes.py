@@ -29,8 +29,8 @@ def pad(c: Call) -> Any:
     given = c.computed(1) if c.opset >= 11 else None
     pads = None if given is not None else c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
     value = c.value(2) if c.opset >= 11 else c.attribute("value", 0.0)
-    if given is not None and c.computed(3) is not None:
-        return computed.padded(c, x, computed.spread(c, given, c.x(3), rank), mode, c.optional(2), [*range(rank)])
+    if c.computed(3) is not None:
+        return computed.padded(c, x, computed.spread(c, c.x(1), c.x(3), rank), mode, c.optional(2), [*range(rank)])
     axes = c.ints(3) if c.opset >= 18 and c.has(3) else None
     axes = [*range(rank)] if axes is None else [c.axis(a, rank) for a in axes]
     if given is not None:

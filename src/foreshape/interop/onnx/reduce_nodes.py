@@ -9,7 +9,7 @@ from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP64, INT64, UINT8, DType
+from foreshape.spec import BOOL, FP64, INT32, INT64, UINT8, DType
 
 _TYPES = {"Sum": "reduce_sum", "Mean": "reduce_mean", "Max": "reduce_max", "Min": "reduce_min", "Prod": "reduce_prod"}
 
@@ -36,7 +36,7 @@ def reduce(c: Call, kind: str, x: Variable, axes: list[int] | Variable | None, k
         if kind in ("Max", "Min") and any(dims[axis] == 0 for axis in (range(len(dims)) if dim is None else dim)):  # of nothing: the bound of the type
             filled = c.op("reduce_sum", {**attrs, "out_dtype": x.spec.known_dtype.code}, X=x)
             return c.binary("elementwise_add", filled, c.like(_bound(x.spec.known_dtype, kind == "Max"), filled))
-        return c.op(_TYPES[kind], attrs, X=x)
+        return c.op(_TYPES[kind], {**attrs, "out_dtype": INT32.code} if kind == "Sum" and x.spec.known_dtype is INT32 else attrs, X=x)
 
     return computed.reduced(c, of, x, axes, keep) if isinstance(axes, Variable) else of(x, axes, keep)
 

@@ -62,7 +62,7 @@ def reshape(c: Call) -> Any:
         return c.reshape(x, [int(n) for n in c.attribute("shape")])
     known = c.constant(1)
     if known is None and c.attribute("allowzero", 0):
-        return _reshape_with_zeros(c, x, c.cast(c.x(1), INT64))
+        return computed.exactly_reshaped(c, x, c.cast(c.x(1), INT64))
     if known is None:
         return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
     dims = [int(n) for n in known.reshape(-1)]
@@ -71,22 +71,6 @@ def reshape(c: Call) -> Any:
             raise Refused("a size to be found beside one of 0")
         return c.op("fill_constant", {"shape": dims, "dtype": x.spec.known_dtype.code, "value": 0.0})
     return c.reshape(x, dims)
-
-
-def _reshape_with_zeros(c: Call, x: Variable, shape: Variable) -> Variable:
-    """Return ``x``, in dims computed in the run, where 0 is a size: one entry stands there, and is cut off."""
-    count = computed.count_of(c, shape)
-    if not count:
-        return c.reshape(x, [])
-    ones = c.binary("elementwise_add", shape, c.cast(c.op("equal", X=shape, Y=computed.numbers(c, 0)), INT64))
-    product = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=ones)
-    empty = c.op("equal", X=c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=shape), Y=computed.numbers(c, 0))
-    more = c.binary("elementwise_mul", c.cast(empty, INT64), product)
-    filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=more)
-    flat = c.op("concat", {"axis": 0}, X=[c.reshape(x, [-1]), filler])
-    out = c.op("reshape2", {"shape": [0]}, X=flat, Shape=ones)[0]
-    ends = c.op("where", Condition=c.op("less_than", X=shape, Y=computed.numbers(c, 0)), X=computed.numbers(c, *[_MOST] * count), Y=shape)
-    return c.op("slice", {"axes": [*range(count)], "starts": [0] * count, "ends": [-1] * count, "infer_flags": [-1] * count}, Input=out, EndsTensor=ends)
 
 
 @onnx("Flatten")
@@ -158,7 +142,14 @@ def split(c: Call) -> Any:
         if not isinstance(size, int):
             if count == 1:
                 return c.op("assign", X=x)
-            return tuple(c.op("split", {"num": count, "axis": axis}, X=x))
+            if c.attribute("num_outputs") is None:
+                return tuple(c.op("split", {"num": count, "axis": axis}, X=x))
+            number, one = computed.numbers(c, count), computed.numbers(c, 1)  # all parts but the last are as large, rounded up
+            total = computed.size_of(c, x, axis)
+            each = c.binary("elementwise_floordiv", c.binary("elementwise_sub", c.binary("elementwise_add", total, number), one), number)
+            ends = c.binary("elementwise_min", c.binary("elementwise_mul", each, computed.numbers(c, *range(count + 1))), total)
+            first, last = (c.op("slice", {"axes": [0], "starts": [at], "ends": [count + at], "infer_flags": [1]}, Input=ends) for at in (0, 1))
+            return computed.parts(c, x, axis, c.binary("elementwise_sub", last, first), count)
         each = -(-size // count)
         sizes = [max(0, min(each, size - each * at)) for at in range(count)]
     if len(sizes) == 1:
@@ -268,7 +259,11 @@ def tile(c: Call) -> Any:
     x = c.x()
     known = c.constant(1)
     if known is not None:
-        return c.op("tile", {"repeat_times": [int(n) for n in known.reshape(-1)]}, X=x) if c.rank(x) else c.op("assign", X=x)
+        times = [int(n) for n in known.reshape(-1)]
+        if (none := [axis for axis, n in enumerate(times) if n == 0]) and len(times) == c.rank(x):  # no entries along these
+            x = c.op("slice", {"axes": none, "starts": [0] * len(none), "ends": [0] * len(none), "infer_flags": [1] * len(none)}, Input=x)
+            times = [n or 1 for n in times]
+        return c.op("tile", {"repeat_times": times}, X=x) if c.rank(x) else c.op("assign", X=x)
     return c.op("tile", {"repeat_times": []}, X=x, RepeatTimes=c.x(1))
 
 
@@ -305,58 +300,21 @@ def triangle(c: Call) -> Any:
 @onnx("DepthToSpace", "SpaceToDepth")
 def blocks(c: Call) -> Any:
     x, size = c.x(), int(c.attribute("blocksize"))
-    dims = x.spec.known_dims
-    if len(dims) != 4 or not isinstance(dims[1], int):
-        raise Refused("an image of other than 4 dims, or of an open number of channels")
-    channels = dims[1]
-    if not all(isinstance(d, int) for d in dims[2:]):
-        return _blocks_of_open_images(c, x, channels, size)
+    if c.rank(x) != 4:
+        raise Refused("an image of other than 4 dims")
+    count, channels, height, width = computed.dims_of(c, x)
+
+    def times(given: int | Variable, over: bool = False) -> int | Variable:
+        if isinstance(given, int):
+            return given // size if over else given * size
+        return c.binary("elementwise_floordiv" if over else "elementwise_mul", given, computed.numbers(c, size))
+
+    columns = c.attribute("mode", "DCR") == "DCR"
     if c.node.operator == "SpaceToDepth":
-        out = _reshape_by(c, x, [channels, (2, size), size, (3, size), size])
-        out = c.transpose(out, [0, 3, 5, 1, 2, 4] if c.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
-        return c.reshape(out, [0, channels * size * size, *(n // size for n in _image(x))])
-    inner = channels // size**2
-    if c.attribute("mode", "DCR") == "DCR":
-        out = c.reshape(x, [0, size, size, inner, *_image(x)])
-        out = c.transpose(out, [0, 3, 4, 1, 5, 2])
-    else:
-        out = c.reshape(x, [0, inner, size, size, *_image(x)])
-        out = c.transpose(out, [0, 1, 4, 2, 5, 3])
-    return _pairs(c, out, inner)
-
-
-def _blocks_of_open_images(c: Call, x: Variable, channels: int, size: int) -> Variable:
-    """Return the blocks of images of open sizes: those of `pixel_shuffle`, whose channels are in the order CRD, behind or before another order."""
-    of = x.spec.known_dtype
-    x = x if of.is_floating else c.cast(x, FP64)
-    turned = c.attribute("mode", "DCR") == "DCR"
-    if c.node.operator == "SpaceToDepth":
-        out = c.op("pixel_unshuffle", {"downscale_factor": size}, X=x)
-        order = np.arange(channels * size * size).reshape(channels, size * size).T
-        return c.cast(_channels(c, out, order) if turned else out, of)
-    order = np.arange(channels).reshape(size * size, -1).T
-    return c.cast(c.op("pixel_shuffle", {"upscale_factor": size}, X=_channels(c, x, order) if turned else x), of)
-
-
-def _channels(c: Call, x: Variable, order: Any) -> Variable:
-    """Return ``x`` with its channels in another order."""
-    return c.op("gather", {"axis": 1}, X=x, Index=computed.numbers(c, *(int(n) for n in order.reshape(-1))))
-
-
-def _image(x: Variable) -> list[int]:
-    """Return height and width for a reshape; open ones refused."""
-    sizes = x.spec.known_dims[2:]
-    if any(not isinstance(s, int) for s in sizes):
-        raise Refused("an image of open sizes")
-    return [int(s) for s in sizes if isinstance(s, int)]
-
-
-def _reshape_by(c: Call, x: Variable, parts: list[Any]) -> Variable:
-    height, width = _image(x)
-    size = parts[2]
-    return c.reshape(x, [0, parts[0], height // size, size, width // size, size])
-
-
-def _pairs(c: Call, x: Variable, channels: int) -> Variable:
-    _, _, a, b, e, f = x.spec.known_dims
-    return c.reshape(x, [0, channels, int(a) * int(b), int(e) * int(f)])  # pyright: ignore[reportArgumentType]
+        height, width = times(height, over=True), times(width, over=True)
+        out = computed.shaped(c, x, count, channels, height, size, width, size)
+        return computed.shaped(c, c.transpose(out, [0, 3, 5, 1, 2, 4] if columns else [0, 1, 3, 5, 2, 4]), count, times(times(channels)), height, width)
+    inner = times(times(channels, over=True), over=True)
+    split = (size, size, inner) if columns else (inner, size, size)
+    out = c.transpose(computed.shaped(c, x, count, *split, height, width), [0, 3, 4, 1, 5, 2] if columns else [0, 1, 4, 2, 5, 3])
+    return computed.shaped(c, out, count, inner, times(height), times(width))

@@ -35,13 +35,22 @@ def _chosen(c: Call, condition: Variable, one: Variable, other: Variable) -> Var
     return c.op("where", Condition=condition, X=one, Y=other)
 
 
+def _parts(c: Call, x: Variable) -> tuple[Variable, int]:
+    """Return a signal, and its number of parts; if that is open, a signal of two."""
+    parts, last = x.spec.known_dims[-1], c.rank(x) - 1
+    if isinstance(parts, int):
+        if parts not in (1, 2):
+            raise Refused(f"numbers of {parts} parts: they have a real and an imaginary one")
+        return x, parts
+    wide = c.op("concat", {"axis": last}, X=[x, c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=x)])
+    return c.op("slice", {"axes": [last], "starts": [0], "ends": [2], "infer_flags": [1]}, Input=wide), 2
+
+
 @onnx("DFT")
 def fourier(c: Call) -> Any:
     """The transform along one axis of [..., 1] or [..., 2], real and imaginary parts; length and axis may be computed."""
     x, of, rank = c.x(), c.x().spec.known_dtype, c.rank(c.x())
-    parts_of = x.spec.known_dims[-1]
-    if parts_of not in (1, 2):
-        raise Refused("an open number of parts")
+    x, parts_of = _parts(c, x)
     inverse, half = bool(c.attribute("inverse", 0)), bool(c.attribute("onesided", 0))
     given = c.reshape(c.cast(c.x(2), INT64), [1]) if c.opset >= 20 and c.has(2) else numbers(c, int(c.attribute("axis", 1)) if c.opset < 20 else -2)
     axis = _chosen(c, c.op("less_than", X=given, Y=numbers(c, 0)), c.binary("elementwise_add", given, numbers(c, rank)), given)
@@ -53,7 +62,7 @@ def fourier(c: Call) -> Any:
         return c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=_chosen(c, c.op(type, X=order, Y=axis), dims, ones))
 
     size, before, behind = product("equal"), product("less_than"), product("greater_than")
-    flat = c.op("reshape2", {"shape": [0]}, X=c.cast(x, FP64), Shape=c.op("concat", {"axis": 0}, X=[before, size, behind, numbers(c, int(parts_of))]))[0]
+    flat = c.op("reshape2", {"shape": [0]}, X=c.cast(x, FP64), Shape=c.op("concat", {"axis": 0}, X=[before, size, behind, numbers(c, parts_of)]))[0]
     flat = c.transpose(flat, [3, 0, 2, 1])
     real = c.op("slice", {"axes": [0], "starts": [0], "ends": [1], "decrease_axis": [0], "infer_flags": [1]}, Input=flat)
     imaginary = None if parts_of == 1 else c.op("slice", {"axes": [0], "starts": [1], "ends": [2], "decrease_axis": [0], "infer_flags": [1]}, Input=flat)
@@ -97,9 +106,7 @@ def short_fourier(c: Call) -> Any:
     """The transforms of frames of a signal [N, L, 1] or [N, L, 2], each times the window: [N, frames, bins, 2]."""
     x, of, window = c.x(0), c.x(0).spec.known_dtype, c.optional(2)
     x = c.unsqueeze(x, 2) if c.rank(x) == 2 else x
-    parts_of = x.spec.known_dims[2]
-    if parts_of not in (1, 2):
-        raise Refused("an open number of parts")
+    x, parts_of = _parts(c, x)
     size = entry(c, c.shape_of(x), 1)
     length = c.reshape(c.cast(c.x(3), INT64), [1]) if c.has(3) else size if window is None else c.shape_of(window)
     step, one = c.reshape(c.cast(c.x(1), INT64), [1]), numbers(c, 1)
@@ -108,7 +115,7 @@ def short_fourier(c: Call) -> Any:
     place = c.reshape(c.binary("elementwise_add", first, c.unsqueeze(from_zero(c, length), 0)), [-1])
     wide = of if of in (FP32, FP64) else FP32
     taken = c.op("gather", {"axis": 1}, X=c.cast(x, wide), Index=place)
-    shape = c.op("concat", {"axis": 0}, X=[entry(c, c.shape_of(x), 0), frames, length, numbers(c, int(parts_of))])
+    shape = c.op("concat", {"axis": 0}, X=[entry(c, c.shape_of(x), 0), frames, length, numbers(c, parts_of)])
     taken = c.op("reshape2", {"shape": [0]}, X=taken, Shape=shape)[0]
     if window is not None:
         taken = c.binary("elementwise_mul", taken, c.unsqueeze(c.cast(window, wide), 1))
