@@ -8,7 +8,7 @@ import numpy as np
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.computed import count_of, dims_of, entry, from_zero, numbers, shaped, size_of
+from foreshape.interop.onnx.computed import count_of, entry, from_zero, numbers, shaped, size_of
 from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.windows import strides_and_dilations
@@ -177,7 +177,7 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
     added = c.op("scatter", {"overwrite": False}, X=zeros, Ids=place, Updates=rows)
     channels = c.binary("elementwise_floordiv", size_of(c, x, 1), pixels)
-    return _inside(c, shaped(c, c.transpose(added, [1, 0]), *dims_of(c, x, 0, 1), channels, *wide), pads)
+    return _inside(c, shaped(c, c.transpose(added, [1, 0]), -1, channels, *wide), pads)
 
 
 @onnx("CenterCropPad")

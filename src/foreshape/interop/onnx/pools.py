@@ -50,6 +50,8 @@ def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
 
 def _is_plain(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, whole: bool) -> bool:
     """Tell whether pool2d or pool3d has the same windows, but for dilations and places."""
+    if kind != "max" and len(kernel) == 3 and x.spec.known_dtype.itemsize == 2:
+        return False  # torch has no such kernel
     if pads is None:
         return c.attribute("auto_pad") == "SAME_UPPER" and (kind == "max" or not whole)
     if (kind == "sum" and (any(pads) or ceil)) or (whole and kind == "avg" and pads[::2] != pads[1::2]):
@@ -99,11 +101,11 @@ def max_unpool(c: Call) -> Any:
         last = c.op("reduce_max", {"dim": [0], "keep_dim": True}, X=c.op("concat", {"axis": 0}, X=[numbers(c, 0), flat]))
         moved, rest, step = c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=flat), flat, numbers(c, 1)
         for at in range(axes + 1, -1, -1):
-            size = entry(c, inner, at)
+            size = c.binary("elementwise_max", entry(c, inner, at), numbers(c, 1))
             moved = c.binary("elementwise_add", moved, c.binary("elementwise_mul", c.binary("elementwise_mod", rest, size), step))
             rest, step = c.binary("elementwise_floordiv", rest, size), c.binary("elementwise_mul", step, entry(c, shape, at))
         flat = c.op("where", Condition=c.op("less_than", X=last, Y=total), X=moved, Y=flat)
         total = step
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=total)
     out = c.op("scatter", {"overwrite": True}, X=zeros, Ids=flat, Updates=c.reshape(x, [-1]))
-    return shaped(c, out, *wanted)
+    return shaped(c, out, -1, *wanted[1:])  # of no images, too

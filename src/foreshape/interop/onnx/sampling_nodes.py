@@ -44,7 +44,7 @@ def grid_sample(c: Call) -> Any:
 class _Places:
     """The places of the points of a grid along one axis of the images: [batch, points, pixels looked at] of whole numbers, and their weights."""
 
-    def __init__(self, c: Call, at: Variable, size: Variable, kind: str, padding_mode: str, align_corners: bool) -> None:
+    def __init__(self, c: Call, at: Variable, size: Variable, kind: str, padding_mode: str, align_corners: bool, to_border: bool) -> None:
         self.c, self.of, self.kind = c, at.spec.known_dtype, kind
         self.size = c.cast(size, self.of)
         self.last = self.do("sub", self.size, 1.0)
@@ -55,7 +55,10 @@ class _Places:
             self.low, self.high = self.number(-0.5), self.do("sub", self.size, 0.5)
             at = self.scaled(self.do("sub", self.do("mul", self.scaled(at, 1.0, 1.0), self.size), 1.0), 0.5)
         at = c.op("round", {"round_type": 0}, X=at) if kind == "nearest" else at
-        if padding_mode == "reflection":
+        if padding_mode == "border" and to_border:
+            beyond = c.op("logical_or", X=c.op("less_than", X=at, Y=self.low), Y=c.op("greater_than", X=at, Y=self.high))
+            at = c.op("where", Condition=beyond, X=self.limited(at), Y=at)
+        elif padding_mode == "reflection":
             at = self.reflected(at)
         before = at if kind == "nearest" else c.op("floor", X=at)
         offsets = _constant(c, _OFFSETS[kind], self.of)
@@ -112,14 +115,15 @@ def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, al
     for axis in range(axes):
         which = {"axes": [axes + 1], "starts": [axes - 1 - axis], "ends": [axes - axis], "infer_flags": [1]}
         at = c.reshape(c.op("slice", which, Input=grid), [0, -1])
-        places = _Places(c, at, size_of(c, x, 2 + axis), kind, padding_mode, align_corners)
+        # torch and onnxruntime move the pixels around a point outside to the border, and ONNX's reference, alone with other images, the point itself
+        places = _Places(c, at, size_of(c, x, 2 + axis), kind, padding_mode, align_corners, axes != 2)
         own = [2 + other for other in range(axes) if other != axis]
         index = c.binary("elementwise_mul", index, size_of(c, x, 2 + axis))
         index = c.binary("elementwise_add", index, c.unsqueeze(places.index, *own))
         if places.weights is not None:
             weight = c.unsqueeze(places.weights, *own)
             weights = weight if weights is None else c.binary("elementwise_mul", weights, weight)
-    batch, channels = dims_of(c, x, 0, 2)
+    (channels,) = dims_of(c, x, 1, 2)
     held = x if of.is_floating or weights is None else c.cast(x, FP64)
     order = [1, 0, *range(2, 2 + axes)]
     table = shaped(c, c.transpose(held, order), channels, -1)
@@ -129,7 +133,7 @@ def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, al
     count = len(_OFFSETS[kind]) ** axes
     if count > 1:
         out = c.op("reduce_sum", {"dim": [2], "keep_dim": False}, X=c.reshape(out, [0, -1, count]))
-    out = shaped(c, out, channels, batch, *dims_of(c, grid, 1, -1))
+    out = shaped(c, out, channels, -1, *dims_of(c, grid, 1, -1))
     return c.cast(c.transpose(out, order), of)
 
 
