@@ -21,9 +21,11 @@ MOVES = (0.05, -0.05, 0.0)
 OF_VALUES = {
     "Hardmax": (),
     "Resize": (0,),
+    "RoiAlign": (0,),
     "Upsample": (0,),
     "OneHot": (2,),
     "Range": (),
+    "MaxRoiPool": (0,),
     "MelWeightMatrix": (),
     "NonMaxSuppression": (),
     "Unique": (),
@@ -50,7 +52,8 @@ class Summed:
         fetches = [op.input("X") or "" for op in ops if op.type == "fetch"]
         node = read_model(case["model"].tobytes()).graph.nodes[0]
         given = {name: case[f"in{at}"] for at, name in enumerate(feeds)}
-        smooth = [node.inputs[at] for at in OF_VALUES.get(node.operator, range(len(node.inputs))) if at < len(node.inputs)]
+        ways = (0,) if node.attributes.get("mode") == b"nearest" else OF_VALUES.get(node.operator, range(len(node.inputs)))
+        smooth = [node.inputs[at] for at in ways if at < len(node.inputs)]
         self.of = [name for name in feeds if name in smooth and given[name].dtype in FLOATS and given[name].size]
         self.results = [name for name in fetches if self.block.vars[name].spec.known_dtype.name in ("fp32", "fp64")]
         shift = {name: random.uniform(0.4, 1.6, given[name].shape) for name in self.of}
