@@ -31,6 +31,16 @@ def encode_model(model: ModelRecord) -> list[Piece]:
     return [*head, *_flat(_field(7, _graph(model.graph))), *_flat(*sets)]
 
 
+def encode_node(node: NodeRecord) -> bytes:
+    """Return the bytes of a node alone."""
+    return b"".join(_flat(*_node(node)))
+
+
+def encode_type(type: TypeRecord) -> bytes:
+    """Return the bytes of a type alone."""
+    return b"".join(_flat(*_type(type)))
+
+
 _Nested: TypeAlias = "Piece | list[Any]"
 
 

@@ -38,6 +38,16 @@ def read_model(source: Any, limits: Limits | None = None) -> ModelRecord:
     return _ModelReader(data, bounds, folder).model()
 
 
+def read_function(data: bytes) -> FunctionRecord:
+    """Read the bytes of one function."""
+    return _ModelReader(data, DEFAULT_LIMITS, None).function(0, len(data), "function")
+
+
+def read_attribute(data: bytes) -> Any:
+    """Read the bytes of one attribute; returns its value."""
+    return _ModelReader(data, DEFAULT_LIMITS, None).attribute(0, len(data), "attribute")[1]
+
+
 class _ModelReader:
     """The state of reading one file."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT32, INT64

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord
+from foreshape.program.variable import Variable
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord, TensorRecord
 
 _ALL: Final = tuple(range(16))
 _WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {
@@ -108,3 +110,17 @@ def _with_inner(nodes: tuple[NodeRecord, ...]) -> Iterator[NodeRecord]:
         for node in waiting.pop():
             yield node
             waiting += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
+
+
+@dataclass(eq=False)
+class OnnxConstant:
+    """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's.
+
+    ``uses`` are of its name in its graph; True for a part of weights, None for numbers of the import itself.
+    """
+
+    name: str
+    record: TensorRecord | None
+    array: Any = None
+    variable: Variable | None = None
+    uses: Uses | bool | None = None

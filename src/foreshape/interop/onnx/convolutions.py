@@ -7,8 +7,8 @@ from typing import Any
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, padded, size_of
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.elementwise_nodes import result
-from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.reduce_nodes import reduce
 from foreshape.interop.onnx.resize_nodes import by_matrices

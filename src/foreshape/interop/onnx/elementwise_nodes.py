@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.unsigned import own_type, quotient
 from foreshape.interop.refused import Refused

@@ -102,7 +102,7 @@ def gather_nd(c: Call) -> Any:
         raise Refused("an index of an open depth")
     sizes = x.spec.known_dims[:depth]
     if all(isinstance(s, int) for s in sizes):
-        from foreshape.interop.onnx.importer import OnnxConstant
+        from foreshape.interop.onnx.constant_roles import OnnxConstant
 
         limits = c.importer.variable(OnnxConstant("limits", None, np.array(sizes, "int64")))
     else:

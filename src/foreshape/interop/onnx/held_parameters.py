@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.engine import Scope
-from foreshape.interop.onnx.importer import Importer, OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
+from foreshape.interop.onnx.importer import Importer
 from foreshape.interop.parameters import LARGE, Stored
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Tensor, torch

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, Uses
+from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, OnnxConstant, Uses
 from foreshape.interop.onnx.graph_inputs import input_of
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.node_scopes import scope_of
+from foreshape.interop.onnx.schema_functions import function_of
 from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
@@ -28,26 +28,12 @@ from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
 from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord
 from foreshape.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
 """Constants of up to so many elements that are no weights are made by an op; larger ones stay in the file."""
 _MOST_NODES: Final = 1_000_000
-
-
-@dataclass(eq=False)
-class OnnxConstant:
-    """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's.
-
-    ``uses`` are of its name in its graph; True for a part of weights, None for numbers of the import itself.
-    """
-
-    name: str
-    record: TensorRecord | None
-    array: Any = None
-    variable: Variable | None = None
-    uses: Uses | bool | None = None
 
 
 class RestInBranches(Exception):
@@ -255,7 +241,8 @@ class Importer:
                 return
             rule = rule_of(node.domain, node.operator, self.opsets.get(node.domain, 1))
             if rule is None:
-                self.keep(node, None)
+                function = self._of_schema(node)
+                self.keep(node, None) if function is None else self.inline(node, function)
                 return
             call = Call(self, node, self.opsets.get(node.domain, 1))
             results = call.done(rule(call))
@@ -349,6 +336,9 @@ class Importer:
 
     # --- functions and graphs within
 
+    def _of_schema(self, node: NodeRecord) -> FunctionRecord | None:
+        return function_of(node, self.opsets.get(node.domain, 1), [self.value(name) if name else None for name in node.inputs], self.folder)
+
     def inline(self, node: NodeRecord, function: FunctionRecord) -> None:
         """Write out the nodes of a function of the model."""
         key = f"{function.domain}.{function.name}"
@@ -362,8 +352,9 @@ class Importer:
         scopes, self.scopes = self.scopes, [given]
         uses, self.uses = self.uses, Uses(function.nodes, {}, self.model.functions)
         try:
-            self.nodes([_with_attributes(inner, attributes) for inner in function.nodes], function.outputs)
-            results = tuple(self.value(name) for name in function.outputs)
+            wanted = [name for name, outer in zip(function.outputs, node.outputs, strict=False) if outer]
+            self.nodes([_with_attributes(inner, attributes) for inner in function.nodes], wanted)
+            results = tuple(self.value(name) if name in wanted else None for name in function.outputs)
         finally:
             self.scopes, self.opsets, self.uses = scopes, before, uses
             self.calls.pop()
@@ -385,8 +376,9 @@ class Importer:
 
 
 def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
-    """Return a node of a function with the attributes of its call."""
-    if not node.references:
+    """Return a node of a function, and the nodes of graphs within, with the attributes of its call."""
+    graphs = {n: v._replace(nodes=tuple(_with_attributes(one, given) for one in v.nodes)) for n, v in node.attributes.items() if isinstance(v, GraphRecord)}
+    if not node.references and not graphs:
         return node
     found = {name: given[outer] for name, outer in node.references.items() if outer in given}
-    return node._replace(attributes={**node.attributes, **found}, references={})
+    return node._replace(attributes={**node.attributes, **graphs, **found}, references={})

@@ -9,7 +9,7 @@ import numpy as np
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import count_of, entry, from_zero, numbers, shaped, size_of
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.windows import strides_and_dilations
 from foreshape.interop.refused import Refused

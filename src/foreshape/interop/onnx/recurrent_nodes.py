@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.subgraphs import entry, rounds_over
 from foreshape.interop.refused import Refused

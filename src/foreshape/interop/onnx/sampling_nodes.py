@@ -8,7 +8,7 @@ import numpy as np
 
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, shaped, size_of
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable

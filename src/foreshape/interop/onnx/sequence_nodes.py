@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.subgraphs import run_graph
 from foreshape.interop.refused import Refused

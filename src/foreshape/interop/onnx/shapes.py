@@ -9,8 +9,8 @@ import numpy as np
 from foreshape.dims import Size
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.elementwise_nodes import result
-from foreshape.interop.onnx.importer import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable

@@ -10,7 +10,8 @@ import numpy as np
 from foreshape import layer
 from foreshape.errors import DescriptionError, FormatError, SchemaError, ShapeError
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.importer import OnnxConstant, RestInBranches
+from foreshape.interop.onnx.constant_roles import OnnxConstant
+from foreshape.interop.onnx.importer import RestInBranches
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.rollback import counts, take_back
