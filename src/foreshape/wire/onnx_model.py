@@ -89,11 +89,14 @@ class _ModelReader:
 
     def _number(self, wire: int, start: int, end: int, where: str) -> int:
         expect(wire, 0, where, start)
+        if end - start == 1:
+            return self.data[start]
         value, _ = varint(self.data, start, end, where)
         return value - (1 << 64) if value >> 63 else value
 
     def _text(self, wire: int, start: int, end: int, where: str, tag: int) -> str:
-        expect(wire, 2, where, tag)
+        if wire != 2:
+            expect(wire, 2, where, tag)
         if end - start > self.limits.name:
             raise FormatError(f"{where}: a text of {end - start} bytes; the limit is {self.limits.name} (Limits.name)")
         self.budget.take(end - start, where)

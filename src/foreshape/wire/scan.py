@@ -34,16 +34,18 @@ def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, in
     """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[at:end]``."""
     while at < end:
         tag_at = at
-        tag, at = varint(data, at, end, where)
+        tag = data[at]
+        tag, at = (tag, at + 1) if tag < 0x80 else varint(data, at, end, where)  # nearly all have one byte
         number, wire_type = tag >> 3, tag & 7
         if number == 0 or number > 0x1FFFFFFF:
             raise FormatError(f"{where}: field number {number} is not allowed, at byte {tag_at}")
         start = at
         if wire_type == 2:
-            size, start = varint(data, at, end, where)
+            size = data[at] if at < end else 0x80
+            size, start = (size, at + 1) if size < 0x80 else varint(data, at, end, where)
             at = start + size
         elif wire_type == 0:
-            _, at = varint(data, at, end, where)
+            at = at + 1 if at < end and data[at] < 0x80 else varint(data, at, end, where)[1]
         elif wire_type == 5:
             at += 4
         elif wire_type == 1:
