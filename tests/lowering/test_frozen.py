@@ -218,6 +218,24 @@ def test_an_activation_that_is_written_out_is_one(name: str) -> None:
     assert net.calls(net.same()) == calls
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1), (1, 0, 2)], ids=str)
+def test_gelu_by_tanh_alone_takes_its_operand_as_it_lies(axes: tuple[int, ...]) -> None:
+    net = Net(lambda x: fs.default_main_program().global_block.apply("gelu", {"X": layer.transpose(x, list(axes))}, {"approximate": True}), images(3, 5, 7))
+    net.same()
+    net.same(images(0, 5, 7))
+
+
+def test_whole_numbers_known_by_inference_are_not_computed() -> None:
+    def block(x: Any) -> list[Any]:
+        size = layer.cast(layer.shape(x), "int64")
+        places = layer.range(0, layer.squeeze(layer.slice(size, [0], [2], [3]), [0]), 1, "int64")  # of 7, whatever the batch
+        return [x + layer.cast(places, "float32"), size]
+
+    net = Net(block, images(2, 3, 7))
+    assert net.calls(net.same()) == 4  # the sum and its operand, and both calls of the size, which has an open dim
+    net.same(images(4, 3, 7))
+
+
 def test_an_activation_that_is_read_in_between_stays_written_out() -> None:
     def block(x: Any) -> list[Any]:
         y = layer.conv2d(x, 4, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.kernels.frozen import gelu_by_tanh
 from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.kernels.shuffling import shuffled
 from foreshape.values.torch_proxy import F, Lazy, aten, torch
@@ -22,7 +23,7 @@ def relu() -> FusedKernel:
 def activation(name: str, form: str = "") -> FusedKernel:
     """Return "swish", "hardswish" or "gelu" with its ``form`` (see `foreshape.operator.computations.Activation`)."""
     if name == "gelu":
-        return FusedKernel("{op} gelu", f"{{gelu}}({{0}}, approximate={form!r})", {"gelu": Lazy(lambda: F.gelu)})
+        return FusedKernel("{op} gelu", "{gelu}({0})", {"gelu": gelu_by_tanh if form == "tanh" else Lazy(lambda: F.gelu)})
     function = {"swish": Lazy(lambda: F.silu), "hardswish": Lazy(lambda: F.hardswish)}[name]
     return FusedKernel(f"{{op}} {name}", f"{{{name}}}({{0}})", {name: function}, f"{{{name}}}({{0}}, inplace=True)", _TAKES_OVER)
 

@@ -6,13 +6,15 @@ oneDNN reads images with the channels innermost in memory as they are; others ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any, Literal, NamedTuple
 
 from foreshape.kernels import pointwise
-from foreshape.kernels.onednn_library import Function, library
+from foreshape.kernels.onednn_chain import ChainKernel, Series
+from foreshape.kernels.onednn_library import Function, Library, library
 from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
+from foreshape.kernels.onednn_stages import Each
 from foreshape.kernels.window_steps import behind, is_unsound, settle
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, Tensor, torch
@@ -53,7 +55,7 @@ def activated(x: Tensor, following: Following) -> Tensor:
     if name == "none":
         return x
     if name == "gelu":
-        return F.gelu(x, approximate=form)
+        return gelu_by_tanh(x) if form == "tanh" else F.gelu(x, approximate=form)
     if name == "hardtanh":
         return x.clamp_(*numbers)
     if name == "leaky_relu":
@@ -64,6 +66,22 @@ def activated(x: Tensor, following: Following) -> Tensor:
     functions: dict[str, Any] = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
     in_place: dict[str, Any] = {"swish": F.silu, "hardswish": F.hardswish}
     return functions[name](x) if name in functions else in_place[name](x, inplace=True)
+
+
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    """Return gelu in its approximation by tanh: by oneDNN's own library if installed, in a third of the time of torch's kernel."""
+    found = library()
+    if found is None or x.dtype is not torch.float32 or not x.is_cpu or not x.numel():
+        return F.gelu(x, approximate="tanh")
+    if x.is_contiguous():
+        return _gelu_by_tanh(found)(x.view(-1)).view(x.shape)
+    turned = x.mT if x.dim() > 1 else x  # images whose channels are innermost, without their width, among others
+    return _gelu_by_tanh(found)(turned.view(-1)).view(turned.shape).mT if turned.is_contiguous() else F.gelu(x, approximate="tanh")
+
+
+@cache
+def _gelu_by_tanh(of: Library) -> Series:
+    return Series(of, [ChainKernel(Each(("gelu_tanh", 0.0, 0.0)), partial(F.gelu, approximate="tanh"), (0,), None)], 1)
 
 
 SMALL = 4 << 20

@@ -16,6 +16,7 @@ Form: TypeAlias = Mapping[tuple[Any, ...], float]
 _MOST: Final = 8
 """The most products of a form."""
 X: Final[Form] = {("x",): 1.0}
+GELU_BY_TANH: Final = Activation("gelu", form="tanh")
 
 
 def number(n: float) -> Form:
@@ -104,7 +105,7 @@ def _known() -> dict[tuple[Any, ...], Activation]:
         Activation("swish"): _times(X, function("sigmoid", X)),
         Activation("hardswish"): _times(X, cut_off({("x",): 1 / 6, (): 0.5}, 0.0, 1.0) or {}),
         Activation("gelu", form="none"): _times(number(0.5), X, plus(number(1.0), function("error", {("x",): root})) or {}),
-        Activation("gelu", form="tanh"): _times(number(0.5), X, plus(number(1.0), function("tanh", by_tanh)) or {}),
+        GELU_BY_TANH: _times(number(0.5), X, plus(number(1.0), function("tanh", by_tanh)) or {}),
     }
     return {_key(form): of for of, form in forms.items()}
 

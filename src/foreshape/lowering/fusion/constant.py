@@ -1,6 +1,6 @@
 """Constants of a fixed shape, made once, when the step is compiled.
 
-Before: ``c = constant()``, of at most 1024 elements, in every run
+Before: ``c = constant()``, of at most 1024 elements, in every run; in a frozen step also whole numbers known by inference, as from dims that are numbers
 After: ``c``, a tensor shared by every run
 Unless: c is fetched or stored, or something changes it in place
 """
@@ -12,10 +12,12 @@ from typing import Any
 
 from foreshape.errors import ExecutionError
 from foreshape.kernels import elementwise
-from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.kernel_calls import OpCall, Value
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
+from foreshape.lowering.kernel_calls import OpCall, Value, values_of
 from foreshape.operator.computations import Constant, Filled
+from foreshape.spec import Spec
 from foreshape.values.torch_proxy import Lazy, torch
+from foreshape.values.torch_types import torch_dtype
 
 MAX_ELEMENTS = 1024
 
@@ -32,7 +34,30 @@ def apply(graph: Graph) -> int:
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
         count += graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_made, i))), [], [out], of)]})
-    return count
+    return count + (sum(_inferred(graph, i) for i in graph.plain()) if graph.lowered.frozen else 0)
+
+
+def _inferred(graph: Graph, i: OpCall) -> bool:
+    """Replace a call by the numbers that inference knows of its result, and drop the calls that only led to it."""
+    if not graph.is_left(i) or i.stores or i.copies or i.in_place or not graph.makes_one(i) or not i.results:
+        return False
+    out, operator = i.results[0], i.op.operator
+    spec = spec_of(out)
+    if spec is None or spec.value is None or operator is None or operator.side_effects or not isinstance(out, Value) or graph.is_fixed(out):
+        return False
+    numbers = [n for n in (*spec.value, *spec.known_dims) if isinstance(n, int)]
+    if len(numbers) < len(spec.value) + spec.rank or len(spec.value) > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
+        return False
+    if not graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_tensor, spec))), [], [out])]}):
+        return False
+    graph.drop_unused(values_of(i.arguments))
+    return True
+
+
+def _tensor(spec: Spec) -> Any:
+    """Return the tensor of known numbers."""
+    numbers: Any = spec.value
+    return torch.tensor(numbers, dtype=torch_dtype(spec.known_dtype)).reshape([int(d) for d in spec.known_dims])  # pyright: ignore[reportArgumentType]
 
 
 def _made(i: OpCall) -> Any:

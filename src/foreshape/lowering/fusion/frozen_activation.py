@@ -2,7 +2,7 @@
 
 Before: ``y = x sigmoid(x)`` (swish), ``y = x min(max(x + 3, 0), 6) / 6`` (hardswish), ``y = x (1 + erf(x / sqrt(2))) / 2`` or its approximation by tanh
     (gelu), of fp32 in a frozen step, in any order of its sums and products
-After: ``y = activation(x)``
+After: ``y = activation(x)``; gelu by tanh, which may be one operator, too, by oneDNN's own library
 Unless: something else reads a value between
 """
 
@@ -17,6 +17,7 @@ from foreshape.operator.computations import Activation, ErrorFunction, Power, Pr
 from foreshape.operator.written_out import Form
 from foreshape.spec import FP32
 
+_BY_TANH = written_out.GELU_BY_TANH
 _MOST = 12
 """The most calls of one activation."""
 
@@ -25,7 +26,9 @@ def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
     ends = [i for i, _ in graph.computing(Product)] + [i for kind in (Scaling, Quotient) for i, _ in graph.computing(kind)]
-    return sum(_rewrite(graph, x) for x in dict.fromkeys(v for i in ends for v in _roots(graph, i)))
+    count = sum(_rewrite(graph, x) for x in dict.fromkeys(v for i in ends for v in _roots(graph, i)))
+    slow = [(i, of) for i, of in graph.computing(Activation) if of == _BY_TANH]
+    return count + sum(graph.replace({i: [fused(i, elementwise.activation(of.name, of.form), i.arguments[:1], i.results[:1], of)]}) for i, of in slow)
 
 
 def _roots(graph: Graph, end: KernelCall) -> list[Value]:

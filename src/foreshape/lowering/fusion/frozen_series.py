@@ -4,7 +4,7 @@ Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products, c
     oneDNN's kernels on their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels
     shuffled, a softmax, other dims
 After: ``z, ... = series(x, w, ...)``; values inside of it lie in one piece of memory
-Unless: it is only one, and torch's kernel is as fast (not: gelu by tanh); or oneDNN's library is not there
+Unless: it is only one; or oneDNN's library is not there
 """
 
 from __future__ import annotations
@@ -86,12 +86,6 @@ def apply(graph: Graph) -> int:
     return count + _join(graph, run)
 
 
-def _is_slow(i: KernelCall) -> bool:
-    """Return True for a function for which torch's kernel takes three times the library's time."""
-    following = activation(i)
-    return following is not None and frozen.in_library(following)[:1] == [("gelu_tanh", 0.0, 0.0)]
-
-
 def _packed(s: _Stage) -> str:
     """Return the name of the packed kernel of a stage; empty if it is made of no persistables."""
     return s.of.kernel.packed if isinstance(s.of, FusedCall) else ""
@@ -106,7 +100,7 @@ def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
         return []
     if isinstance(i, FusedCall) and i.kernel.packed:  # rows of four dims lie otherwise than images do
         return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
-    if made.isdisjoint(values) and not (_is_slow(i) and _rank(values[0]) != 4):
+    if made.isdisjoint(values):
         return []
     parting = computes(i, Split)
     if parting is not None:
@@ -243,7 +237,7 @@ def _alike(graph: Graph, s: _Stage) -> bool:
 
 def _join(graph: Graph, run: list[_Stage]) -> bool:
     """Replace successive instructions by one."""
-    if len({id(s.of) for s in run}) < 2 and not (run and _is_slow(run[0].of)):
+    if len({id(s.of) for s in run}) < 2:
         return False
     everything = run
     run = _merged(graph, run)

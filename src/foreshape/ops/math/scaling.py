@@ -190,7 +190,7 @@ class Cast(Operator):
         of = torch_dtype(self.out_dtype)
         if X.is_complex() and not of.is_complex:
             return X != 0 if of is torch.bool else X.real.to(of, copy=True)
-        return X.to(of, copy=True)
+        return (X.view(torch.uint8) if X.dtype is torch.bool and of.is_floating_point else X).to(of, copy=True)  # of bytes torch has a vector kernel
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("cast", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"in_dtype": self.out_dtype, "out_dtype": self.in_dtype})
