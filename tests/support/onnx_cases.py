@@ -13,6 +13,11 @@ from typing import Any
 
 import numpy as np
 
+import foreshape as fs
+from foreshape.interop.onnx import open_model
+from foreshape.wire.onnx_model import read_model
+from foreshape.wire.onnx_records import NodeRecord
+
 FOLDER = Path(__file__).parent.parent / "interop" / "onnx"
 
 
@@ -26,3 +31,25 @@ def cases() -> dict[str, dict[str, Any]]:
                 name, _, what = key.partition("/")
                 out.setdefault(name, {})[what] = file[key]
     return out
+
+
+def node_of(case: dict[str, Any]) -> NodeRecord:
+    """The node of a case."""
+    return read_model(case["model"].tobytes()).graph.nodes[0]
+
+
+def results(case: dict[str, Any]) -> list[np.ndarray]:
+    """The results of a case, here. Raises `ForeshapeError` where it is refused."""
+    program, parameters = open_model(case["model"].tobytes())
+    scope = fs.Scope()
+    parameters.put_into(scope)
+    ops = program.global_block.ops
+    feeds, fetches = ([op.output("Out") for op in ops if op.type == "feed"], [op.input("X") for op in ops if op.type == "fetch"])
+    fed = {name: case[f"in{at}"] for at, name in enumerate(feeds)}
+    return [np.asarray(one) for one in fs.Executor("cpu").run(program, feed=fed, fetch=fetches, scope=scope)]
+
+
+def is_wanted(case: dict[str, Any], at: int, got: np.ndarray) -> bool:
+    """Whether a result has the wanted element type and dims, and its numbers within the tolerance."""
+    want, (relative, absolute) = case[f"out{at}"], case["tolerance"]
+    return got.dtype == want.dtype and got.shape == want.shape and np.allclose(got, want, rtol=relative, atol=max(absolute, 1e-6), equal_nan=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.onnx_writer import Graph, model, node, opened, value
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
+from foreshape.operator import all_operators
 
 RNG = np.random.default_rng(8)
 CONDITION = np.array([[True], [False]])
@@ -64,3 +66,11 @@ def test_operators_of_ours_alone_are_listed_as_lacking(tmp_path: Path) -> None:
     opened(model(Graph([node("NonMaxSuppression", "b s n", "y")], fed, [value("y", "int64", None)]), 18), tmp_path)
     with pytest.raises(fs.FormatError, match=r"needs what PaddlePaddle 2\.6\.2 lacks[^\n]*\n    non_max_suppression \(op 3 of block 0\)"):
         convert_model(tmp_path / "m.onnx", tmp_path / "out.pdmodel")
+
+
+def test_an_operator_is_of_paddlepaddle_2_where_it_was_compared_with_it() -> None:
+    """An operator of ours alone says so (`since`): otherwise a conversion would write what PaddlePaddle cannot run."""
+    compared = json.loads((Path(__file__).parents[3] / "docs" / "compatibility.json").read_text(encoding="utf-8"))["operators"]
+    of_one_process = {name: cls for name, cls in all_operators().items() if cls.samples and cls.__module__.split(".")[:3] != ["foreshape", "ops", "collective"]}
+    newer = {name for name, cls in of_one_process.items() if cls.__module__.startswith("foreshape.ops.") and cls.since <= 2 and name not in compared}
+    assert newer <= {"feed", "fetch", "view_dtype", "select_input_array_grad", "sync_batch_norm_grad", "c_dropout_grad", "sync_batch_norm"}, newer

@@ -31,6 +31,11 @@ def rule_of(domain: str, name: str, opset: int) -> Rule | None:
     return found
 
 
+def rules_of(domain: str, name: str) -> list[tuple[int, Rule]]:
+    """Return the functions for an operator, each with its first operator set, in order."""
+    return [*_RULES.get((domain, name), ())]
+
+
 def known_operators() -> list[tuple[str, str]]:
     """Return domain and name of all operators with a function."""
     return sorted(_RULES)

@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.dims import Size, ceildiv, maximum, minimum, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.spaced_windows import DilatedAxis, divisors, largest_places, reduced, spread
-from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
@@ -30,6 +30,7 @@ class DilatedPool(Operator):
     """
 
     type = "dilated_pool"
+    since = OWN
     X = operand((*FLOATING, INT8, UINT8), doc="[batch, channels, *image], one to three image axes; integers for maxima alone")
     Out = result(doc="[batch, channels, *windows]", layout="row")
     Mask = result(optional=True, doc="int64, as Out, with return_mask", layout="row")
