@@ -225,12 +225,14 @@ def resize(c: Call) -> Any:
         x, old = c.x(), c.node.operator == "Upsample" or c.opset < 11
         axes = [c.axis(int(a), c.rank(x)) for a in c.attribute("axes") or range(c.rank(x))]
         scales, sizes = (None if one is None or one.spec.dims == (0,) else one for one in (c.optional(1 if old else 2), None if old else c.optional(3)))
+        known = None if scales is None else c.constant(1 if old else 2)
         if c.node.operator == "Upsample" and c.opset < 9:
-            scales = c.importer.variable(OnnxConstant("scales", None, _scales_of_attributes(c)))
+            known = _scales_of_attributes(c)
+            scales = c.importer.variable(OnnxConstant("scales", None, known))
         if scales is None and sizes is None:
             raise
         region = c.optional(1) if c.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize" and not old else None
-        return by_matrices(c, x, axes, scales, sizes, region, old)
+        return by_matrices(c, x, axes, scales, sizes, region, old, known)
 
 
 def _scales_of_attributes(c: Call) -> Any:

@@ -157,7 +157,7 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
     axes = len(strides)
     sizes, kernel = (c.reshape(c.cast(c.x(at), INT64), [axes]) for at in (1, 2))
     place: Variable = numbers(c, 0)
-    wide, pixels = list[Variable](), numbers(c, 1)
+    wide, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
     for axis in range(axes):
         padded = c.binary("elementwise_add", entry(c, sizes, axis), numbers(c, pads[axis] + pads[axes + axis]))
         within = c.binary("elementwise_mul", from_zero(c, entry(c, kernel, axis)), numbers(c, dilations[axis]))
@@ -169,10 +169,10 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
         along = c.unsqueeze(along, *(at for at in range(2 * axes) if at % axes != axis))  # places of a window, then windows
         place = c.binary("elementwise_add", c.binary("elementwise_mul", place, padded), along)
         wide.append(padded)
+        total = c.binary("elementwise_mul", total, padded)
         pixels = c.binary("elementwise_mul", pixels, entry(c, kernel, axis))
     place = c.reshape(place, [-1])
     rows = c.transpose(shaped(c, x, -1, size_of(c, place, 0)), [1, 0])
-    total = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=c.op("concat", {"axis": 0}, X=wide))
     shape = c.op("concat", {"axis": 0}, X=[total, size_of(c, rows, 1)])
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
     added = c.op("scatter", {"overwrite": False}, X=zeros, Ids=place, Updates=rows)

@@ -92,7 +92,9 @@ def max_unpool(c: Call) -> Any:
         else:
             sizes.append(c.binary("elementwise_add", c.binary("elementwise_mul", size, numbers(c, strides[k])), numbers(c, more)))
     inner = c.op("concat", {"axis": 0}, X=[numbers(c, s) if isinstance(s, int) else s for s in sizes])
-    total = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=inner)
+    total: Variable = numbers(c, 1)
+    for at in range(axes + 2):
+        total = c.binary("elementwise_mul", total, entry(c, inner, at))
     flat, wanted = c.reshape(places, [-1]), sizes
     if c.has(2):  # places that do not fit into the image without it count over the given shape
         shape = c.reshape(c.cast(c.x(2), INT64), [axes + 2])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
 from foreshape.interop.onnx.call import Call
-from foreshape.interop.onnx.computed import entry, from_zero, numbers
+from foreshape.interop.onnx.computed import entry, from_zero, numbers, size_of
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import FP64, INT64
+from foreshape.spec import FP32, FP64, INT64
 
 _MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric", "tf_crop_and_resize")
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -113,15 +118,29 @@ class _Axis:
         return c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=self.do("mul", same, c.unsqueeze(weight, 2)))
 
 
-def by_matrices(c: Call, x: Variable, axes: list[int], scales: Variable | None, sizes: Variable | None, roi: Variable | None, old: bool) -> Variable:
-    """Return an image of other sizes along ``axes``: of scales, or of sizes."""
+def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) -> Variable:
+    """Return the size of an axis after a known scale, [1], so that it is known before the run where it can be; ``computed`` is the same in the run."""
+    size = x.spec.known_dims[axis]
+    if isinstance(size, int):
+        return numbers(c, int(np.float32(size) * np.float32(scale)))
+    ratio = Fraction(float(scale)).limit_denominator(64)
+    if np.float32(float(ratio)) != np.float32(scale):
+        return computed
+    return c.binary("elementwise_floordiv", c.binary("elementwise_mul", size_of(c, x, axis), numbers(c, ratio.numerator)), numbers(c, ratio.denominator))
+
+
+def by_matrices(
+    c: Call, x: Variable, axes: list[int], scales: Variable | None, sizes: Variable | None, roi: Variable | None, old: bool, known: Any = None
+) -> Variable:
+    """Return an image of other sizes along ``axes``: of scales, or of sizes. ``known``: the scales, where they are known before the run."""
     kind, of, rank = c.attribute("mode", "nearest"), x.spec.known_dtype, c.rank(x)
     if kind not in ("nearest", "linear", "bilinear", "cubic"):
         raise Refused(f"the mode {kind}")
     dims = c.cast(c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=numbers(c, *axes)), FP64)
     if scales is not None:
+        # in float32, as sizes are inferred: 10 times 1.3 is 13 there, and with more digits a little less
+        counts = c.cast(c.op("floor", X=c.binary("elementwise_mul", c.cast(scales, FP32), c.cast(dims, FP32))), INT64)
         scales = c.cast(scales, FP64)
-        counts = c.cast(c.op("floor", X=c.binary("elementwise_mul", scales, dims)), INT64)
     else:
         assert sizes is not None
         counts = c.cast(sizes, INT64)
@@ -134,11 +153,12 @@ def by_matrices(c: Call, x: Variable, axes: list[int], scales: Variable | None, 
             counts = c.cast(c.op("floor", X=c.binary("elementwise_add", c.binary("elementwise_mul", scale, dims), half)), INT64)
     out = x if kind == "nearest" else c.cast(x, FP64)
     beyond: list[tuple[int, Variable]] = []
-    known = c.importer.numbers(c.value(1 if old else 2)) if c.has(1 if old else 2) else None
     for at, axis in enumerate(axes):
         if known is not None and known.size == len(axes) and float(known.reshape(-1)[at]) == 1.0 and roi is None:
             continue
-        one = _Axis(c, out, axis, entry(c, scales, at), entry(c, counts, at), old)
+        count = entry(c, counts, at)
+        count = count if known is None else _count(c, x, axis, known.reshape(-1)[at], count)
+        one = _Axis(c, out, axis, entry(c, scales, at), count, old)
         if one.mode not in _MODES:
             raise Refused(f"coordinates by {one.mode}")
         if one.mode == "tf_crop_and_resize" and roi is None:
