@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,10 +21,10 @@ demo: $(VENV)/demo         ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite
-	$(RUN) pytest -n 2 -m "not long and not paddle and not browser and not cuda"
+	$(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not browser and not cuda"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
-	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not cuda"
+	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not onnx and not cuda"
 
 test-longest: $(VENV)/dev  ## those of them that take longest
 	$(RUN) pytest -n 2 -m longest
@@ -41,7 +41,7 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
 
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
-	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not browser and not cuda" || exit 1; done
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not browser and not cuda" || exit 1; done
 
 check: $(VENV)/dev         ## style, types, the order of the rooms, and words
 	$(VENV)/bin/ruff check .
@@ -108,6 +108,17 @@ $(PADDLE3_VENV)/bin/python:
 
 paddle: $(VENV)/dev $(PADDLE_PYTHON) $(PADDLE3_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 and 3.3.1 (in the Pythons of PADDLE_PYTHON and PADDLE3_PYTHON, or some made for them), compared
 	PADDLE_PYTHON=$(PADDLE_PYTHON) PADDLE3_PYTHON=$(PADDLE3_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
+
+# The checker and the engine that read what is written for ONNX.
+ONNX_VENV := $(CURDIR)/.venv-onnx
+ONNX_PYTHON ?= $(ONNX_VENV)/bin/python
+
+$(ONNX_VENV)/bin/python:
+	$(PYTHON) -m venv $(ONNX_VENV)
+	$(ONNX_VENV)/bin/pip install --quiet --disable-pip-version-check onnx==1.23.2 onnxruntime==1.32.0
+
+onnx: $(VENV)/dev $(ONNX_PYTHON) ## operators written for ONNX, checked and run in onnxruntime (in the Python of ONNX_PYTHON, or one made for it)
+	ONNX_PYTHON=$(ONNX_PYTHON) $(RUN) pytest -m onnx tests/onnx_runtime
 
 $(VENV)/docs: $(VENV)/demo
 	$(PIP) -e '.[demo,docs]'

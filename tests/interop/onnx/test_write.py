@@ -1,4 +1,4 @@
-"""Writing programs as ONNX's models, opened again here; `tests/interop/onnx/test_with_onnxruntime.py` opens them there."""
+"""Writing programs as ONNX's models, opened again here; `tests/onnx_runtime` opens them there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_has_no_form_is_listed(tmp_path: Path) -> None:
     for _ in range(2):
         y = program.global_block.apply("svd", {"X": y}, {})[1]
         y = layer.reshape(layer.concat([y, y, y, y], axis=0), [4, 4])
-    with pytest.raises(fs.FormatError, match=r"svd \(2 ops, the first is op 1 of block 0\): there is no form of it in ONNX here"):
+    with pytest.raises(fs.FormatError, match=r"svd \(2 ops, the first is op 1 of block 0\): ONNX decomposes no matrices"):
         fs.save_onnx(tmp_path / "m.onnx", x, y)
     assert not list(tmp_path.iterdir())
     with pytest.raises(fs.FormatError, match="the operator set must be from 13 to 24; seen 12"):

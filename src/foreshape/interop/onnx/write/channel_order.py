@@ -21,12 +21,17 @@ def channels_back(w: WrittenOp, y: OnnxValue, rank: int, layout: str) -> OnnxVal
     return w.transpose(y, (0, *range(2, rank), 1)) if is_channels_last(layout) else y
 
 
-def padding(w: WrittenOp, image: Sequence[Any], kernel: Sequence[Any], strides: Sequence[int]) -> dict[str, Any]:
-    """Return ``pads``, or ``auto_pad`` for sizes that are open."""
+def padding(w: WrittenOp, image: Sequence[Any], kernel: Sequence[Any], strides: Sequence[int], dilations: Sequence[int] = ()) -> dict[str, Any]:
+    """Return ``pads``, or ``auto_pad`` for sizes that are open. An image smaller than its window has as many more behind it."""
     algorithm = w.of.padding_algorithm
     found = pads_of(w.of.paddings, algorithm, image, kernel, strides)
     if all(isinstance(p, int) for both in found for p in both):
-        return {"pads": [*[p[0] for p in found], *[p[1] for p in found]]}
+        ends = [p[1] for p in found]
+        for at, (size, window) in enumerate(zip(image, kernel, strict=True)):
+            if isinstance(size, int) and isinstance(window, int):
+                reach = (window - 1) * (dilations[at] if dilations else 1) + 1
+                ends[at] += max(0, reach - size - int(found[at][0]) - int(found[at][1]))  # pyright: ignore[reportArgumentType]
+        return {"pads": [*[p[0] for p in found], *ends]}
     return {"auto_pad": "SAME_UPPER"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.ops.rules.window import is_channels_last, pads_of
-from foreshape.spec import FP64, INT64
+from foreshape.spec import FP64, INT8, INT64, UINT8
 
 
 @writes("conv2d", "depthwise_conv2d", "conv3d")
@@ -19,7 +20,7 @@ def _convolution(w: WrittenOp) -> OnnxValue:
     layout, rank = w.of.data_format, w.rank("Input")
     kernel = w.spec("Filter").known_dims[2:]
     dilations = [1] * (rank - 2) if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
-    pads = padding(w, image_dims(w, "Input", layout), kernel, w.of.strides)
+    pads = padding(w, image_dims(w, "Input", layout), kernel, w.of.strides, dilations)
     made = w.node(
         "Conv",
         channels_first(w, "Input", layout),
@@ -85,13 +86,26 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
     """Return the largest or the mean of each window."""
     strides, pads = [*w.of.strides], padding(w, image, sizes, w.of.strides)
     ceil = bool(w.of.ceil_mode)
+    if ceil and "pads" in pads:
+        _no_empty_window(image, sizes, strides, pads["pads"])
     if largest:
         of = w.dtype("X")
         made = x if of.is_floating or of.name in ("int8", "uint8") else w.cast(x, of, FP64)
         made = w.node("MaxPool", made, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), **pads)
         return made if of.is_floating or of.name in ("int8", "uint8") else w.cast(made, FP64, of)
+    if not w.of.exclusive and any(isinstance(n, int) and n + 2 * p < k for n, p, k in zip(image, w.of.paddings, sizes, strict=False)):
+        raise Refused("a window larger than its image, and pixels that are counted")
     counted = not w.of.exclusive and any(pads.get("pads", ()))
     return w.node("AveragePool", x, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), count_include_pad=int(counted), **pads)
+
+
+def _no_empty_window(image: Sequence[Any], sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> None:
+    """Refuse windows that begin behind the image: ONNX has none there."""
+    for at, n in enumerate(image):
+        if isinstance(n, int):
+            count = -(-(n + pads[at] + pads[at + len(sizes)] - sizes[at]) // strides[at]) + 1
+            if (count - 1) * strides[at] >= n + pads[at]:
+                raise Refused("a window wholly in the padding")
 
 
 def adaptive(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[int], operator: str) -> OnnxValue:
@@ -116,28 +130,32 @@ def adaptive(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[i
     return x
 
 
-@writes("max_pool2d_with_index")
+@writes("max_pool2d_with_index", "max_pool3d_with_index")
 def _pool_with_places(w: WrittenOp) -> Any:
-    dims = w.spec("X").known_dims
-    sizes = [int(k) for k in w.of.ksize]
+    dims, axes = w.spec("X").known_dims, w.rank("X") - 2
+    sizes, paddings = [int(k) for k in w.of.ksize], [int(p) for p in w.of.paddings]
     if w.of.global_pooling:
         if not all(isinstance(n, int) for n in dims[2:]):
             raise Refused("the places of the largest of images of open sizes")
-        sizes = [int(n) for n in dims[2:]]  # pyright: ignore[reportArgumentType]
+        sizes, paddings = [int(n) for n in dims[2:]], [0] * axes  # pyright: ignore[reportArgumentType]
     elif w.of.adaptive:
         raise Refused("adaptive pooling with places")
-    paddings = [0, 0] if w.of.global_pooling else [*w.of.paddings]
-    pads = [*paddings, *paddings] if len(paddings) == 2 else [paddings[0], paddings[2], paddings[1], paddings[3]]
-    out, places = w.nodes("MaxPool", 2, w.x("X"), kernel_shape=sizes, strides=[*w.of.strides], pads=pads, ceil_mode=int(w.of.ceil_mode))
+    pads = [*paddings, *paddings] if len(paddings) == axes else [*paddings[::2], *paddings[1::2]]
+    if w.of.ceil_mode:
+        _no_empty_window(dims[2:], sizes, [*w.of.strides], pads)
+    if any(isinstance(n, int) and n + pads[at] + pads[at + axes] < k for at, (n, k) in enumerate(zip(dims[2:], sizes, strict=True))):
+        raise Refused("a window larger than its image")
+    attributes: dict[str, Any] = {"kernel_shape": sizes, "strides": [*w.of.strides], "pads": pads, "ceil_mode": int(w.of.ceil_mode)}
+    out, places = w.nodes("MaxPool", 2, w.x("X"), **attributes)
     # ONNX counts over batch and channels too; here a place is within its image
-    image = w.node("ReduceProd", w.shape(w.x("X"), 2, 4), keepdims=1)
+    image = w.node("ReduceProd", w.shape(w.x("X"), 2, 2 + axes), keepdims=1)
     return out, w.cast(w.node("Mod", places, image), INT64, w.result("Mask").known_dtype)
 
 
-@writes("unpool")
+@writes("unpool", "unpool3d")
 def _unpool(w: WrittenOp) -> OnnxValue:
     """Scatter the elements to their places in images of zeros."""
-    out, dims = w.result("Out").known_dims, w.spec("X").known_dims
+    out, axes = w.result("Out").known_dims, w.rank("X") - 2
     x = w.x("X")
     flat = w.node("Reshape", x, w.ints(0, 0, -1))
     places = w.node("Reshape", w.as_int64("Indices"), w.ints(0, 0, -1))
@@ -146,9 +164,46 @@ def _unpool(w: WrittenOp) -> OnnxValue:
     else:
         if w.op.input_slots.get("OutputSizes") or [d for d in w.of.output_size if d > 0]:
             raise Refused("an output size that is given, for images of open sizes")
-        grown = w.node("Mul", w.node("Sub", w.shape(x, 2, 4), w.ints(1)), w.ints(*w.of.strides))
+        grown = w.node("Mul", w.node("Sub", w.shape(x, 2, 2 + axes), w.ints(1)), w.ints(*w.of.strides))
         image = w.node("Add", grown, w.ints(*[k - 2 * p for k, p in zip(w.of.ksize, w.of.paddings, strict=False)]))
-    del dims
     empty = w.node("Concat", w.shape(x, 0, 2), w.node("ReduceProd", image, keepdims=1), axis=0)
     zeros = w.node("Expand", w.like(0.0, "X"), empty)
     return w.node("Reshape", w.node("ScatterElements", zeros, places, flat, axis=2), w.node("Concat", w.shape(x, 0, 2), image, axis=0))
+
+
+@writes("dilated_pool")
+def _dilated_pool(w: WrittenOp) -> Any:
+    kind, x, of = w.of.pooling_type, w.x("X"), w.dtype("X")
+    attributes: dict[str, Any] = {"kernel_shape": [*w.of.ksize], "strides": [*w.of.strides], "ceil_mode": int(w.of.ceil_mode)}
+    if any(d != 1 for d in w.of.dilations):
+        attributes["dilations"] = [*w.of.dilations]
+    if w.of.padding_algorithm == "EXPLICIT":
+        attributes["pads"] = [*w.of.paddings[::2], *w.of.paddings[1::2]]
+    elif "dilations" in attributes:  # engines differ in what such windows reach over
+        attributes["pads"] = _same_pads(w)
+    else:
+        attributes["auto_pad"] = w.of.padding_algorithm
+    if kind == "max":
+        held = of if of.is_floating or of in (INT8, UINT8) else FP64
+        count = 2 if w.of.return_mask else 1
+        out, *places = w.nodes("MaxPool", count, w.cast(x, of, held), storage_order=int(w.of.column_major) or None, **attributes)
+        return w.cast(out, held, of), places[0] if places else None
+    if "dilations" in attributes:
+        w.needs(19)
+    if kind == "sum" and w.of.ceil_mode:
+        raise Refused("sums of windows that are cut")
+    made = w.node("AveragePool", x, count_include_pad=int(kind == "sum" or not w.of.exclusive), **attributes)
+    return (w.node("Mul", made, w.like(float(math.prod(w.of.ksize)), "X")) if kind == "sum" else made), None
+
+
+def _same_pads(w: WrittenOp) -> list[int]:
+    """Return the paddings of `dilated_pool` for as many windows as strides fit in the axes."""
+    before: list[int] = []
+    after: list[int] = []
+    for n, k, s, d in zip(w.spec("X").known_dims[2:], w.of.ksize, w.of.strides, w.of.dilations, strict=True):
+        if not isinstance(n, int):
+            raise Refused("padding SAME of dilated windows, for images of open sizes")
+        total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+        before.append((total + 1) // 2 if w.of.padding_algorithm == "SAME_LOWER" else total // 2)
+        after.append(total - before[-1])
+    return before + after

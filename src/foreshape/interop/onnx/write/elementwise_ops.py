@@ -24,6 +24,8 @@ _FLOAT_ONLY: Final = frozenset(_UNARY) - {"abs", "sign", "assign", "share_data",
 def _unary(w: WrittenOp) -> OnnxValue:
     slot = "In" if w.op.type == "print" else "X"
     of = w.dtype(slot)
+    if w.op.type == "logical_not":
+        return w.node("Not", w.cast(w.x(slot), of, BOOL))
     if w.op.type in ("isnan_v2", "isinf_v2") and not of.is_floating:
         return w.node("Less", w.x(slot), w.x(slot))
     if w.op.type in ("floor", "ceil") and not of.is_floating:
@@ -110,8 +112,8 @@ def _scale(w: WrittenOp) -> OnnxValue:
     scale = float(w.of.scale)
     if factor is None and scale == 1.0 and bias == 0.0:
         return w.node("Identity", x)
-    if not floating and (scale != int(scale) or bias != int(bias)):
-        return w.cast(_scaled(w, w.cast(x, of, FP32), None if factor is None else w.cast(factor, of, FP32), scale, bias, FP32), FP32, of)
+    if not floating:
+        scale, bias = float(int(scale)), float(int(bias))
     return _scaled(w, x, factor, scale, bias, of)
 
 
@@ -216,10 +218,12 @@ def _swish(w: WrittenOp) -> OnnxValue:
 
 @writes("mish")
 def _mish(w: WrittenOp) -> OnnxValue:
-    x = w.x("X")
-    if w.opset >= 18:
+    x, threshold = w.x("X"), float(w.of.threshold)
+    if w.opset >= 18 and threshold >= 20.0:
         return w.node("Mish", x)
-    return w.node("Mul", x, w.node("Tanh", w.node("Softplus", x)))
+    soft = w.node("Softplus", x)
+    soft = soft if threshold >= 20.0 else w.node("Where", w.node("Greater", x, w.like(threshold, "X")), x, soft)
+    return w.node("Mul", x, w.node("Tanh", soft))
 
 
 @writes("softplus")
@@ -273,7 +277,8 @@ def _rsqrt(w: WrittenOp) -> OnnxValue:
 
 @writes("expm1")
 def _expm1(w: WrittenOp) -> OnnxValue:
-    return w.node("Sub", w.node("Exp", w.x("X")), w.like(1.0, "X"))
+    of = w.result("Out").known_dtype
+    return w.node("Sub", w.node("Exp", w.cast(w.x("X"), w.dtype("X"), of)), w.number(1.0, of))
 
 
 @writes("log1p", "log2", "log10")
@@ -287,13 +292,18 @@ def _logarithm(w: WrittenOp) -> OnnxValue:
 
 @writes("round")
 def _round(w: WrittenOp) -> OnnxValue:
-    x = w.x("X")
-    if w.op.attributes.values.get("round_type", "") == "even" or not w.dtype("X").is_floating:
-        return w.node("Round", x) if w.dtype("X").is_floating else w.node("Identity", x)
-    # halves go away from zero: floor(x) or ceil(x), whichever the part behind the point says
-    whole = w.node("Floor", w.node("Abs", x))
-    up = w.node("GreaterOrEqual", w.node("Sub", w.node("Abs", x), whole), w.like(0.5, "X"))
-    return w.node("Mul", w.node("Sign", x), w.node("Add", whole, w.cast(up, BOOL, w.dtype("X"))))
+    x, decimals = w.x("X"), int(w.of.decimals)
+    if not w.dtype("X").is_floating:
+        return w.node("Identity", x)
+    scale = w.like(10.0 ** abs(decimals), "X")
+    x = x if not decimals else w.node("Mul" if decimals > 0 else "Div", x, scale)
+    if w.of.round_type == 0:
+        made = w.node("Round", x)
+    else:  # halves go away from zero: floor(x) or ceil(x), whichever the part behind the point says
+        whole = w.node("Floor", w.node("Abs", x))
+        up = w.node("GreaterOrEqual", w.node("Sub", w.node("Abs", x), whole), w.like(0.5, "X"))
+        made = w.node("Mul", w.node("Sign", x), w.node("Add", whole, w.cast(up, BOOL, w.dtype("X"))))
+    return made if not decimals else w.node("Div" if decimals > 0 else "Mul", made, scale)
 
 
 @writes("trunc")
@@ -320,7 +330,10 @@ def _bitwise_not(w: WrittenOp) -> OnnxValue:
 
 @writes("thresholded_relu")
 def _thresholded_relu(w: WrittenOp) -> OnnxValue:
-    return w.node("ThresholdedRelu", w.x("X"), alpha=float(w.of.threshold))
+    x = w.x("X")
+    if w.of.value or not w.dtype("X").is_floating:
+        return w.node("Where", w.node("Greater", x, w.like(w.of.threshold, "X")), x, w.like(w.of.value, "X"))
+    return w.node("ThresholdedRelu", x, alpha=float(w.of.threshold))
 
 
 @writes("hard_shrink")
@@ -328,7 +341,7 @@ def _hard_shrink(w: WrittenOp) -> OnnxValue:
     return w.node("Shrink", w.x("X"), lambd=float(w.of.threshold), bias=0.0)
 
 
-@writes("softshrink", "soft_shrink")
+@writes("softshrink")
 def _soft_shrink(w: WrittenOp) -> OnnxValue:
     bound = float(w.op.attributes.values.get("lambda", 0.5))
     return w.node("Shrink", w.x("X"), lambd=bound, bias=bound)
@@ -346,6 +359,9 @@ def _scaled_tanh(w: WrittenOp) -> OnnxValue:
 
 @writes("where")
 def _where(w: WrittenOp) -> OnnxValue:
+    of = w.dtype("X")
+    if of in (BOOL, INT8, INT16):
+        return w.cast(w.node("Where", w.x("Condition"), w.cast(w.x("X"), of, INT32), w.cast(w.x("Y"), of, INT32)), INT32, of)
     return w.node("Where", w.x("Condition"), w.x("X"), w.x("Y"))
 
 

@@ -127,18 +127,20 @@ def _eye(w: WrittenOp) -> OnnxValue:
 
 @writes("one_hot_v2")
 def _one_hot(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    known = w.known("depth_tensor") if w.has("depth_tensor") else w.of.depth
-    depth = w.reshape(w.as_int64("depth_tensor"), 1) if known is None else w.ints(int(known))
-    if of.name in ("fp16", "bf16", "bool"):
-        return w.cast(w.node("OneHot", w.as_int64("X"), depth, w.array(_ends("float32")), axis=-1), FP32, of)
-    return w.node("OneHot", w.as_int64("X"), depth, w.array(_ends(of.numpy_name)), axis=-1)
+    return one_hot(w, w.as_int64("X"), w.result("Out").known_dtype)
 
 
-def _ends(of: str) -> Any:
+def one_hot(w: WrittenOp, ids: OnnxValue, of: DType) -> OnnxValue:
+    """Return 1 at each id and 0 elsewhere; numbers outside have none (OneHot counts negative ones from the end)."""
     import numpy
 
-    return numpy.array([0, 1], of)
+    known = w.known("depth_tensor") if w.has("depth_tensor") else w.of.depth
+    if known is None:
+        depth = w.reshape(w.as_int64("depth_tensor"))
+        row = w.node("Range", w.number(0, INT64), depth, w.number(1, INT64))
+    else:
+        row = w.array(numpy.arange(int(known if isinstance(known, int) else known.reshape(-1)[0]), dtype="int64"))
+    return w.cast(w.node("Equal", w.unsqueeze(ids, -1), row), BOOL, of)
 
 
 @writes("tril_triu")

@@ -13,13 +13,14 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import DescriptionError
 from foreshape.interop.onnx.call import ELEMENT_TYPES
 from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.onnx.write.unwritten_ops import reason_of
 from foreshape.interop.onnx.write.values import Node, OnnxGraph, OnnxValue, named_graph
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
-from foreshape.spec import BOOL, LOD_TENSOR, DType, Spec, dtype
+from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.wire.onnx_encode import tensor_of
 from foreshape.wire.onnx_records import ModelRecord, TypeRecord
 
@@ -140,8 +141,12 @@ class GraphWriter:
         function, operator = writer_of(op.type), op.operator
         if function is None or operator is None or op.attributes.error is not None:
             error = op.attributes.error
-            raise Refused(str(error) if error is not None else "there is no form of it in ONNX here" if operator is not None else "it is not known here")
+            if error is not None or operator is None:
+                raise Refused(str(error) if error is not None else "it is not known here")
+            raise Refused(reason_of(op.type, type(operator).__module__) or "there is no form of it in ONNX here")
         self.scope = "".join(f"/{part}" for part in op.scope)
+        if self._empties(op):
+            return
         made: Any = function(WrittenOp(self, op, operator))
         if made is None:  # of a block: the function has said the values of its variables
             return
@@ -151,6 +156,23 @@ class GraphWriter:
             for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if one is not None and not is_empty_name(name):
                     self.bind(op, name, one)
+
+    def _empties(self, op: Op) -> bool:
+        """Write results without elements as constants, whatever makes them: engines differ in operators on nothing."""
+        import numpy
+
+        names = [n for n in op.output_names() if not is_empty_name(n)]
+        specs = [op.made.get(n) or (v.spec if (v := op.block.find(n)) is not None else None) for n in names]
+        if not names or any(
+            s is None or s.kind is not LOD_TENSOR or s.dims is None or s.lod or 0 not in s.dims or not all(isinstance(d, int) for d in s.dims) for s in specs
+        ):
+            return False
+        for name, spec in zip(names, specs, strict=True):
+            assert spec is not None
+            held = "bool" if spec.dtype is BOOL else "float32" if spec.dtype is BF16 else spec.known_dtype.numpy_name
+            value = self.constant(numpy.zeros(spec.known_dims, held))
+            self.bind(op, name, self.node("Cast", [value], to=self.code_of(BF16))[0] if spec.dtype is BF16 else value)
+        return True
 
     def bind(self, op: Op, variable: str, value: OnnxValue) -> None:
         """Say the value of a variable from this op on."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
+from foreshape.interop.onnx.write.filling_ops import filled
 from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.ops.rules.window import is_channels_last
-from foreshape.spec import FP32, INT64
+from foreshape.spec import FP32, INT16, INT32, INT64
 
 _METHODS = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
@@ -22,13 +23,21 @@ def _resize(w: WrittenOp) -> OnnxValue:
 
     layout, rank = w.of.data_layout, w.rank("X")
     axes, method = rank - 2, w.op.type.split("_", 1)[0]
-    x = channels_first(w, "X", layout)
+    of = w.dtype("X")
+    held = INT32 if of is INT16 else of
+    x = w.cast(channels_first(w, "X", layout), of, held)
     if w.of.align_corners:
         mode, nearest = "align_corners", "round_prefer_ceil"
     else:
         mode, nearest = "half_pixel" if method == "bicubic" or (method != "nearest" and w.of.align_mode == 0) else "asymmetric", "floor"
     out = w.result("Out").known_dims
     out = out[1:-1] if is_channels_last(layout) else out[2:]
+    if mode == "half_pixel":  # a single pixel is the first one's, not the middle one's
+        for at, size in enumerate(out):
+            if size == 1 and w.spec("X").known_dims[at + 1 if is_channels_last(layout) else at + 2] != 1:
+                if method == "bicubic":
+                    raise Refused("bicubic interpolation to a single pixel")
+                x = w.slice(x, at + 2, 0, 1)
     given = w.op.attributes.values.get("scale", ())
     scale = [float(s) for s in (given if given.__class__ in (tuple, list) else [given]) if s > 0]  # pyright: ignore[reportGeneralTypeIssues]
     sized = w.op.input_slots.get("SizeTensor") or w.has("OutSize")
@@ -37,18 +46,21 @@ def _resize(w: WrittenOp) -> OnnxValue:
         attributes["nearest_mode"] = nearest
     if method == "bicubic":
         attributes["cubic_coeff_a"] = -0.75
-    if not sized and w.has("Scale"):
-        by = w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32)
-        by = w.node("Expand", by, w.ints(axes))
+    by = w.node("Expand", w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32), w.ints(axes)) if not sized and w.has("Scale") else None
+    if by is not None and w.op.type.endswith("_v2"):
         return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), by, axis=0), **attributes), rank, layout)
-    if not sized and scale:
-        by_axis = scale if len(scale) == axes else scale * axes
+    by_axis = scale if len(scale) == axes else scale * axes
+    if not sized and scale and w.op.type.endswith("_v2"):
         made = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
-        return channels_back(w, made, rank, layout)
+        return channels_back(w, w.cast(made, held, of), rank, layout)
     if w.op.input_slots.get("SizeTensor"):
         sizes = w.row_of("SizeTensor")
     elif w.has("OutSize"):
         sizes = w.row("OutSize")
+    elif by is not None or (scale and not all(isinstance(d, int) for d in out)):  # the first form goes by the sizes
+        now = w.node("Cast", w.shape(x, 2, rank), to=w.writer.code_of(FP32))
+        by = by if by is not None else w.array(numpy.array(by_axis, "float32"))
+        sizes = w.cast(w.node("Floor", w.node("Mul", now, by)), FP32, INT64)
     else:
         sizes = w.ints(*[int(d) for d in out])  # pyright: ignore[reportArgumentType]
     dims = w.spec("X").known_dims
@@ -56,7 +68,7 @@ def _resize(w: WrittenOp) -> OnnxValue:
     if all(isinstance(d, int) for d in (*out, *dims)):
         channels = dims[-1] if is_channels_last(layout) else dims[1]
         front = w.ints(*[int(d) for d in (dims[0], channels, *out)])  # pyright: ignore[reportArgumentType]
-    return channels_back(w, w.node("Resize", x, None, None, front, **attributes), rank, layout)
+    return channels_back(w, w.cast(w.node("Resize", x, None, None, front, **attributes), held, of), rank, layout)
 
 
 @writes("grid_sampler")
@@ -108,6 +120,8 @@ def _unfold(w: WrittenOp) -> OnnxValue:
     x, (_, channels, height, width) = w.x("X"), w.spec("X").known_dims
     (kh, kw), (sh, sw), (dh, dw) = w.of.kernel_sizes, w.of.strides, w.of.dilations
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
+    bottom += max(0, dh * (kh - 1) + 1 - height - top - bottom) if isinstance(height, int) else 0
+    right += max(0, dw * (kw - 1) + 1 - width - left - right) if isinstance(width, int) else 0
     padded = _padded(w, x, [(0, 0), (0, 0), (top, bottom), (left, right)], "constant", w.like(0.0, "X"))
     parts = [padded]
     for axis, size, kernel, stride, dilation, around in ((2, height, kh, sh, dh, top + bottom), (4, width, kw, sw, dw, left + right)):
@@ -125,6 +139,9 @@ def _unfold(w: WrittenOp) -> OnnxValue:
     front = int(channels) * kh * kw if isinstance(channels, int) else None
     if front is None:
         raise Refused("an open number of channels")
+    out = w.result("Y").known_dims
+    if all(isinstance(d, int) for d in out) and 0 in out:
+        return filled(w, [int(d) for d in out], 0.0, w.dtype("X"))  # pyright: ignore[reportArgumentType]
     return w.reshape(made, 0, front, -1)
 
 

@@ -9,7 +9,7 @@ from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import BOOL, FP64, INT32, INT64, DType
+from foreshape.spec import BOOL, FP64, INT8, INT16, INT32, INT64, UINT8, DType
 
 
 def _turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
@@ -17,14 +17,12 @@ def _turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
     return w.transpose(x, (*range(rank - 2), rank - 1, rank - 2)) if turn and rank > 1 else x
 
 
-@writes("matmul_v2", "matmul", "bmm", "mv")
+@writes("matmul_v2", "bmm", "mv")
 def _matrix_product(w: WrittenOp) -> OnnxValue:
     values = w.op.attributes.values
     other = "Vec" if w.op.type == "mv" else "Y"
     turn_x, turn_y = (bool(values.get(f"trans_{s.lower()}", values.get(f"transpose_{s}", False))) for s in "XY")
     made = w.node("MatMul", _turned(w, w.x("X"), "X", turn_x), _turned(w, w.x(other), other, turn_y))
-    alpha = float(values.get("alpha", 1.0)) if w.op.type == "matmul" else 1.0
-    made = made if alpha == 1.0 else w.node("Mul", made, w.like(alpha, "X"))
     ranks = (w.rank("X"), w.rank(other))
     out = w.result("Out").dims
     return w.reshape(made, 1) if ranks == (1, 1) and out is not None and len(out) == 1 else made
@@ -89,26 +87,34 @@ def _inverse(w: WrittenOp) -> OnnxValue:
 
 _REDUCTIONS = {
     "reduce_sum": "ReduceSum", "reduce_mean": "ReduceMean", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
-    "frobenius_norm": "ReduceL2", "reduce_any": "ReduceMax", "reduce_all": "ReduceMin", "reduce_amax": "ReduceMax", "reduce_amin": "ReduceMin",
+    "frobenius_norm": "ReduceL2", "reduce_any": "", "reduce_all": "", "reduce_amax": "ReduceMax", "reduce_amin": "ReduceMin",
 }  # fmt: skip
 
 
 @writes(*_REDUCTIONS)
 def _reduce(w: WrittenOp) -> OnnxValue:
     of, to, rank = w.dtype("X"), w.result("Out").known_dtype, w.rank("X")
-    every = w.of.reduce_all or not w.of.dim or len({a % max(rank, 1) for a in w.of.dim}) == rank
+    every = not rank or w.of.reduce_all or not w.of.dim or len({a % rank for a in w.of.dim}) == rank
     axes = None if every else sorted({a % rank for a in w.of.dim})
+    if w.op.type in ("reduce_any", "reduce_all"):
+        return _as_inferred(w, _truth(w, of, axes), "Out", 0 if axes is None and not w.of.keep_dim else None)
     inner = _number_type(w.op.type, of, to)
     made = w.reduce(_REDUCTIONS[w.op.type], w.cast(w.x("X"), of, inner), axes, bool(w.of.keep_dim))
     made = w.cast(made, inner, to)
     return _as_inferred(w, made, "Out", 0 if axes is None and not w.of.keep_dim else None)
 
 
+def _truth(w: WrittenOp, of: DType, axes: list[int] | None) -> OnnxValue:
+    """Return where any, or where all are true, of no elements too: by counting."""
+    every = w.op.type == "reduce_all"
+    given = w.cast(w.x("X"), of, BOOL)
+    counted = w.reduce("ReduceSum", w.cast(w.node("Not", given) if every else given, BOOL, INT32), axes, bool(w.of.keep_dim))
+    return w.node("Equal" if every else "Greater", counted, w.number(0, INT32))
+
+
 def _number_type(type: str, of: DType, to: DType) -> DType:
     if of is BOOL:
-        return INT32 if type in ("reduce_any", "reduce_all", "reduce_amax", "reduce_amin") else to
-    if type in ("reduce_any", "reduce_all"):
-        return BOOL
+        return INT32 if type in ("reduce_amax", "reduce_amin") else to
     return to if to is not BOOL else of
 
 
@@ -125,29 +131,31 @@ def _mean(w: WrittenOp) -> OnnxValue:
 @writes("logsumexp")
 def _logsumexp(w: WrittenOp) -> OnnxValue:
     rank = w.rank("X")
-    every = w.of.reduce_all or not w.of.axis or len({a % max(rank, 1) for a in w.of.axis}) == rank
+    every = not rank or w.of.reduce_all or not w.of.axis or len({a % rank for a in w.of.axis}) == rank
     made = w.reduce("ReduceLogSumExp", w.x("X"), None if every else sorted({a % rank for a in w.of.axis}), bool(w.of.keepdim))
     return _as_inferred(w, made, "Out", 0 if every and not w.of.keepdim else None)
 
 
 @writes("p_norm")
 def _p_norm(w: WrittenOp) -> OnnxValue:
-    x, order = w.x("X"), float(w.of.porder)
-    axes = None if w.of.asvector else [int(w.of.axis) % max(w.rank("X"), 1)]
+    axes = None if w.of.asvector or not w.rank("X") else [int(w.of.axis) % w.rank("X")]
     keep = bool(w.of.keepdim)
+    return _as_inferred(w, norm_of(w, w.x("X"), "X", float(w.of.porder), axes, keep), "Out", 0 if axes is None and not keep else None)
+
+
+def norm_of(w: WrittenOp, x: OnnxValue, slot: str, order: float, axes: list[int] | None, keep: bool) -> OnnxValue:
+    """Return the norm of an order over axes, or over all; ``slot``: an operand of the element type of ``x``."""
     if order == 2.0:
-        made = w.reduce("ReduceL2", x, axes, keep)
-    elif order == 1.0:
-        made = w.reduce("ReduceL1", x, axes, keep)
-    elif order in (float("inf"), float("-inf")):
-        made = w.reduce("ReduceMax" if order > 0 else "ReduceMin", w.node("Abs", x), axes, keep)
-    elif order == 0.0:
-        some = w.cast(w.node("Not", w.node("Equal", x, w.like(0.0, "X"))), BOOL, w.dtype("X"))
-        made = w.reduce("ReduceSum", some, axes, keep)
-    else:
-        total = w.reduce("ReduceSum", w.node("Pow", w.node("Abs", x), w.like(order, "X")), axes, keep)
-        made = w.node("Pow", total, w.like(1.0 / order, "X"))
-    return _as_inferred(w, made, "Out", 0 if axes is None and not keep else None)
+        return w.reduce("ReduceL2", x, axes, keep)
+    if order == 1.0:
+        return w.reduce("ReduceL1", x, axes, keep)
+    if order in (float("inf"), float("-inf")):
+        return w.reduce("ReduceMax" if order > 0 else "ReduceMin", w.node("Abs", x), axes, keep)
+    if order == 0.0:
+        some = w.cast(w.node("Not", w.node("Equal", x, w.like(0.0, slot))), BOOL, w.dtype(slot))
+        return w.reduce("ReduceSum", some, axes, keep)
+    total = w.reduce("ReduceSum", w.node("Pow", w.node("Abs", x), w.like(order, slot)), axes, keep)
+    return w.node("Pow", total, w.like(1.0 / order, slot))
 
 
 @writes("arg_max", "arg_min")
@@ -164,10 +172,11 @@ def _arg(w: WrittenOp) -> OnnxValue:
 @writes("cumsum")
 def _cumulative_sum(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
-    if w.of.flatten:
+    if w.of.flatten or not w.rank("X"):
         x = w.reshape(x, -1)
     axis = 0 if w.of.flatten else int(w.of.axis)
-    return w.node("CumSum", x, w.number(axis, INT64), exclusive=int(w.of.exclusive), reverse=int(w.of.reverse))
+    made = w.node("CumSum", x, w.number(axis, INT64), exclusive=int(w.of.exclusive), reverse=int(w.of.reverse))
+    return made if w.rank("X") or w.of.flatten else w.squeeze(made, 0)
 
 
 @writes("top_k_v2", "top_k")
@@ -175,12 +184,20 @@ def _top_k(w: WrittenOp) -> Any:
     count = w.row("K") if w.has("K") else w.ints(int(w.of.k))
     values = w.op.attributes.values
     axis, rank = int(values.get("axis", -1)), w.rank("X")
-    out, places = w.nodes("TopK", 2, w.x("X"), count, axis=axis % max(rank, 1), largest=int(values.get("largest", True)), sorted=1)
-    return out, w.cast(places, INT64, w.result("Indices").known_dtype)
+    return _sorted(w, count, axis % max(rank, 1), bool(values.get("largest", True)))
 
 
 @writes("argsort")
 def _sort(w: WrittenOp) -> Any:
     axis = int(w.of.axis) % max(w.rank("X"), 1)
-    out, places = w.nodes("TopK", 2, w.x("X"), w.shape(w.x("X"), axis, axis + 1), axis=axis, largest=int(w.of.descending), sorted=1)
-    return out, w.cast(places, INT64, w.result("Indices").known_dtype)
+    return _sorted(w, w.shape(w.x("X"), axis, axis + 1) if w.rank("X") else w.ints(1), axis, bool(w.of.descending))
+
+
+def _sorted(w: WrittenOp, count: OnnxValue, axis: int, largest: bool) -> Any:
+    """Return the first of an axis in order, and their places; of a single number itself."""
+    x, of, single = w.x("X"), w.dtype("X"), not w.rank("X")
+    held = INT32 if of in (INT8, INT16, UINT8) else of
+    x = w.cast(w.reshape(x, 1) if single else x, of, held)
+    out, places = w.nodes("TopK", 2, x, count, axis=axis, largest=int(largest), sorted=1)
+    out, places = (w.squeeze(v, 0) if single else v for v in (w.cast(out, held, of), w.cast(places, INT64, w.result("Indices").known_dtype)))
+    return out, places

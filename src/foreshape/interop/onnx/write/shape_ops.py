@@ -9,7 +9,7 @@ from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import BOOL, INT64
+from foreshape.spec import BOOL, INT64, LOD_TENSOR_ARRAY
 
 _END = 2**31 - 1
 
@@ -31,6 +31,10 @@ def _reshape(w: WrittenOp) -> OnnxValue:
         return w.node("Reshape", x, w.row_of("ShapeTensor"))
     if w.has("Shape"):
         return w.node("Reshape", x, w.row("Shape"))
+    out = w.result("Out").dims
+    if out is not None and all(isinstance(d, int) for d in out) and 0 in out:
+        w.needs(14)
+        return w.node("Reshape", x, w.ints(*[int(d) for d in out]), allowzero=1)  # pyright: ignore[reportArgumentType]
     return w.reshape(x, *w.of.shape)
 
 
@@ -41,6 +45,9 @@ def _flatten(w: WrittenOp) -> OnnxValue:
         return w.reshape(x, 1)
     first, last = w.of.start_axis % rank, w.of.stop_axis % rank
     out = w.result("Out")
+    if out.dims is not None and all(isinstance(d, int) for d in out.dims) and 0 in out.dims:
+        w.needs(14)
+        return w.node("Reshape", x, w.ints(*[int(d) for d in out.dims]), allowzero=1)  # pyright: ignore[reportArgumentType]
     if out.dims is not None and sum(not isinstance(d, int) for d in out.dims) <= 1 and 0 not in out.dims:
         return w.reshape(x, *[d if isinstance(d, int) else -1 for d in out.dims])
     if first == 0:
@@ -65,13 +72,14 @@ def _transpose(w: WrittenOp) -> OnnxValue:
 def _unsqueeze(w: WrittenOp) -> OnnxValue:
     if w.op.input_slots.get("AxesTensorList"):
         return w.node("Unsqueeze", w.x("X"), w.row_of("AxesTensorList"))
-    if w.has("AxesTensor"):
+    given = w.known("AxesTensor") if w.has("AxesTensor") else w.of.axes
+    if given is None:
         return w.node("Unsqueeze", w.x("X"), w.row("AxesTensor"))
-    x, rank = w.x("X"), w.rank("X")
-    for axis in w.of.axes:  # one after another: each counts in the dims so far
+    x, rank, axes = w.x("X"), w.rank("X"), [int(a) for a in given]
+    for axis in axes:  # one after another: each counts in the dims so far
         x = w.unsqueeze(x, axis if axis >= 0 else axis + rank + 1)
         rank += 1
-    return x if w.of.axes else w.node("Identity", x)
+    return x if axes else w.node("Identity", x)
 
 
 @writes("squeeze2", "squeeze")
@@ -86,12 +94,17 @@ def _squeeze(w: WrittenOp) -> OnnxValue:
     return w.squeeze(w.x("X"), *sorted(set(axes))) if axes else w.node("Identity", w.x("X"))
 
 
+def single(w: WrittenOp, slot: str, otherwise: int) -> int:
+    """Return an axis: the number of an operand that is known before the run, or of the attribute."""
+    known = w.known(slot) if w.has(slot) else otherwise
+    if known is None:
+        raise Refused("an axis that is computed")
+    return int(known if isinstance(known, int) else known.reshape(-1)[0])
+
+
 @writes("concat")
 def _concat(w: WrittenOp) -> OnnxValue:
-    axis = w.known("AxisTensor") if w.has("AxisTensor") else w.of.axis
-    if axis is None:
-        raise Refused("an axis that is computed")
-    return w.node("Concat", *w.all("X"), axis=int(axis))
+    return w.node("Concat", *w.all("X"), axis=single(w, "AxisTensor", w.of.axis))
 
 
 @writes("stack")
@@ -110,10 +123,7 @@ def _unstack(w: WrittenOp) -> Any:
 @writes("split")
 def _split(w: WrittenOp) -> Any:
     count = len(w.op.output_slots["Out"])
-    axis = w.known("AxisTensor") if w.has("AxisTensor") else w.of.axis
-    if axis is None:
-        raise Refused("an axis that is computed")
-    axis = int(axis) % w.rank("X")
+    axis = single(w, "AxisTensor", w.of.axis) % w.rank("X")
     if w.op.input_slots.get("SectionsTensorList"):
         sizes: OnnxValue | None = w.row_of("SectionsTensorList")
     else:
@@ -145,6 +155,8 @@ def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> OnnxValue
 
 @writes("slice", "strided_slice")
 def _slice(w: WrittenOp) -> OnnxValue:
+    if w.spec("Input").kind is LOD_TENSOR_ARRAY:
+        raise Refused("a part of an array")
     x, rank = w.x("Input"), w.rank("Input")
     axes = axes_of(w, w.of.axes, rank)
     starts = bounds(w, "StartsTensor", "StartsTensorList", w.of.starts)
@@ -169,13 +181,11 @@ def _slice(w: WrittenOp) -> OnnxValue:
 
 @writes("gather")
 def _gather(w: WrittenOp) -> OnnxValue:
-    axis = w.known("Axis") if w.has("Axis") else w.of.axis
-    if axis is None:
-        raise Refused("an axis that is computed")
+    axis = single(w, "Axis", w.of.axis)
     index = w.x("Index")
     if w.rank("Index") == 2:
         index = w.squeeze(index, 1)
-    return w.node("Gather", w.x("X"), index, axis=int(axis))
+    return w.node("Gather", w.x("X"), index, axis=axis)
 
 
 @writes("index_select")
@@ -263,7 +273,7 @@ def _roll(w: WrittenOp) -> OnnxValue:
     return w.node("Reshape", x, flat) if flat is not None else w.node("Identity", x)
 
 
-@writes("flip")
+@writes("flip", "reverse")
 def _flip(w: WrittenOp) -> OnnxValue:
     axes = axes_of(w, w.of.axis, w.rank("X"))
     return w.node("Slice", w.x("X"), w.ints(*[-1] * len(axes)), w.ints(*[-(2**62)] * len(axes)), w.ints(*axes), w.ints(*[-1] * len(axes)))
@@ -277,7 +287,7 @@ def _set_value(w: WrittenOp) -> OnnxValue:
     axes = axes_of(w, w.of.axes, rank)
     starts = bounds(w, "", "StartsTensorList", w.of.starts)
     ends = bounds(w, "", "EndsTensorList", w.of.ends)
-    steps = bounds(w, "", "StepsTensorList", w.of.steps)
+    steps = bounds(w, "", "StepsTensorList", w.of.steps or [1] * len(axes))
     shape = w.shape(x) if not all(isinstance(d, int) for d in dims) else w.ints(*[d for d in dims if isinstance(d, int)])
     count = w.node("ReduceProd", shape, keepdims=0)
     places = w.node("Reshape", w.node("Range", w.number(0, INT64), count, w.number(1, INT64)), shape)
@@ -308,7 +318,7 @@ def _increment(w: WrittenOp) -> OnnxValue:
     return w.node("Add", w.x("X"), w.number(w.of.step if of.is_floating else int(w.of.step), of))
 
 
-@writes("size", "numel")
+@writes("size")
 def _size(w: WrittenOp) -> OnnxValue:
     made = w.node("Size", w.x("Input"))
     rank = len(w.result("Out").known_dims)

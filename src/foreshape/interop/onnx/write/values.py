@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from foreshape.spec import Spec
 from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord, ValueRecord
@@ -73,6 +73,8 @@ def needed(frame: OnnxGraph) -> None:
     frame.nodes = kept[::-1]
 
 
+_ALL_NAMED: Final = frozenset({"TopK", "Loop", "If", "Scan", "Split"})
+"""The operators of which no result may be left out."""
 Types: TypeAlias = "Mapping[OnnxValue, TypeRecord]"
 
 
@@ -125,7 +127,7 @@ class _Names:
         name = f"{node.scope}/{node.operator}_{self.counts[f'/{node.operator}']}"
         inputs = [self.of(v) if v is not None else "" for v in node.inputs]
         attributes = {k: self.graph(f"{name}.{k}", v, v.types) if isinstance(v, OnnxGraph) else v for k, v in node.attributes.items()}
-        every = any(isinstance(v, OnnxGraph) for v in node.attributes.values())  # a loop has as many results as its body
+        every = node.operator in _ALL_NAMED
         outputs = [self.of(v, f"{node.operator}.out") if every or not at or v in self.read or v in results else "" for at, v in enumerate(node.outputs)]
         for listed in (inputs, outputs):
             while len(listed) > 1 and not listed[-1]:

@@ -1,0 +1,217 @@
+"""`Term`: a value in the course of writing with its element type, for formulas in Python's notation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.spec import BOOL, INT8, INT16, INT32, INT64, UINT8, DType
+
+_NARROW = (INT8, INT16, UINT8, BOOL)
+"""Types that ONNX's engines do not reckon with."""
+
+
+class Term:
+    """A value and its element type. Numbers beside it become constants of its type; comparisons give bool."""
+
+    __slots__ = ("of", "value", "w")
+
+    def __init__(self, w: WrittenOp, value: OnnxValue, of: DType) -> None:
+        self.w, self.value, self.of = w, value, of
+
+    def _with(self, operator: str, other: Term | float, turned: bool = False, to: DType | None = None) -> Term:
+        right = other if isinstance(other, Term) else self._number(other, self.of)
+        left, right = (right, self) if turned else (self, right)
+        if self.of in _NARROW and (self.of is not BOOL or to is None or operator != "Equal"):
+            made = Term(self.w, self.w.node(operator, left.cast(INT32).value, right.cast(INT32).value), INT32)
+            return Term(self.w, made.value, to) if to is not None else made.cast(self.of)
+        return Term(self.w, self.w.node(operator, left.value, right.value), to or self.of)
+
+    def _number(self, value: float, of: DType) -> Term:
+        return Term(self.w, self.w.number(value if of.is_floating else bool(value) if of is BOOL else int(value), of), of)
+
+    def __add__(self, other: Term | float) -> Term:
+        return self._with("Add", other)
+
+    def __radd__(self, other: float) -> Term:
+        return self._with("Add", other)
+
+    def __sub__(self, other: Term | float) -> Term:
+        return self._with("Sub", other)
+
+    def __rsub__(self, other: float) -> Term:
+        return self._with("Sub", other, True)
+
+    def __mul__(self, other: Term | float) -> Term:
+        return self._with("Mul", other)
+
+    def __rmul__(self, other: float) -> Term:
+        return self._with("Mul", other)
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return self._with("Div", other)
+
+    def __rtruediv__(self, other: float) -> Term:
+        return self._with("Div", other, True)
+
+    def __mod__(self, other: Term | float) -> Term:
+        return self._with("Mod", other)
+
+    def __pow__(self, other: Term | float) -> Term:
+        return self._with("Pow", other)
+
+    def __neg__(self) -> Term:
+        return self.node("Neg")
+
+    def __abs__(self) -> Term:
+        return self.node("Abs")
+
+    def __lt__(self, other: Term | float) -> Term:
+        return self._with("Less", other, to=BOOL)
+
+    def __le__(self, other: Term | float) -> Term:
+        return self._with("LessOrEqual", other, to=BOOL)
+
+    def __gt__(self, other: Term | float) -> Term:
+        return self._with("Greater", other, to=BOOL)
+
+    def __ge__(self, other: Term | float) -> Term:
+        return self._with("GreaterOrEqual", other, to=BOOL)
+
+    def same(self, other: Term | float) -> Term:
+        """Return where both are equal."""
+        return self._with("Equal", other, to=BOOL)
+
+    def __and__(self, other: Term) -> Term:
+        return Term(self.w, self.w.node("And", self.value, other.value), BOOL)
+
+    def __or__(self, other: Term) -> Term:
+        return Term(self.w, self.w.node("Or", self.value, other.value), BOOL)
+
+    def __invert__(self) -> Term:
+        return Term(self.w, self.w.node("Not", self.value), BOOL)
+
+    def least(self, other: Term | float) -> Term:
+        """Return the smaller of both."""
+        return self._with("Min", other)
+
+    def most(self, other: Term | float) -> Term:
+        """Return the larger of both."""
+        return self._with("Max", other)
+
+    def node(self, operator: str, *others: OnnxValue | None, to: DType | None = None, **attributes: Any) -> Term:
+        """Return the result of a node of this and other values; ``to``: its element type if it is another one."""
+        return Term(self.w, self.w.node(operator, self.value, *others, **attributes), to or self.of)
+
+    def cast(self, to: DType) -> Term:
+        return Term(self.w, self.w.cast(self.value, self.of, to), to)
+
+    def where(self, yes: Term | float, no: Term | float, of: DType | None = None) -> Term:
+        """Return, of this mask, ``yes`` or ``no``; ``of``: their element type if both are numbers."""
+        given = of or (yes.of if isinstance(yes, Term) else no.of if isinstance(no, Term) else self.of)
+        values = [v if isinstance(v, Term) else self._number(v, given) for v in (yes, no)]
+        if given in _NARROW and given is not UINT8:
+            return Term(self.w, self.w.node("Where", self.value, *[v.cast(INT32).value for v in values]), INT32).cast(given)
+        return Term(self.w, self.w.node("Where", self.value, *[v.value for v in values]), given)
+
+    def cut(self, axis: int, start: int, end: int) -> Term:
+        """Return a part along an axis."""
+        return Term(self.w, self.w.slice(self.value, axis, start, end), self.of)
+
+    def at(self, axis: int, place: int) -> Term:
+        """Return the place of an axis, which goes."""
+        return self.node("Gather", self.w.number(place, INT64), axis=axis)
+
+    def taken(self, places: Term, axis: int = 0) -> Term:
+        """Return the places of an axis: their dims stand for it."""
+        return self.node("Gather", places.value, axis=axis)
+
+    def chosen(self, mask: Term, axis: int | None = 0) -> Term:
+        """Return the places of an axis where a row of bool is true."""
+        return self.node("Compress", mask.value, axis=axis)
+
+    def shaped(self, *dims: int) -> Term:
+        return Term(self.w, self.w.reshape(self.value, *dims), self.of)
+
+    def shaped_as(self, shape: OnnxValue) -> Term:
+        """Return it in computed dims, of which any may be 0."""
+        self.w.needs(14)
+        return self.node("Reshape", shape, allowzero=1)
+
+    def turned(self, *axes: int) -> Term:
+        return Term(self.w, self.w.transpose(self.value, axes), self.of)
+
+    def with_dims(self, *axes: int) -> Term:
+        """Return it with dims of 1 at axes of the result."""
+        return Term(self.w, self.w.unsqueeze(self.value, *axes), self.of)
+
+    def without(self, *axes: int) -> Term:
+        """Return it without dims of 1."""
+        return Term(self.w, self.w.squeeze(self.value, *axes), self.of)
+
+    def spread(self, shape: OnnxValue) -> Term:
+        return self.node("Expand", shape)
+
+    def total(self, *axes: int, keep: bool = False) -> Term:
+        """Return the sum along axes."""
+        return Term(self.w, self.w.reduce("ReduceSum", self.value, axes, keep), self.of)
+
+    def mean(self, *axes: int, keep: bool = False) -> Term:
+        return Term(self.w, self.w.reduce("ReduceMean", self.value, axes, keep), self.of)
+
+    def largest(self, *axes: int, keep: bool = False) -> Term:
+        return Term(self.w, self.w.reduce("ReduceMax", self.value, axes, keep), self.of)
+
+    def smallest(self, *axes: int, keep: bool = False) -> Term:
+        return Term(self.w, self.w.reduce("ReduceMin", self.value, axes, keep), self.of)
+
+    def some(self, *axes: int, keep: bool = False) -> Term:
+        """Return where a mask is true anywhere along axes."""
+        return self.cast(INT32).largest(*axes, keep=keep).cast(BOOL)
+
+    def dims(self) -> OnnxValue:
+        return self.w.shape(self.value)
+
+    def size(self, axis: int) -> Term:
+        """Return the size of an axis as a row of one int64."""
+        return Term(self.w, self.w.shape(self.value, axis, axis + 1), INT64)
+
+    def sorted(self, axis: int, falling: bool = False) -> tuple[Term, Term]:
+        """Return it in order along an axis, with the places; equal ones stay in their order."""
+        return self.best(self.size(axis), axis, falling)
+
+    def best(self, count: Term, axis: int, falling: bool = True) -> tuple[Term, Term]:
+        """Return the largest (or smallest) of an axis in their order, as many as a row of one int64 says, with their places."""
+        values, places = self.w.nodes("TopK", 2, self.value, count.value, axis=axis, largest=int(falling), sorted=1)
+        return Term(self.w, values, self.of), Term(self.w, places, INT64)
+
+
+def term(w: WrittenOp, slot: str, at: int = 0) -> Term:
+    """Return an operand."""
+    return Term(w, w.x(slot, at), w.spec(slot, at).known_dtype)
+
+
+def constant(w: WrittenOp, numbers: Any, of: DType) -> Term:
+    """Return a constant of numbers."""
+    import numpy
+
+    return Term(w, w.array(numpy.array(numbers, "bool" if of is BOOL else of.numpy_name)), of)
+
+
+def joined(parts: Sequence[Term], axis: int) -> Term:
+    """Return terms one after another along an axis."""
+    return parts[0].node("Concat", *[p.value for p in parts[1:]], axis=axis) if len(parts) > 1 else parts[0]
+
+
+def size_of(w: WrittenOp, slot: str, axis: int) -> Term:
+    """Return the size of an operand's axis as a row of one int64: a constant where it is known."""
+    size = w.spec(slot).known_dims[axis]
+    return constant(w, [size], INT64) if isinstance(size, int) else term(w, slot).size(axis)
+
+
+def count_to(count: Term) -> Term:
+    """Return 0, 1, ... below a row of one int64."""
+    w = count.w
+    return Term(w, w.node("Range", w.number(0, INT64), w.squeeze(count.value, 0), w.number(1, INT64)), INT64)
