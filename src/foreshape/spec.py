@@ -14,7 +14,9 @@ from foreshape.errors import ShapeError, TypeMismatchError
 MAX_RANK: Final = 64
 """The largest number of dims of a tensor (PyTorch's own limit)."""
 MAX_VALUE_ELEMENTS: Final = 64
-"""An integer tensor of up to this many elements carries its value if known at description time."""
+"""A tensor of integers or truth values of up to this many elements carries its value if known at description time."""
+MAX_VALUE_FLOATS: Final = 8
+"""A tensor of floats of up to this many elements does: factors of sizes, and sizes multiplied by them (see `foreshape.ops.rules.known_floats`)."""
 
 
 class DType:
@@ -236,7 +238,7 @@ def _bytes(dims: tuple[Size, ...], itemsize: int) -> Size:
 
 
 class Spec:
-    """Kind, element type, packed dims, raggedness and (small integer tensors) value. Interned: equal specs are one object.
+    """Kind, element type, packed dims, raggedness and (small tensors) value. Interned: equal specs are one object.
 
     ``dims`` of a ragged tensor are the dims of its packed rows, ``[rows, *row]``; `logical_dims` is the user's view.
     ``dims`` is None if nothing is known, ``dtype`` is None if the kind has no element type.
@@ -310,7 +312,7 @@ class Spec:
         """Return the same with another element type, and without a value."""
         return Spec(self.kind, of, self.dims, self.lod)
 
-    def with_value(self, value: Sequence[Size] | None) -> Spec:
+    def with_value(self, value: Sequence[Any] | None) -> Spec:
         """Return the spec with a known value, if small enough to carry."""
         if value is not None and len(value) > MAX_VALUE_ELEMENTS:
             value = None

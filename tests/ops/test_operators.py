@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
+from support.harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled, tensors
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
@@ -28,17 +28,6 @@ CASES = list(sampled())
 
 def run(program: Program, feed: dict[str, Any], fetch: list[str]) -> list[Any]:
     return Executor().run(program, feed, fetch, Scope())
-
-
-def tensors(case: Case) -> tuple[list[Any], list[Any]]:
-    """What the kernel is called with: tensors and offsets, by operand."""
-    out: list[Any] = []
-    offsets: list[Any] = []
-    for operand in case.cls.schema.operands:
-        pairs = [case.value(n) for n in case.op.inputs.get(operand.name) or ()]
-        for all_of, values in ((out, [p[0] for p in pairs]), (offsets, [p[1] for p in pairs])):
-            all_of.append(values if operand.many else values[0] if values else None)
-    return out, offsets
 
 
 def made_of_others(case: Case) -> tuple[Any, ...]:

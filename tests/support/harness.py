@@ -209,6 +209,17 @@ def _double_types(cls: type[Operator], attrs: dict[str, Any]) -> dict[str, Any]:
     return {k: (FP64.code if k in ("dtype", "in_dtype", "out_dtype") and v in (FP32.code, FP32) else v) for k, v in attrs.items()}
 
 
+def tensors(case: Case) -> tuple[list[Any], list[Any]]:
+    """What the kernel is called with: tensors and offsets, by operand."""
+    out: list[Any] = []
+    offsets: list[Any] = []
+    for operand in case.cls.schema.operands:
+        pairs = [case.value(n) for n in case.op.inputs.get(operand.name) or ()]
+        for all_of, values in ((out, [p[0] for p in pairs]), (offsets, [p[1] for p in pairs])):
+            all_of.append(values if operand.many else values[0] if values else None)
+    return out, offsets
+
+
 def key_of(case: Case) -> tuple[Operator, Key]:
     """The operator and the specs of its inputs."""
     op = case.op

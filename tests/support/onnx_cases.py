@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
+from foreshape.dims import Ratio, evaluate, symbols_of
 from foreshape.interop.onnx import open_model
+from foreshape.spec import LOD_TENSOR
 from foreshape.wire.onnx_model import read_model
 from foreshape.wire.onnx_records import NodeRecord
 
@@ -39,14 +41,32 @@ def node_of(case: dict[str, Any]) -> NodeRecord:
 
 
 def results(case: dict[str, Any]) -> list[np.ndarray]:
-    """The results of a case, here. Raises `ForeshapeError` where it is refused."""
+    """The results of a case, here: of each value on the way, its dims and what is known of it are as was said, and the program's text says the same.
+
+    Raises `ForeshapeError` where it is refused.
+    """
     program, parameters = open_model(case["model"].tobytes())
     scope = fs.Scope()
     parameters.put_into(scope)
-    ops = program.global_block.ops
-    feeds, fetches = ([op.output("Out") for op in ops if op.type == "feed"], [op.input("X") for op in ops if op.type == "fetch"])
+    block = program.global_block
+    feeds, fetches = ([op.output("Out") for op in block.ops if op.type == "feed"], [op.input("X") for op in block.ops if op.type == "fetch"])
     fed = {name: case[f"in{at}"] for at, name in enumerate(feeds)}
-    return [np.asarray(one) for one in fs.Executor("cpu").run(program, feed=fed, fetch=fetches, scope=scope)]
+    others = [v for v in block.vars.values() if v.op is not None and v.op.type != "feed" and not v.op.sub_block_indices() and v.kind is LOD_TENSOR]
+    assert str(fs.Program.parse(str(program))) == str(program)
+    made = fs.Executor("cpu").run(program, feed=fed, fetch=[*fetches, *others], scope=scope)
+    sizes = {str(d): n for name in feeds for d, n in zip(block.vars[name].spec.known_dims, np.shape(fed[name]), strict=True)}
+    for variable, value in zip(others, made[len(fetches) :], strict=True):
+        check_made(variable, np.asarray(value), sizes)
+    return [np.asarray(one) for one in made[: len(fetches)]]
+
+
+def check_made(variable: Any, value: np.ndarray, sizes: dict[str, int]) -> None:
+    """Compare what was said of a value with it, where it depends on the fed sizes alone."""
+    for said, seen in ((variable.spec.dims, value.shape), (variable.spec.value, value.reshape(-1).tolist())):
+        assert said is None or len(said) == len(seen), variable
+        for a, b in zip(said or (), seen, strict=False):
+            if isinstance(a, float) or (not isinstance(a, Ratio) and symbols_of(a) <= sizes.keys()):
+                assert (a if isinstance(a, float) else evaluate(a, sizes)) == b, (variable, said, seen)
 
 
 def is_wanted(case: dict[str, Any], at: int, got: np.ndarray) -> bool:

@@ -28,6 +28,7 @@ from foreshape.dims.expression import (
 )
 from foreshape.dims.extremes import broadcast, maximum, minimum, no_less, reaches
 from foreshape.dims.questions import bounds, broadcasts, equal, less_equal
+from foreshape.dims.ratio import Ratio, ratio
 from foreshape.dims.reader import MAX_TEXT, parse
 from foreshape.dims.symbols import broadcast_symbols, evaluate, explain_symbols, substitute, symbols_of
 
@@ -39,6 +40,7 @@ __all__ = [
     "MAX_TERMS",
     "MAX_TEXT",
     "Dim",
+    "Ratio",
     "Size",
     "bounds",
     "broadcast",
@@ -58,6 +60,7 @@ __all__ = [
     "only_atom",
     "parse",
     "product",
+    "ratio",
     "reaches",
     "substitute",
     "symbol",

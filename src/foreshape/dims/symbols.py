@@ -15,7 +15,7 @@ def symbols_of(a: Size) -> set[str]:
 
 
 def _names(a: Size) -> frozenset[str]:
-    if isinstance(a, int):
+    if isinstance(a, (int, float)):  # a float is a known value of a tensor, as a `Ratio` is, which has its symbols
         return frozenset()
     try:
         return a.found_symbols

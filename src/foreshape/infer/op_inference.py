@@ -5,16 +5,12 @@ Each op of a network comes through here at least once, so the most frequent ques
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from foreshape.dims import equal
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError
 from foreshape.infer.array_elements import gathered
 from foreshape.infer.loop_state import note_made
 from foreshape.infer.regions import infer_region
 from foreshape.infer.rules import Answer, Key, Slot, answer, failed, named_after, replace_symbols
-from foreshape.operator.computations import Filled
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.program.block import Block
@@ -59,8 +55,6 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
     if known.sizes:
         key = replace_symbols(key, known)
     try:
-        if operator.reads_numbers:
-            key = with_numbers(op, operator, key)
         found = operator.cache.get(key) or answer(operator, key)
         if found.unknown:
             if make and prefix is None:
@@ -226,28 +220,3 @@ def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
         return
     words = f"what is written to {variable.name} must be what it is, {own.text()}, not {spec.text()}"
     raise describe_failure(RuleError(words, {}), op.type, {}, op.call_site)
-
-
-def with_numbers(op: Op, operator: Operator, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the key of an op's rule with the values of constant float operands, such as the bounds of a range, which their specs do not carry."""
-    out = list(key)
-    for at, operand in enumerate(operator.schema.operands):
-        spec, name = key[at], op.input(operand.name)
-        if operand.name in operator.reads_numbers and isinstance(spec, Spec) and spec.dtype is not None and spec.dtype.is_floating and name is not None:
-            number = _number(op, name) if spec.elements == 1 else None
-            if number is not None:
-                out[at] = spec.with_value((number,))  # type: ignore[arg-type]  # of floats, for this one rule
-    return tuple(out)
-
-
-def _number(op: Op, name: str) -> float | None:
-    """Return the constant that fills a variable in every run, if its only writer says so."""
-    variable = op.block.find(name)
-    maker = variable.op if variable is not None else None
-    if variable is None or variable.persistable or maker is None or maker.operator is None or any(maker.input_names()):
-        return None
-    found = maker.operator.computes()
-    if not isinstance(found, Filled) or found.number is None or not math.isfinite(found.number):
-        return None
-    writers = sum(name in other.output_names() for other in op.block.program.all_ops())
-    return float(found.number) if writers == 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import DescriptionError
-from foreshape.infer.op_inference import key_of, with_numbers
+from foreshape.infer.op_inference import key_of
 from foreshape.infer.rules import Slot, answer, replace_symbols
 from foreshape.operator.require import RuleError
 from foreshape.program.op import Op
@@ -60,4 +60,4 @@ def _results(op: Op) -> tuple[Slot, ...]:
     operator, block = op.operator, op.block
     assert operator is not None
     key = replace_symbols(key_of(block, op, operator), block.program.guards.known)
-    return answer(operator, with_numbers(op, operator, key) if operator.reads_numbers else key).results
+    return answer(operator, key).results

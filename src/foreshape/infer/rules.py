@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from foreshape.dims import Size, bounds, substitute, symbol, symbols_of
+from foreshape.dims import Ratio, Size, bounds, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.operator.fields import Operand
 from foreshape.operator.operator import Operator
@@ -60,6 +60,8 @@ def ask(operator: Operator, key: Key) -> Answer:
         results = _shaped(operator, given)
         if kinds is not None:
             results = _with_kinds(operator, results, kinds)
+        if any(f.updates is not None for f in schema.results):
+            results = tuple(_changed(r) if f.updates is not None else r for r, f in zip(results, schema.results, strict=True))
         _check_not_negative(results)
     except RuleError:
         raise
@@ -154,6 +156,11 @@ def _with_kinds(operator: Operator, results: tuple[Slot, ...], kinds: Kind | tup
     return tuple(None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, each, strict=True))
 
 
+def _changed(given: Slot) -> Slot:
+    """Return the spec of an operand that a kernel changed: whatever it was, its value is another one."""
+    return given.like() if isinstance(given, Spec) else None if given is None else tuple(s.like() for s in given)
+
+
 def _check_not_negative(results: tuple[Slot, ...]) -> None:
     for result in results:
         for spec in result if isinstance(result, tuple) else (result,):
@@ -169,9 +176,13 @@ def replace_symbols(key: Key, values: Mapping[str, Size]) -> Key:
     return tuple(None if k is None else _replaced(k, values) if isinstance(k, Spec) else tuple(_replaced(s, values) for s in k) for k in key)
 
 
+def _size_replaced(size: Any, values: Mapping[str, Size]) -> Any:
+    return size.replaced(values) if isinstance(size, Ratio) else substitute(size, values)
+
+
 def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
     def each(sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
-        return None if sizes is None else tuple(s if isinstance(s, (int, float)) else substitute(s, values) for s in sizes)
+        return None if sizes is None else tuple(s if isinstance(s, (int, float)) else _size_replaced(s, values) for s in sizes)
 
     lod = spec.lod
     if lod is not None:

@@ -155,8 +155,6 @@ class Operator:
     """True if sparse operands are merged first, so each id comes once; otherwise it takes them as they are, and its sparse results
     have the values of its sparse operands.
     """
-    reads_numbers: ClassVar[tuple[str, ...]] = ()
-    """One-number operands whose constant float value its rule takes from the spec."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands whose dims alone are read by its gradient operator."""
     apart: ClassVar[Callable[..., PartialGradient | None] | None] = None

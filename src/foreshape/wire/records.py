@@ -83,7 +83,7 @@ class Pattern:
     def planned(self) -> InferencePlan:
         """Return the plan for its ops. Raises `NeedsObjects` if they are not inferred as records."""
         operator = self.attributes.operator
-        if operator is None or operator.sub_blocks or operator.reads_numbers or operator.accumulates:
+        if operator is None or operator.sub_blocks or operator.accumulates:
             raise NeedsObjects
         schema = operator.schema
         given = {slot: (first, last) for slot, first, last in self.inputs}

@@ -27,7 +27,7 @@ from foreshape.program.block import Block
 from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
-from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec
+from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec, dtype
 from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord
 from foreshape.wire.onnx_tensors import array_of
 
@@ -72,6 +72,8 @@ class Importer:
         """The number of refused nodes."""
         self.trials = 0
         """The number of branches with all that follows them, tried."""
+        self.sizes_renamed = False
+        """True if sizes of the run are named after a variable that has another name now."""
 
     @property
     def block(self) -> Block:
@@ -96,6 +98,9 @@ class Importer:
             self.nodes(graph.nodes, [v.name for v in graph.outputs])
             results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
             self._ends(feeds, results)
+        if self.sizes_renamed:
+            self.program.forget()
+            self.program.diagnose()
         self.program.reserved = frozenset()
         return self.program
 
@@ -114,8 +119,9 @@ class Importer:
         variable = self.variable(found)
         if variable.name == name:
             return variable
-        out = self.block.append_op("assign", {"X": variable}, {"Out": name})
-        return self.block.vars[out.output("Out") or name]
+        out = self.block.vars[self.block.append_op("assign", {"X": variable}, {"Out": name}).output("Out") or name]
+        out.known = variable.known
+        return out
 
     def _ends(self, feeds: Any, results: list[Variable]) -> None:
         """Write feed and fetch ops, as saved models have them."""
@@ -201,8 +207,6 @@ class Importer:
 
     @staticmethod
     def type_of(array: Any) -> DType:
-        from foreshape.spec import dtype
-
         return dtype(str(array.dtype))
 
     def free_name(self, wanted: str) -> str:
@@ -295,6 +299,7 @@ class Importer:
         later = list(takewhile(lambda one: one is not op, reversed(block.ops)))
         if any(one.sub_block_indices() or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
             return
+        self.sizes_renamed = self.sizes_renamed or any(size.startswith(f"{old}.") for size in self.program.inference.guards.made)
         del block.vars[old]
         op.rename_output(old, name)
         for one in later:

@@ -58,6 +58,9 @@ class SelectInput(Operator):
         _check_mask(Mask)
         if any(x.kind is LOD_TENSOR_ARRAY for x in X):
             return _one_array(X)
+        at = Mask.value[0] if Mask.value else None
+        if isinstance(at, int) and 0 <= at < len(X) and X[at].lod is None and len({x.dtype for x in X}) == 1:
+            return X[at].like()
         given = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
         for at, x in enumerate(given):
             if x.dtype is not given[0].dtype and not (x.known_dtype.is_integer and given[0].known_dtype.is_integer):

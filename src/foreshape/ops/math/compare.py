@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import fail, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
-from foreshape.ops.rules.known_values import known_number
+from foreshape.ops.rules.known_values import carry, combined, compared, known_number, mapped, selected, truth
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
@@ -45,7 +45,8 @@ class Comparison(Operator):
     ]
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return broadcast(X, Y, self.axis).with_dtype(BOOL)
+        out = broadcast(X, Y, self.axis).with_dtype(BOOL)
+        return out if X.value is None or Y.value is None else carry(out, compared(out, X, Y, self.type, self.axis))
 
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         return (X, aligned(Y, X, self.axis)) if X.dim() >= Y.dim() else (aligned(X, Y, self.axis), Y)
@@ -119,7 +120,19 @@ class Logical(Operator):
     rejects = [reject(X=b1(2, 3), Y=b1(2), says="must be equal or 1"), reject(X=b1(2), Y=f32(2), says="element type", error=TypeMismatchError)]
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return broadcast(X, Y).with_dtype(BOOL)
+        return self._known(broadcast(X, Y).with_dtype(BOOL), X, Y)
+
+    def _known(self, out: Spec, X: Spec, Y: Spec) -> Spec:
+        if X.value is None or Y.value is None:
+            return out
+
+        def one(a: Any, b: Any) -> int:
+            p, q = (truth(a), truth(b)) if out.dtype is BOOL else (a, b)
+            if not isinstance(p, int) or not isinstance(q, int):
+                raise ShapeError("the bits of a size with symbols are not known")
+            return p & q if self.type.endswith("and") else p ^ q if self.type.endswith("xor") else p | q
+
+        return carry(out, combined(out, X, Y, one))
 
 
 class LogicalAnd(Logical):
@@ -160,7 +173,8 @@ class LogicalNot(Operator):
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, X: Spec) -> Spec:
-        return X.with_dtype(BOOL)
+        out, answers = X.with_dtype(BOOL), mapped(X, truth)
+        return out if answers is None or None in answers else carry(out, [1 - v for v in answers])
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.logical_not(X)
@@ -179,7 +193,7 @@ class Bitwise(Logical):
     rejects = [reject(X=f32(2), Y=f32(2), says="X must be one of", error=TypeMismatchError)]
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return broadcast(X, Y)
+        return self._known(broadcast(X, Y), X, Y)
 
 
 class BitwiseAnd(Bitwise):
@@ -354,7 +368,8 @@ class Where(Operator):
     Out = result(doc="the broadcast shape", may_share="X")
 
     def infer_shape(self, Condition: Spec, X: Spec, Y: Spec) -> Spec:
-        return broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
+        out = broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
+        return out if X.value is None and Y.value is None else carry(out, selected(out, Condition, X, Y))
 
     def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(Condition, X, Y, out=into)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from foreshape import dims as sizes
@@ -14,14 +15,15 @@ from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
-from foreshape.ops.rules.known_values import carry, combined, truncated
+from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated
+from foreshape.ops.rules.known_values import carry, combined, power, truncated
 from foreshape.spec import COMPLEX, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
 
 
 class Elementwise(Operator):
-    """The base of the binary arithmetic operators. ``_number`` does for known integer values the kernel's arithmetic."""
+    """The base of the binary arithmetic operators. ``_number`` does for known integers the kernel's arithmetic, ``_float`` names it for floats."""
 
     abstract = True
     family = "shape"
@@ -31,12 +33,16 @@ class Elementwise(Operator):
     Out = result(doc="the broadcast shape", may_share="X")
     axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X for dim 0 of Y; -1 aligns the last dims")
     _number: Any = None
+    _float: ClassVar[Arithmetic | None] = None
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         out = self._broadcast(X, Y)
-        if X.value is None or Y.value is None or self._number is None:
+        if X.value is None or Y.value is None:
             return out
-        return carry(out, combined(X, Y, self._number))
+        of = X.known_dtype
+        if not of.is_floating:
+            return carry(out, combined(out, X, Y, self._number, self.axis)) if self._number is not None else out
+        return carry(out, combined(out, X, Y, partial(calculated, self._float, of=of), self.axis)) if self._float is not None and of in HELD else out
 
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
         if X.dims is Y.dims:
@@ -110,6 +116,7 @@ class ElementwiseAdd(ComplexArithmetic):
     linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
+    _float = "add"
 
     def computes(self) -> computations.Sum:
         return computations.Sum(self.axis)
@@ -144,6 +151,7 @@ class ElementwiseSub(ComplexArithmetic):
     linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.sub)
+    _float = "subtract"
 
     def computes(self) -> computations.Subtraction:
         return computations.Subtraction(self.axis)
@@ -169,6 +177,7 @@ class ElementwiseMul(ComplexArithmetic):
     type = "elementwise_mul"
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, doc="any shape")
     _number = staticmethod(operator.mul)
+    _float = "multiply"
 
     def computes(self) -> computations.Product:
         return computations.Product(self.axis)
@@ -206,14 +215,15 @@ class ElementwiseDiv(ComplexArithmetic):
 
     type = "elementwise_div"
     linear = ("X",)
+    _number = staticmethod(truncated)
+    _float = "divide"
 
     def computes(self) -> computations.Quotient:
         return computations.Quotient(self.axis)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        out = self._broadcast(X, Y)
         refuse_zero(Y)
-        return carry(out, combined(X, Y, truncated)) if X.value is not None else out
+        return super().infer_shape(X, Y)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         x, y = self._pair(X, Y)
@@ -272,6 +282,7 @@ class ElementwiseMax(Extreme):
 
     type = "elementwise_max"
     _number = staticmethod(sizes.maximum)
+    _float = "maximum"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
@@ -286,6 +297,7 @@ class ElementwiseMin(Extreme):
 
     type = "elementwise_min"
     _number = staticmethod(sizes.minimum)
+    _float = "minimum"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
@@ -299,6 +311,7 @@ class ElementwisePow(Elementwise):
     """Out = X to the power Y."""
 
     type = "elementwise_pow"
+    _number = staticmethod(power)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.pow(*self._pair(X, Y), out=into)
@@ -325,11 +338,11 @@ class ElementwiseMod(Elementwise):
     """Out = X - Y * floor(X / Y): the remainder, with the sign of Y."""
 
     type = "elementwise_mod"
+    _number = staticmethod(sizes.mod)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        out = self._broadcast(X, Y)
         refuse_zero(Y)
-        return carry(out, combined(X, Y, sizes.mod)) if X.value is not None else out
+        return super().infer_shape(X, Y)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.remainder(*self._pair(X, Y), out=into)
@@ -357,11 +370,11 @@ class ElementwiseFloordiv(Elementwise):
 
     type = "elementwise_floordiv"
     gradient = ZERO_GRADIENT
+    _number = staticmethod(sizes.floordiv)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        out = self._broadcast(X, Y)
         refuse_zero(Y)
-        return carry(out, combined(X, Y, sizes.floordiv)) if X.value is not None else out
+        return super().infer_shape(X, Y)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.floor_divide(*self._pair(X, Y), out=into)
@@ -376,5 +389,5 @@ class ElementwiseFloordiv(Elementwise):
 
 def refuse_zero(y: Spec) -> None:
     """Refuse a known integer divisor of 0."""
-    if y.value is not None and any(isinstance(v, int) and v == 0 for v in y.value):
+    if y.value is not None and y.known_dtype.is_integer and 0 in y.value:
         fail("Y must not be 0, since integers are divided by it", Y=None)

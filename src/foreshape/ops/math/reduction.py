@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
@@ -11,7 +11,7 @@ from foreshape.operator.require import require, require_at_most
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.known_values import axes_of
+from foreshape.ops.rules.known_values import Pooled, axes_of, carry, over_axes
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INT32, INT64, NUMERIC, DType, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -81,6 +81,8 @@ class Reduction(Operator):
     out_dtype = attribute(AttrType.INT, -1, doc="the element type of Out, by its number in the file format; -1: as X")
     _never_empty = False
     """True if a reduction of no elements has no result."""
+    _pooled: ClassVar[Pooled | None] = None
+    """Its function of known integers, or truth values."""
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         if self.reduce_all or not self.dim:
@@ -99,7 +101,10 @@ class Reduction(Operator):
         if self._never_empty:
             for axis in axes[: X.rank]:
                 require_at_most(1, X.known_dims[axis], f"{self.type} needs an element: the dim at axis {axis} must be at least 1", X=axis)
-        return reduced(X, axes, self.keep_dim).with_dtype(self._type(X.known_dtype))
+        out = reduced(X, axes, self.keep_dim).with_dtype(self._type(X.known_dtype))
+        if X.value is None or self._pooled is None or X.known_dtype.is_floating or out.known_dtype.is_floating:
+            return out
+        return carry(out, over_axes(X, axes, self._pooled))
 
     def workspace(self, X: Spec) -> Size:
         """Return the bytes of the result before the conversion to another element type."""
@@ -136,6 +141,7 @@ class ReduceSum(Reduction):
 
     type = "reduce_sum"
     linear = ("X",)
+    _pooled = "sum"
     X = operand(ANY_OR_COMPLEX, doc="any shape; for bools, the count of true ones")
 
     def _type(self, of: DType) -> DType:
@@ -217,6 +223,7 @@ class ReduceMax(ReduceExtreme):
     """Out = the largest over the axes."""
 
     type = "reduce_max"
+    _pooled = "max"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amax(X, self._over(X), self.keep_dim))
@@ -226,6 +233,7 @@ class ReduceMin(ReduceExtreme):
     """Out = the smallest over the axes."""
 
     type = "reduce_min"
+    _pooled = "min"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amin(X, self._over(X), self.keep_dim))
@@ -235,6 +243,7 @@ class ReduceProd(Reduction):
     """Out = the products over the axes."""
 
     type = "reduce_prod"
+    _pooled = "prod"
 
     def workspace(self, X: Spec) -> Size:
         of = X.with_dtype(self._type(X.known_dtype))
@@ -308,6 +317,7 @@ class ReduceAll(Logic):
     """Out = true if all are true over the axes."""
 
     type = "reduce_all"
+    _pooled = "all"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._along(torch.all, X)
@@ -317,6 +327,7 @@ class ReduceAny(Logic):
     """Out = true if any is true over the axes."""
 
     type = "reduce_any"
+    _pooled = "any"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._along(torch.any, X)

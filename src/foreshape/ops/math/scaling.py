@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Dim, Size, maximum, minimum
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import DENSE_OR_ROWS, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
@@ -14,8 +15,10 @@ from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
-from foreshape.ops.rules.known_values import carry, known_number, mapped
-from foreshape.spec import COMPLEX, EVERY_TYPE, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated, in_type
+from foreshape.ops.rules.known_floats import whole as whole_part
+from foreshape.ops.rules.known_values import carry, known_number, mapped, truth
+from foreshape.spec import BOOL, COMPLEX, EVERY_TYPE, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, DType, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -53,12 +56,21 @@ class Scale(Operator):
     def infer_shape(self, X: Spec, ScaleTensor: Spec | None) -> Spec:
         known_number(0, ScaleTensor, "ScaleTensor")
         require(X.kind is not SELECTED_ROWS or self.bias == 0.0, "bias must be 0 where X is sparse rows", X=None)
-        if not X.known_dtype.is_integer:
-            return X.like()
+        of = X.known_dtype
+        if not of.is_integer:
+            return X.like() if X.value is None or ScaleTensor is not None or of not in HELD else carry(X, mapped(X, partial(self._scaled_float, of)))
         scale, bias = whole(self.scale, "scale"), whole(self.bias, "bias")
         if X.value is None or ScaleTensor is not None:
             return X.like()
         return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
+
+    def _scaled_float(self, of: DType, v: Any) -> Any:
+        """Return a known value of floats, scaled in the precision of its type."""
+        steps: list[tuple[Arithmetic, float]] = [("multiply", self.scale), ("add", self.bias)]
+        for name, number in steps if self.bias_after_scale else steps[::-1]:
+            if number != (name == "multiply"):  # 1 and 0 change nothing
+                v = calculated(name, v, in_type(of, number), of)
+        return v
 
     def computes(self) -> computations.Scaling | computations.Affine:
         if self.bias == 0.0:
@@ -126,7 +138,13 @@ class Clip(Operator):
         known_number(0, Min, "Min")
         known_number(0, Max, "Max")
         require(Min is not None or Max is not None or self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
-        return X.like()
+        if X.value is None or not X.known_dtype.is_integer:
+            return X.like()
+        given: list[Any] = [n if spec is None else spec.value[0] if spec.value else None for n, spec in ((self.min, Min), (self.max, Max))]
+        if any(n is None or n != n or not isinstance(n, (int, float, Dim)) for n in given):
+            return X.like()
+        low, high = (n if not isinstance(n, float) else int(max(-(2.0**62), min(2.0**62, n))) for n in given)
+        return carry(X, mapped(X, lambda v: minimum(maximum(v, low), high)))
 
     def computes(self) -> computations.Activation:
         return computations.Activation("hardtanh", (self.min, self.max))
@@ -181,7 +199,12 @@ class Cast(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         of = element_type(self.out_dtype)
-        return carry(X.with_dtype(of), X.value) if of.is_integer and X.dims is not None else X.with_dtype(of)
+        out, value = X.with_dtype(of), X.value
+        if value is None or X.dims is None or of.is_complex:
+            return out
+        if of is BOOL:
+            return carry(out, mapped(X, truth))
+        return carry(out, mapped(X, whole_part) if of.is_integer and X.known_dtype.is_floating else value)
 
     def computes(self) -> computations.Cast:
         return computations.Cast()
@@ -226,11 +249,7 @@ class Increment(Operator):
         if X.known_dtype.is_floating:
             return X.like()
         step = whole(self.step, "step")
-
-        def stepped(v: Size) -> Size:
-            return v + step
-
-        return carry(X, mapped(X, stepped))
+        return carry(X, mapped(X, lambda v: v + step))
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(X, self.step if X.dtype.is_floating_point else int(self.step), out=into)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -11,6 +13,8 @@ from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
 from foreshape.ops.math.complex_numbers import c64, real_type
+from foreshape.ops.rules.known_floats import Rounding, rounded
+from foreshape.ops.rules.known_values import carry, mapped, sign
 from foreshape.spec import BOOL, COMPLEX, FLOATING, INT32, INT64, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -23,6 +27,14 @@ class PiecewiseConstant(Unary):
     """The base of functions constant between their steps: the gradient op gives zeros."""
 
     abstract = True
+    _rounding: ClassVar[Rounding | None] = None
+    """Its name for a known value, if it makes that a whole one."""
+
+    def infer_shape(self, X: Spec) -> Spec:
+        if X.value is None or self._rounding is None:
+            return X.like()
+        return carry(X, mapped(X, partial(rounded, self._rounding)) if X.known_dtype.is_floating else X.value)
+
     samples = [sample(X=f32(2, 3, 5, distinct=True, high=4.0)), sample(X=f32(0, 4)), sample(X=f32())]
     rejects = NOT_INTEGERS
 
@@ -35,6 +47,7 @@ class Floor(PiecewiseConstant):
     """Out = the largest whole number up to X."""
 
     type = "floor"
+    _rounding = "floor"
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.floor(X, out=into)
@@ -44,6 +57,7 @@ class Ceil(PiecewiseConstant):
     """Out = the smallest whole number from X on."""
 
     type = "ceil"
+    _rounding = "ceil"
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.ceil(X, out=into)
@@ -101,6 +115,9 @@ class Round(PiecewiseConstant):
     decimals = attribute(AttrType.INT, 0, since=3, low=-_DIGITS, high=_DIGITS)
     round_type = attribute(AttrType.INT, 1, since=3, choices=(0, 1), doc="0: halves are rounded to even, 1: away from 0")
 
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like() if X.value is None or self.decimals else carry(X, mapped(X, partial(rounded, "round")))
+
     def workspace(self, X: Spec) -> Size:
         return 2 * X.nbytes
 
@@ -137,6 +154,7 @@ class Trunc(PiecewiseConstant):
     """Out = X without its fraction: the nearest whole number in the direction of 0."""
 
     type = "trunc"
+    _rounding = "trunc"
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -151,6 +169,9 @@ class Sign(Unary):
 
     type = "sign"
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like() if X.value is None or not X.known_dtype.is_integer else carry(X, mapped(X, sign))
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sign(X, out=into)

@@ -12,7 +12,7 @@ from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
-from foreshape.ops.rules.known_values import carry, known_number, mapped
+from foreshape.ops.rules.known_values import carry, known_number, magnitude, mapped
 from foreshape.spec import COMPLEX, FLOATING, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -145,7 +145,7 @@ class Square(Unary):
     X = operand(NUMBERS, doc="any shape")
 
     def infer_shape(self, X: Spec) -> Spec:
-        return carry(X, mapped(X, lambda v: v * v))
+        return X.like() if X.value is None or not X.known_dtype.is_integer else carry(X, mapped(X, lambda v: v * v))
 
     def computes(self) -> computations.Power:
         return computations.Power(2.0)
@@ -167,7 +167,7 @@ class Abs(Unary):
     X = operand((*NUMBERS, *COMPLEX), doc="any shape")
 
     def infer_shape(self, X: Spec) -> Spec:
-        return X.like().with_dtype(real_type(X))
+        return X.like().with_dtype(real_type(X)) if X.value is None or not X.known_dtype.is_integer else carry(X, mapped(X, magnitude))
 
     def workspace(self, X: Spec) -> Size:
         return X.nbytes if X.known_dtype.is_complex else 0

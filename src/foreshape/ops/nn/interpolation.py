@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
@@ -16,36 +14,16 @@ from foreshape.operator import AttrType, Operator, attribute, computations, grad
 from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.ops.rules.known_floats import exact_ratio
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
 from foreshape.spec import FLOATING, INDEX, INTEGER, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
-_MOST_BITS, _MOST_PARTS = 12, 256
-"""The most bits of a scale, and parts of a fraction, exact in single precision for sizes of images."""
-
-
 _COUNTS = ("", "one number, the width", "two numbers, height and width", "three numbers, depth, height and width")
 
 Scales: TypeAlias = "Sequence[float | None]"
 """The scale of each image axis; None if the sizes define it."""
-
-
-@lru_cache(maxsize=1024)
-def exact_ratio(scale: float) -> tuple[int, int] | None:
-    """Return the fraction (over, under) of sizes in place of ``scale``, or None if only single precision will do.
-
-    Other readers of the file format compute ``int(size * scale)`` in single precision. Let e be the relative error of the scale against the fraction. A whole
-    product N stays N if -2**-25 < e, since rounding mends less than half a unit in the last place. A product with a rest stays below the next whole number as
-    long as N < 2**23 / under. So 1/3 of 9 is 3 by either way.
-    """
-    over, under = scale.as_integer_ratio()
-    if over.bit_length() <= _MOST_BITS and under.bit_length() <= _MOST_BITS:
-        return over, under
-    near = Fraction(scale).limit_denominator(_MOST_PARTS)
-    if near and Fraction(-1, 2**25) < Fraction(scale) / near - 1 < Fraction(1, 2**24):
-        return near.as_integer_ratio()
-    return None
 
 
 def scaled_size(size: int, scale: float) -> int:

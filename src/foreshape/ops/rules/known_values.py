@@ -1,17 +1,21 @@
-"""Known values of small integer tensors, while a network is described and at run time: their arithmetic, and sizes from them or from attributes."""
+"""Known values of small tensors, while a network is described and at run time: their arithmetic, and sizes from them or from attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
-from foreshape.dims import Dim, Size, bounds
+from foreshape.dims import Dim, Ratio, Size, bounds, equal, less_equal, maximum, minimum, product
 from foreshape.errors import ShapeError
 from foreshape.operator.require import RuleError, axis_of, require, require_equal
-from foreshape.spec import INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, DType, Spec
+from foreshape.ops.rules.known_floats import HELD, in_type, sides
+from foreshape.spec import BOOL, INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, MAX_VALUE_FLOATS, DType, Spec
 
-_Binary = Callable[[Size, Size], Size]
+Pooled: TypeAlias = Literal["sum", "prod", "max", "min", "all", "any"]
 _UNDEFINED: Final = 1.77113e27
+_MOST: Final = 3.4e38
+"""The largest known value of floats, which fp32 holds."""
 
 
 def fits(of: DType, number: int) -> bool:
@@ -20,17 +24,24 @@ def fits(of: DType, number: int) -> bool:
     return 0 <= number < 2**bits if of.is_unsigned else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
 
 
-def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
+def carry(out: Spec, values: Iterable[Any] | None) -> Spec:
     """Return ``out`` with these values, unless they do not fit it: another count, or a number out of range of its type.
 
-    Sizes with symbols are only carried in the types of indices.
+    Sizes with symbols are only carried in the types of indices, and in floats (see `foreshape.ops.rules.known_floats`).
     """
     of = out.dtype
-    if values is None or of is None or not of.is_integer:
+    if values is None or of is None:
         return out.like()
     kept = tuple(values)
-    held = all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept)
-    return out.with_value(kept if held and len(kept) == out.elements else None)
+    if len(kept) != out.elements:
+        return out.like()
+    if of.is_integer:
+        return out.with_value(kept if all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept) else None)
+    if of is BOOL:
+        return out.with_value([int(v) for v in kept] if all(isinstance(v, int) for v in kept) else None)
+    if of not in HELD or len(kept) > MAX_VALUE_FLOATS or any(isinstance(v, (int, float)) and not abs(v) <= _MOST for v in kept):
+        return out.like()
+    return out.with_value([in_type(of, v) if isinstance(v, (int, float)) else v for v in kept])
 
 
 def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
@@ -38,11 +49,11 @@ def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
 
     The mark is 1.77113e27 alone, as fp32 or fp64 has it.
     """
-    number = numbers[0] if numbers and out.dims == (1,) and out.dtype is not None and out.dtype.is_floating else 0
+    number: Size | float = numbers[0] if numbers and out.dims == (1,) and out.dtype is not None and out.dtype.is_floating else 0
     return isinstance(number, (int, float)) and abs(number - _UNDEFINED) < 1e-6 * _UNDEFINED
 
 
-def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:
+def mapped(of: Spec, function: Callable[[Any], Any]) -> list[Any] | None:
     """Return ``function`` of each known value; None if they are unknown, or it has no answer."""
     if of.value is None:
         return None
@@ -52,23 +63,152 @@ def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:
         return None
 
 
-def combined(x: Spec, y: Spec, function: _Binary) -> list[Size] | None:
-    """Return ``function`` of the known values of two tensors; one may be a single number."""
-    a, b = x.value, y.value
+def combined(out: Spec, x: Spec, y: Spec, function: Callable[[Any, Any], Any], axis: int = -1) -> list[Any] | None:
+    """Return ``function`` of the known values of two tensors, broadcast to ``out``; None if they are unknown, or it has no answer."""
+    if x.value is None or y.value is None:
+        return None
+    a, b = stretched(x, out.known_dims, axis), stretched(y, out.known_dims, axis)
     if a is None or b is None:
-        return None
-    if len(a) == 1:
-        a = a * len(b)
-    elif len(b) == 1:
-        b = b * len(a)
-    elif x.dims != y.dims:
-        return None
-    if len(a) > MAX_VALUE_ELEMENTS:
         return None
     try:
         return [function(p, q) for p, q in zip(a, b, strict=True)]
     except ShapeError:
         return None
+
+
+def compared(out: Spec, x: Spec, y: Spec, relation: str, axis: int = -1) -> list[Any] | None:
+    """Return the truth values of a relation between the known values of two tensors, called as its operator is; None if one is not known."""
+    of = x.known_dtype
+
+    def one(a: Any, b: Any) -> bool | None:
+        if isinstance(a, float) and isinstance(b, float):  # a relation of whole numbers decides for any
+            return _holds(relation, int(a > b) - int(a < b), 0)
+        two: Any = sides(a, b, of) if of in HELD else (a, b)
+        return _holds(relation, *two)
+
+    answers = combined(out, x, y, one, axis)
+    return None if answers is None or None in answers else answers
+
+
+def _holds(relation: str, a: Size, b: Size) -> bool | None:
+    if relation in ("equal", "not_equal"):
+        answer = equal(a, b)
+    else:
+        answer = less_equal(a, b) if relation in ("less_equal", "greater_than") else less_equal(b, a)
+    return not answer if answer is not None and relation in ("not_equal", "greater_than", "less_than") else answer
+
+
+def truth(a: Any) -> int | None:
+    """Return 1 for a value other than 0, 0 for 0; None if it depends on the symbols."""
+    same: bool | None = a == 0 if isinstance(a, (int, float)) else equal(a.over if isinstance(a, Ratio) else a, 0)
+    return None if same is None else int(not same)
+
+
+# --- places: the elements of a small tensor in row-major order
+
+
+def walk(dims: Sequence[int], steps: Sequence[int], first: int = 0) -> list[int]:
+    """Return the places of the elements of a view, in its order: ``steps`` are the distances between entries of each axis."""
+    out = [first]
+    for d, step in zip(dims, steps, strict=True):
+        out = [at + k * step for at in out for k in range(d)]
+    return out
+
+
+def steps_of(dims: Sequence[int]) -> list[int]:
+    """Return the distances between the entries of each axis."""
+    out = [1] * len(dims)
+    for axis in range(len(dims) - 2, -1, -1):
+        out[axis] = out[axis + 1] * dims[axis + 1]
+    return out
+
+
+def whole_dims(dims: Sequence[Size | None] | None) -> TypeGuard[Sequence[int]]:
+    """Tell whether all these dims are numbers."""
+    return dims is not None and all(isinstance(d, int) for d in dims)
+
+
+def stretched(of: Spec, to: Sequence[Size], axis: int = -1) -> Sequence[Any] | None:
+    """Return the known values of a tensor, broadcast to the dims ``to``: aligned at the end, or at ``axis``. None for open dims, and too many."""
+    value, dims = of.value, of.dims
+    if value is None or dims is None or dims == to:
+        return value
+    if not whole_dims(dims) or not whole_dims(to) or prod(to) > MAX_VALUE_ELEMENTS:
+        return None
+    if len(value) == 1:
+        return value * prod(to)
+    start = len(to) - len(dims) if axis == -1 or len(dims) == len(to) else axis
+    steps = [0 if d == 1 else step for d, step in zip(dims, steps_of(dims), strict=True)]
+    return [value[at] for at in walk(to, [0] * start + steps + [0] * (len(to) - start - len(steps)))]
+
+
+def selected(out: Spec, condition: Spec, x: Spec, y: Spec) -> list[Any] | None:
+    """Return the known values of ``x`` where a condition holds, and of ``y`` elsewhere; None if they, or which of two, are not known."""
+    dims = out.known_dims
+    holds, first, second = stretched(condition, dims), stretched(x, dims), stretched(y, dims)
+    if holds is None:
+        return list(first) if first is not None and first == second else None
+    sides = [first if held else second for held in holds]
+    return None if None in sides else [side[at] for at, side in enumerate(sides) if side is not None]
+
+
+def chosen(of: Spec, entries: Mapping[int, Sequence[int]]) -> list[Any] | None:
+    """Return the known values at some entries of axes, and at all of the others; None if they are not known, or too many."""
+    value, dims = of.value, of.dims
+    if value is None or not whole_dims(dims):
+        return None
+    out = [0]
+    for axis, (d, step) in enumerate(zip(dims, steps_of(dims), strict=True)):
+        out = [at + k * step for at in out for k in entries.get(axis, range(d))]
+        if len(out) > MAX_VALUE_ELEMENTS:
+            return None
+    return [value[at] for at in out]
+
+
+def permuted(of: Spec, order: Sequence[int]) -> list[Any] | None:
+    """Return the known values with the axes in another order."""
+    value, dims = of.value, of.dims
+    if value is None or not whole_dims(dims):
+        return None
+    steps = steps_of(dims)
+    return [value[at] for at in walk([dims[a] for a in order], [steps[a] for a in order])]
+
+
+def over_axes(of: Spec, axes: Sequence[int], function: Pooled) -> list[Any] | None:
+    """Return a function of the known integers, or truth values, along axes, for each entry of the others; None if it is not known."""
+    value, dims = of.value, of.dims
+    if value is None or not whole_dims(dims):
+        return None
+    steps = steps_of(dims)
+    kept = [a for a in range(len(dims)) if a not in axes]
+    outer, inner = (walk([dims[a] for a in some], [steps[a] for a in some]) for some in (kept, [a for a in range(len(dims)) if a in axes]))
+    try:
+        return [_pooled(function, [value[at + k] for k in inner]) for at in outer]
+    except ShapeError:
+        return None
+
+
+def _pooled(function: Pooled, values: list[Any]) -> Any:
+    if function == "sum":
+        return sum(values)
+    if function == "prod":
+        return product(values)
+    if function in ("max", "min"):
+        return (maximum if function == "max" else minimum)(*values)
+    answers, decisive = [truth(v) for v in values], int(function == "any")
+    if decisive not in answers and None in answers:
+        raise ShapeError("a truth value depends on the symbols")
+    return decisive if decisive in answers else 1 - decisive
+
+
+def joined(X: Sequence[Spec], axis: int) -> list[Any] | None:
+    """Return the known values of tensors one after the other along an axis; for the new axis of a stack their dims have a 1 there."""
+    before = X[0].known_dims[:axis]
+    if any(x.value is None for x in X) or not whole_dims(before):
+        return None
+    outer = prod(before)
+    blocks = [(x.value or (), len(x.value or ()) // max(outer, 1)) for x in X]
+    return [v for at in range(outer) for value, size in blocks for v in value[at * size : (at + 1) * size]]
 
 
 def truncated(a: Size, b: Size) -> Size:
@@ -79,6 +219,29 @@ def truncated(a: Size, b: Size) -> Size:
     if low_a is None or low_b is None or low_a < 0 or low_b < 0:
         raise ShapeError(f"whether {a} / {b} is negative is not known")
     return a // b
+
+
+def sign(a: Size) -> int:
+    """Return 1, -1 or 0 as the sign of ``a``. Raises `ShapeError` if it depends on the symbols."""
+    low, high = bounds(a)
+    if low is not None and (low > 0 or low == 0 == high):
+        return int(low > 0)
+    if high is None or high >= 0:
+        raise ShapeError(f"the sign of {a} is not known")
+    return -1
+
+
+def magnitude(a: Size) -> Size:
+    """Return ``|a|``. Raises `ShapeError` if the sign depends on the symbols."""
+    low = bounds(a)[0]
+    return a if low is not None and low >= 0 else a * sign(a)
+
+
+def power(a: Size, b: Size) -> Size:
+    """Return ``a ** b``. Raises `ShapeError` for another exponent than a number from 0 to 62."""
+    if not isinstance(b, int) or not 0 <= b <= 62:
+        raise ShapeError(f"{a} ** {b} is not known")
+    return product([a] * b)
 
 
 def known_number(given: int, tensor: Spec | None, slot: str) -> Size | None:

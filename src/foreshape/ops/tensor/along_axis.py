@@ -10,7 +10,8 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import axis_of, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.ops.tensor.gathering import check_index
+from foreshape.ops.rules.known_values import carry
+from foreshape.ops.tensor.gathering import check_index, entries_at, placed
 from foreshape.spec import ANY, INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -92,7 +93,8 @@ class TakeAlongAxis(AlongAxis):
 
     def infer_shape(self, Input: Spec, Index: Spec) -> Spec:
         axis = self._axis(Input, Index)
-        return (Input if axis else Input.dense()).with_dims((*Input.known_dims[:axis], Index.known_dims[axis], *Input.known_dims[axis + 1 :]))
+        out = (Input if axis else Input.dense()).with_dims((*Input.known_dims[:axis], Index.known_dims[axis], *Input.known_dims[axis + 1 :]))
+        return out if Input.value is None or Index.value is None or Input.rank > 1 else carry(out, entries_at(Input, 0, Index))
 
     def kernel(self, Input: Tensor, Index: Tensor) -> Tensor:
         return Input.gather(self.Axis, self._places(Input, Index).contiguous())
@@ -154,7 +156,9 @@ class PutAlongAxis(AlongAxis):
         require_rank(Index.rank, Value, "Value")
         for k, (a, b) in enumerate(zip(Index.known_dims, Value.known_dims, strict=True)):
             require_equal(a, b, "Value must have the dims of Index", Index=k, Value=k)
-        return Input.like()
+        if Input.value is None or Index.value is None or Value.value is None or Input.rank > 1 or self.Reduce != "assign":
+            return Input.like()
+        return carry(Input, placed(Input.value, Index.value, Value.value))
 
     def kernel(self, Input: Tensor, Index: Tensor, Value: Tensor) -> Tensor:
         index = self._places(Input, Index)

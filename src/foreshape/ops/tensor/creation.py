@@ -8,12 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 from foreshape.dims import Dim, Size, ceildiv, maximum
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.kernels.pages import full
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.ops.rules.known_floats import calculated, rounded, whole
 from foreshape.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
 from foreshape.values.offsets import Offsets
@@ -61,11 +62,10 @@ def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
     return bool(held) if of is BOOL else held
 
 
-def filled(out: Spec, number: float | int | bool) -> Spec:
-    """Return ``out``, with ``number`` everywhere; it carries its value if small and of integers."""
+def filled(out: Spec, number: Any) -> Spec:
+    """Return ``out``, with ``number`` everywhere; it carries its value if small."""
     count = out.elements
-    known = out.known_dtype.is_integer and isinstance(count, int) and count <= MAX_VALUE_ELEMENTS
-    return carry(out, (int(number),) * count) if known and isinstance(count, int) else out
+    return carry(out, (number,) * count) if isinstance(count, int) and count <= MAX_VALUE_ELEMENTS else out
 
 
 class FillConstant(Operator):
@@ -89,8 +89,8 @@ class FillConstant(Operator):
         out = tensor(of, *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
         if ValueTensor is None:
             return filled(out, number_of(of, self.value, _text(self.str_value)))
-        known_number(0, ValueTensor, "ValueTensor")
-        return out
+        number = known_number(0, ValueTensor, "ValueTensor")
+        return out if number is None or ValueTensor.dtype is not of else filled(out, number)
 
     def computes(self) -> computations.Filled:
         number = None
@@ -221,7 +221,6 @@ class Range(Operator):
     """
 
     type = "range"
-    reads_numbers = ("Start", "End", "Step")
     Start = operand((*INDEX, FP32, FP64), doc="one number")
     End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first after the end of Out")
     Step = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, not 0")
@@ -233,10 +232,15 @@ class Range(Operator):
         require(step is None or isinstance(step, Dim) or step != 0, "Step must not be 0", Step=None)
         of = Start.known_dtype
         if of.is_floating:
-            if not (isinstance(start, float) and isinstance(end, float) and isinstance(step, float)):
+            if start is None or end is None or step is None:
                 return tensor(of, unknown_size("length"))
-            known = _floats_between(start, end, step, of)
-            return tensor(of, known if known is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
+            if isinstance(start, float) and isinstance(end, float) and isinstance(step, float):
+                known = _floats_between(start, end, step, of)
+                return tensor(of, known if known is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
+            with suppress(ShapeError):
+                steps = calculated("divide", calculated("subtract", end, start, of), step, of)
+                return tensor(of, maximum(0, whole(rounded("ceil", steps))))
+            return tensor(of, unknown_size("length"))
         if start is None or end is None or not isinstance(step, int):
             return tensor(of, unknown_size("length"))
         count = maximum(0, ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
@@ -10,6 +11,7 @@ from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute
 from foreshape.operator.require import axis_of, require, require_rank, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, turned
+from foreshape.ops.rules.known_values import carry, mapped, truth, whole_dims
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.spec import FP32, FP64, INDEX, INT64, Spec
 from foreshape.values.torch_private import private
@@ -220,7 +222,11 @@ class WhereIndex(Operator):
 
     def infer_shape(self, Condition: Spec) -> Spec:
         require(Condition.rank > 0, "Condition must have at least one dim", Condition=None)
-        return Condition.dense((unknown_size("n"), Condition.rank), INT64)
+        answers, dims = mapped(Condition, truth), Condition.dims
+        if answers is None or None in answers or not whole_dims(dims):
+            return Condition.dense((unknown_size("n"), Condition.rank), INT64)
+        places = [place for place, held in zip(product(*map(range, dims)), answers, strict=True) if held]
+        return carry(Condition.dense((len(places), Condition.rank), INT64), [k for place in places for k in place])
 
     def workspace(self, Condition: Spec, *, strided: frozenset[str]) -> Size:
         found = Condition.dense((Condition.elements, Condition.rank), INT64)  # torch finds them axis by axis

@@ -13,8 +13,8 @@ from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import sum_to
-from foreshape.ops.rules.known_values import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import ANY, ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, NUMERIC, Spec
+from foreshape.ops.rules.known_values import axes_of, carry, chosen, known_sizes, sizes_at_run, stretched, whole_dims
+from foreshape.spec import ANY, ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, MAX_VALUE_ELEMENTS, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
 
@@ -44,6 +44,12 @@ def _repeated(X: Spec, dims: Sequence[Size]) -> Spec:
     return (X if len(dims) == X.rank else X.dense()).with_dims(dims)
 
 
+def _spread(X: Spec, dims: Sequence[Size]) -> Spec:
+    """Return X expanded to these dims, with its known values."""
+    out = _repeated(X, dims)
+    return out if X.value is None else carry(out, stretched(X, out.known_dims))
+
+
 class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
@@ -55,7 +61,7 @@ class ExpandV2(Operator):
     shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> Spec:
-        return _repeated(X, expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
+        return _spread(X, expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
 
     def kernel(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor]) -> Tensor:
         return X.expand(*sizes_at_run(self.shape, Shape, expand_shapes_tensor)) if X.dim() or self.shape or Shape is not None else X
@@ -92,7 +98,7 @@ class ExpandAsV2(Operator):
     target_shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Y: Spec | None) -> Spec:
-        out = _repeated(X, expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
+        out = _spread(X, expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
         return out if out.lod is not None or Y is None or Y.lod is None else Spec(LOD_TENSOR, X.dtype, out.dims, Y.lod)
 
     def kernel(self, X: Tensor, Y: Tensor | None) -> Tensor:
@@ -119,7 +125,11 @@ def tiled(X: Spec, times: Sequence[Size | None], name: str) -> Spec:
         if n is not None:
             require_at_most(1, n, f"{name} must be at least 1; seen {n}", X=None)
         out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
-    return _repeated(X, out)
+    made = _repeated(X, out)
+    if X.value is None or not whole_dims(padded) or not whole_dims(counts):
+        return made
+    again = {at: [*range(d)] * min(n, MAX_VALUE_ELEMENTS + 1) for at, (d, n) in enumerate(zip(padded, counts, strict=True))}
+    return carry(made, chosen(X.dense(padded).with_value(X.value), again))
 
 
 def not_tiled(X: Tensor, times: Sequence[int], d_out: Tensor) -> Tensor:
@@ -181,7 +191,10 @@ class Flip(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         axes = axes_of(self.axis, X.rank, X=None)
-        return X.dense() if 0 in axes else X.like()
+        out, dims = X.dense() if 0 in axes else X.like(), X.dims
+        if X.value is None or not dims or not whole_dims(dims):
+            return out
+        return carry(out, chosen(X, {a: range(dims[a])[::-1] for a in axes}))
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.flip(X, self.axis)

@@ -14,7 +14,7 @@ from foreshape.operator.temporaries import copies
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import before_sum
-from foreshape.ops.rules.known_values import carry, fits, is_undefined, known_number, number_at_run
+from foreshape.ops.rules.known_values import carry, fits, known_number, number_at_run, selected
 from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
 from foreshape.ops.tensor.gathering import check_index
 from foreshape.spec import ANY, BOOL, COMPLEX, FP32, FP64, INDEX, INT64, INTEGER, MAX_VALUE_ELEMENTS, Spec, tensor
@@ -62,7 +62,8 @@ class MaskedFill(Operator):
     out = result(doc="the broadcast shape", may_share="x")
 
     def infer_shape(self, x: Spec, mask: Spec, value: Spec) -> Spec:
-        return broadcast(broadcast(x, mask, slots=("x", "mask")), value, slots=("x", "value"))
+        out = broadcast(broadcast(x, mask, slots=("x", "mask")), value, slots=("x", "value"))
+        return out if x.value is None and value.value is None else carry(out, selected(out, mask, value, x))
 
     def kernel(self, x: Tensor, mask: Tensor, value: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(mask, value, x, out=into)
@@ -304,8 +305,8 @@ class AssignValue(Operator):
             fail("values must be real numbers", TypeMismatchError)
         count = product(self.shape)
         require(len(numbers) == count, f"shape {list(self.shape)} needs {count} values of type {of.name}; seen {len(numbers)}")
-        if not of.is_integer:
-            return out.with_value([int(numbers[0])]) if is_undefined(out, numbers) else out
+        if of.is_floating:
+            return carry(out, numbers)
         if any(v != int(v) or not fits(of, int(v)) for v in numbers if abs(v) < 2**70) or any(not abs(v) < 2**70 for v in numbers):
             fail(f"values must be numbers of type {of.name}", SchemaError)
         return carry(out, [int(v) for v in numbers]) if len(numbers) <= MAX_VALUE_ELEMENTS else out

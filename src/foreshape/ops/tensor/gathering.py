@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.dims import Size
@@ -11,7 +12,7 @@ from foreshape.operator.require import axis_of, fail, require, require_at_most, 
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.known_values import known_axis, known_number, number_at_run
+from foreshape.ops.rules.known_values import carry, chosen, known_axis, known_number, number_at_run, whole_dims
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -33,6 +34,24 @@ def _column(index: Spec, slot: str) -> tuple[Size, ...]:
         return dims[:1]
     require(len(dims) < 2, f"{slot} must have one dim (or none, or be a column), not {len(dims)}", **{slot: None})
     return dims
+
+
+def entries_at(X: Spec, axis: int, index: Spec) -> list[Any] | None:
+    """Return the known values at the known entries of an axis, counted from the front; None if one is not known, or outside."""
+    entries, size = index.value or (), X.known_dims[axis]
+    if not isinstance(size, int) or not whole_dims(entries) or any(not 0 <= k < size for k in entries):
+        return None
+    return chosen(X, {axis: entries})
+
+
+def placed(value: Sequence[Any], places: Sequence[Any], updates: Sequence[Any]) -> list[Any] | None:
+    """Return the known values of one dim with others at these places; None if one is not known, or outside."""
+    out = list(value)
+    for place, update in zip(places, updates, strict=True):
+        if not isinstance(place, int) or not -len(out) <= place < len(out):
+            return None
+        out[place] = update
+    return out
 
 
 def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
@@ -67,10 +86,7 @@ class Gather(Operator):
             return X.dense([unknown_size(str(at)) for at in range(X.rank - 1 + len(picked))])
         dims = (*X.known_dims[:axis], *picked, *X.known_dims[axis + 1 :])
         out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod if picked else None)
-        if X.value is not None and X.rank == 1 and Index.value is not None:
-            chosen = [X.value[k] for k in Index.value if isinstance(k, int) and 0 <= k < len(X.value)]
-            return out.with_value(chosen) if len(chosen) == len(Index.value) else out
-        return out
+        return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def kernel(self, X: Tensor, Index: Tensor, Axis: Tensor | None) -> Tensor:
         return _taken(X, Index, number_at_run(self.axis, Axis))
@@ -114,7 +130,8 @@ class IndexSelect(Operator):
         picked = _column(Index, "Index")
         require(len(picked) == 1, "Index must have one dim", Index=None)
         dims = (*X.known_dims[:axis], picked[0], *X.known_dims[axis + 1 :])
-        return X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod)
+        out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod)
+        return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         return _taken(X, Index, self.dim)
@@ -149,7 +166,21 @@ class GatherNd(Operator):
         if not isinstance(k, int):
             fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
         require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
-        return Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
+        out = Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
+        return out if X.value is None or Index.value is None else carry(out, self._known(X, Index, k))
+
+    def _known(self, X: Spec, Index: Spec, k: int) -> list[Any] | None:
+        """Return the known values at the places, as far as these are known, and in X."""
+        dims, places = X.dims, Index.value or ()
+        if not whole_dims(dims) or not whole_dims(places):
+            return None
+        out: list[Any] = []
+        for at in range(0, len(places), k):
+            row = places[at : at + k]
+            if any(not -size <= place < size for size, place in zip(dims, row, strict=False)):
+                return None
+            out += chosen(X, {axis: (place % dims[axis],) for axis, place in enumerate(row)}) or ()
+        return out
 
     def _places(self, X: Tensor, Index: Tensor) -> tuple[Tensor, ...]:
         columns = Index.unbind(-1)
@@ -198,7 +229,9 @@ class Scatter(Operator):
         require_equal(picked[0], Updates.known_dims[0], "there must be as many Updates as Ids", Ids=0, Updates=0)
         for axis in range(1, X.rank):
             require_equal(X.known_dims[axis], Updates.known_dims[axis], "the rows of Updates must be like those of X", X=axis, Updates=axis)
-        return X.like()
+        if X.value is None or Ids.value is None or Updates.value is None or X.rank > 1 or not self.overwrite:
+            return X.like()
+        return carry(X, placed(X.value, Ids.value, Updates.value))
 
     def kernel(self, X: Tensor, Ids: Tensor, Updates: Tensor) -> Tensor:
         check_index(Ids, X.shape[0], "an id")

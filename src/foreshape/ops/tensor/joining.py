@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
@@ -11,7 +12,7 @@ from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_divides, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.known_values import known_axis, known_sizes, number_at_run, sizes_at_run
+from foreshape.ops.rules.known_values import carry, chosen, joined, known_axis, known_sizes, number_at_run, sizes_at_run, whole_dims
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -34,12 +35,6 @@ def _same_but(X: Sequence[Spec], axis: int | None) -> list[Size]:
     return dims
 
 
-def _joined_value(X: Sequence[Spec]) -> tuple[Size, ...] | None:
-    """Return the values of small integer tensors one after the other, if all are known."""
-    values = [x.value for x in X]
-    return None if any(v is None for v in values) else tuple(n for v in values if v is not None for n in v)
-
-
 class Concat(Operator):
     """Out = the tensors X one after the other along ``axis``."""
 
@@ -58,9 +53,8 @@ class Concat(Operator):
             return first.dense([unknown_size(str(at)) for at in range(len(dims))])
         for x in X[1:]:
             dims[axis] = dims[axis] + x.known_dims[axis]
-        if axis:
-            return next((x for x in X if x.lod is not None), first).with_dims(dims)
-        return first.dense(dims).with_value(_joined_value(X))
+        out = next((x for x in X if x.lod is not None), first).with_dims(dims) if axis else first.dense(dims)
+        return out if first.value is None else carry(out, joined(X, axis))
 
     def computes(self) -> computations.Concat:
         return computations.Concat(self.axis)
@@ -125,7 +119,11 @@ class Split(Operator):
         else:
             sizes = (require_divides(count, whole, f"num = {count} must divide the dim at axis {axis}, {whole}", X=axis),) * count
         plain = X if axis else X.dense()
-        return tuple(plain.with_dims((*dims[:axis], size, *dims[axis + 1 :])) for size in sizes)
+        parts = [plain.with_dims((*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
+        if X.value is None or not whole_dims(sizes):
+            return tuple(parts)
+        ends = [*accumulate(sizes)]
+        return tuple(carry(part, chosen(X, {axis: range(end - size, end)})) for part, size, end in zip(parts, sizes, ends, strict=True))
 
     def computes(self) -> computations.Split:
         return computations.Split(self.axis)
@@ -197,9 +195,8 @@ class Stack(Operator):
         axis = axis_of(self.axis, X[0].rank + 1, X=None)
         dims = _same_but(X, X[0].rank)
         dims.insert(axis, len(X))
-        if axis:
-            return next((x for x in X if x.lod is not None), X[0]).with_dims(dims)
-        return X[0].dense(dims).with_value(_joined_value(X))
+        out = next((x for x in X if x.lod is not None), X[0]).with_dims(dims) if axis else X[0].dense(dims)
+        return out if X[0].value is None else carry(out, joined(X, axis))
 
     def computes(self) -> computations.Stacking:
         return computations.Stacking(self.axis)
@@ -252,11 +249,9 @@ class Unstacking(Operator):
             fail("the dim that is taken apart must be known, since each entry is a variable", X=axis)
         require(0 < count <= MAX_PARTS, f"the dim that is taken apart must be from 1 to {MAX_PARTS}, not {count}", X=axis)
         out = (X if axis else X.dense()).with_dims(dims[:axis] + dims[axis + 1 :])
-        value = X.value
-        if value is None or axis:
+        if X.value is None:
             return (out,) * count
-        each = len(value) // count
-        return tuple(out.with_value(value[k * each : (k + 1) * each]) for k in range(count))
+        return tuple(carry(out, chosen(X, {axis: (k,)})) for k in range(count))
 
 
 class Unstack(Unstacking):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from foreshape.dims import Size, product
@@ -13,7 +14,7 @@ from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
 from foreshape.ops.math.reduction import reduced
-from foreshape.ops.rules.known_values import axis_of_any, known_number, number_at_run
+from foreshape.ops.rules.known_values import axis_of_any, carry, known_number, number_at_run
 from foreshape.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -231,10 +232,15 @@ class Cumsum(Operator):
     reverse = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec) -> Spec:
-        if self.flatten:
-            return X.dense((X.elements,))
-        axis_of_any(self.axis, X.rank, X=None)
-        return X.like()
+        if not self.flatten:
+            axis_of_any(self.axis, X.rank, X=None)
+        out = X.dense((X.elements,)) if self.flatten else X.like()
+        if X.value is None or not X.known_dtype.is_integer or (X.rank > 1 and not self.flatten):
+            return out
+        values = X.value[::-1] if self.reverse else X.value
+        sums = [*accumulate(values, initial=0)]
+        sums = sums[:-1] if self.exclusive else sums[1:]
+        return carry(out, sums[::-1] if self.reverse else sums)
 
     def _sums(self, x: Tensor, reverse: bool) -> Tensor:
         axis = 0 if self.flatten else self.axis

@@ -15,7 +15,7 @@ from foreshape.operator.require import axis_of, fail, require, require_at_most, 
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.known_values import axes_of, axis_of_any, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, axis_of_any, carry, known_sizes, permuted, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, Spec
 from foreshape.values.torch_proxy import Tensor
 
@@ -337,7 +337,7 @@ def transposed(X: Spec, axes: Sequence[int]) -> Spec:
     order = order_of(axes, X.rank)
     dims = tuple(X.known_dims[a] for a in order)
     out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
-    return out.with_value(X.value) if len(dims) < 2 else out
+    return out if X.value is None else carry(out, permuted(X, order))
 
 
 def inverse(axes: Sequence[int], rank: int) -> list[int]:

@@ -16,7 +16,7 @@ from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.array_rules import element_of
-from foreshape.ops.rules.known_values import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.rules.known_values import axes_of, carry, chosen, known_sizes, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import Tensor
@@ -97,15 +97,15 @@ class Slicing(Operator):
                 dims[axis] = self._length(dims[axis], start, end, stride, axis)
         kept = [d for axis, d in enumerate(dims) if axis not in dropped]
         out = (Input.dense() if 0 in axes else Input).with_dims(kept)
-        value = Input.value
-        if value is None or rank != 1:
-            return out.with_value(value) if not axes else out
-        picked = list(value)
-        for start, end, stride in zip(starts, ends, strides, strict=True):
-            if not isinstance(start, int) or not isinstance(end, int) or not isinstance(stride, int):
+        if Input.value is None:
+            return out
+        entries: dict[int, range] = {}
+        for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+            size = Input.known_dims[axis]
+            if not (isinstance(size, int) and isinstance(start, int) and isinstance(end, int) and isinstance(stride, int)):
                 return out
-            picked = [picked[k] for k in _entries(len(picked), start, end, stride, bool(dropped))]
-        return out.with_value(picked)
+            entries[axis] = _entries(size, start, end, stride, axis in dropped)
+        return carry(out, chosen(Input, entries))
 
     def _length(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> Size:
         count: Size | None = None
