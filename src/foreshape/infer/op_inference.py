@@ -191,7 +191,8 @@ def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
             _make(block, op, name, spec)
             return
     if variable.persistable and variable.spec.dims is not None:
-        if variable.inferred_spec is not spec:
+        own = variable.inferred_spec
+        if own is not spec and (own is None or own.dims != spec.dims or own.dtype is not spec.dtype):
             _check_kept(op, variable, spec)
         return
     if variable.block is not block:
