@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
+from foreshape.operator.require import RuleError
+from foreshape.ops.tensor.reshaping import reshaped
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, FP64, INT32, INT64
 
@@ -60,7 +63,10 @@ def reshape(c: Call) -> Any:
     x = c.x()
     if c.opset < 5:
         return c.reshape(x, [int(n) for n in c.attribute("shape")])
-    known = c.constant(1)
+    known, sizes = c.constant(1), c.sizes(1)
+    if known is None and sizes is not None:
+        plain = _plain_shape(x.spec.known_dims, sizes, bool(c.attribute("allowzero", 0)))
+        return c.reshape(x, plain) if plain is not None else c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
     if known is None and c.attribute("allowzero", 0):
         return computed.exactly_reshaped(c, x, c.cast(c.x(1), INT64))
     if known is None:
@@ -71,6 +77,20 @@ def reshape(c: Call) -> Any:
             raise Refused("a size to be found beside one of 0")
         return c.op("fill_constant", {"shape": dims, "dtype": x.spec.known_dtype.code, "value": 0.0})
     return c.reshape(x, dims)
+
+
+def _plain_shape(dims: Sequence[Size], sizes: Sequence[Size], zeros: bool) -> list[int] | None:
+    """Return sizes with symbols as a reshape's attribute: 0 for a dim that stays, -1 for the rest. None if the same dims do not follow from it.
+
+    ``zeros``: 0 is a size, and copies nothing.
+    """
+    plain = [s if isinstance(s, int) else 0 if at < len(dims) and s is dims[at] else -1 for at, s in enumerate(sizes)]
+    if plain.count(-1) > 1 or (zeros and 0 in sizes):
+        return None
+    try:
+        return plain if reshaped(dims, plain) == reshaped(dims, sizes) else None
+    except RuleError:  # the op says it
+        return None
 
 
 @onnx("Flatten")

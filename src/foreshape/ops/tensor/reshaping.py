@@ -152,8 +152,11 @@ def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, 
 
 
 def in_shape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return ``x`` in the dims ``shape``."""
-    return x.reshape(_copied(x.shape, shape) if 0 in shape else shape)
+    """Return ``x`` in the dims ``shape``. Of no elements a 0 whose copy would make some is a size itself, known to be so while describing."""
+    if 0 not in shape:
+        return x.reshape(shape)
+    copied = _copied(x.shape, shape) if len(shape) <= x.dim() or 0 not in shape[x.dim() :] else None
+    return x.reshape(copied if copied is not None and (x.numel() or 0 in copied) else shape)
 
 
 def _copied(dims: Sequence[int], shape: Sequence[int]) -> list[int]:
