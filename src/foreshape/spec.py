@@ -15,8 +15,6 @@ MAX_RANK: Final = 64
 """The largest number of dims of a tensor (PyTorch's own limit)."""
 MAX_VALUE_ELEMENTS: Final = 64
 """A tensor of integers or truth values of up to this many elements carries its value if known at description time."""
-MAX_VALUE_FLOATS: Final = 8
-"""A tensor of floats of up to this many elements does: factors of sizes, and sizes multiplied by them (see `foreshape.ops.rules.known_floats`)."""
 
 
 class DType:

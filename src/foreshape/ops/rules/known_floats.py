@@ -20,6 +20,8 @@ Arithmetic: TypeAlias = Literal["add", "subtract", "multiply", "divide", "maximu
 Rounding: TypeAlias = Literal["floor", "ceil", "trunc", "round"]
 HELD: Final = (FP32, FP64)
 """The floats whose values are known."""
+MAX_FLOATS: Final = 8
+"""A tensor of floats of up to this many elements carries its value: factors of sizes, and sizes multiplied by them."""
 
 _MOST_BITS, _MOST_PARTS = 12, 256
 """The most bits of a scale, and parts of a fraction, exact in single precision for sizes of images."""

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard
 from foreshape.dims import Dim, Ratio, Size, bounds, equal, less_equal, maximum, minimum, product
 from foreshape.errors import ShapeError
 from foreshape.operator.require import RuleError, axis_of, require, require_equal
-from foreshape.ops.rules.known_floats import HELD, in_type, sides
-from foreshape.spec import BOOL, INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, MAX_VALUE_FLOATS, DType, Spec
+from foreshape.ops.rules.known_floats import HELD, MAX_FLOATS, in_type, sides
+from foreshape.spec import BOOL, INDEX, MAX_RANK, MAX_VALUE_ELEMENTS, DType, Spec
 
 Pooled: TypeAlias = Literal["sum", "prod", "max", "min", "all", "any"]
 _UNDEFINED: Final = 1.77113e27
@@ -39,7 +39,7 @@ def carry(out: Spec, values: Iterable[Any] | None) -> Spec:
         return out.with_value(kept if all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept) else None)
     if of is BOOL:
         return out.with_value([int(v) for v in kept] if all(isinstance(v, int) for v in kept) else None)
-    if of not in HELD or len(kept) > MAX_VALUE_FLOATS or any(isinstance(v, (int, float)) and not abs(v) <= _MOST for v in kept):
+    if of not in HELD or len(kept) > MAX_FLOATS or any(isinstance(v, (int, float)) and not abs(v) <= _MOST for v in kept):
         return out.like()
     return out.with_value([in_type(of, v) if isinstance(v, (int, float)) else v for v in kept])
 
