@@ -76,6 +76,10 @@ def attended(q: Any, k: Any, v: Any) -> Any:
     return weights / weights.sum(-1, keepdims=True) @ np.repeat(v, heads, 1)
 
 
+def normalized(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + np.float32(1e-5))
+
+
 def depth_to_space(x: Any) -> Any:
     n, c, h, w = x.shape
     return x.reshape(n, 2, 2, c // 4, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(n, c // 4, 2 * h, 2 * w)
@@ -104,7 +108,7 @@ ARITHMETIC = {
 }
 REDUCTIONS = [("mul", np.multiply), ("max", np.maximum), ("min", np.minimum)]
 LARGE = np.array([[2**63 + 5, 3], [2**64 - 1, 7]], "uint64")
-IMAGE = floats(2, 8, 3, 5)
+IMAGE, GROUPED = floats(2, 8, 3, 5), floats(2, 6, 5)
 VARIANTS = [
     *(unsigned(operator, by, held) for operator, by in ARITHMETIC.items() for held in ("", "y")),
     *(unsigned(operator, ARITHMETIC[operator], of=of) for operator in ("Sub", "Div", "Greater") for of in (np.uint16, np.uint32)),
@@ -151,6 +155,17 @@ VARIANTS = [
     Variant("SpaceToDepth", {"x": depth_to_space(IMAGE)}, lambda _: IMAGE, sizes={"x": ["n", "c", "h", "w"]}, attributes={"blocksize": 2}),
     Variant("Attention", {"q": floats(2, 6, 3, 4), "k": floats(2, 2, 5, 4), "v": floats(2, 2, 5, 3)}, attended, opset=23, sizes={"q": [2, "h", 3, "d"]}),
     Variant("DFT", {"x": floats(2, 5, 1)}, lambda x: np.fft.fft(x[..., 0]).astype("c8")[..., None].view("f4"), opset=20, sizes={"x": ["n", "m", "parts"]}),
+    Variant("ReduceMax", {"x": whole(2, 3, low=0, high=2, of="bool"), "a": np.int64([])}, lambda x, a: x, opset=20, attributes={"noop_with_empty_axes": 1}),
+    Variant("Squeeze", {"x": floats(5), "a": np.int64([])}, lambda x, a: x),
+    Variant("Hardmax", {"x": np.float32([[[1, 3], [3, 0]]])}, lambda x: np.float32([[[0, 1], [0, 0]]]), opset=11),
+    Variant("Softmax", {"x": floats(0, 2, 0, 4)}, lambda x: x, opset=11),
+    Variant(
+        "GroupNormalization",
+        {"x": GROUPED, "s": np.float32([2, 3]), "b": np.float32([1, -1])},
+        sizes={"x": ["n", "c", "m"]},
+        attributes={"num_groups": 2},
+        wanted=lambda x, s, b: (normalized(x.reshape(2, 2, -1)) * s[:, None] + b[:, None]).reshape(x.shape),
+    ),
     Variant("BitCast", {"x": floats(2, 3)}, lambda x: x.view("int32"), opset=26, attributes={"to": 6}),
     Variant(
         "STFT",

@@ -113,6 +113,8 @@ def reduced(c: Call, of: Callable[[Variable, list[int], bool], Variable], x: Var
 def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
     """Return ``x`` without the dims of 1 at computed axes."""
     rank, count = c.rank(x), count_of(c, axes)
+    if not count:
+        return c.op("assign", X=x)
     if count == rank:
         return c.reshape(x, [])
     kept = c.reshape(c.op("where_index", Condition=c.op("equal", X=among(c, axes, rank), Y=numbers(c, 0))), [rank - count])

@@ -200,6 +200,10 @@ def group_norm(c: Call) -> Any:
     if not isinstance(channels, int) and c.opset >= 21 and isinstance(scale.spec.known_dims[0], int):
         channels = scale.spec.known_dims[0]
         x = computed.shaped(c, x, *computed.dims_of(c, x, 0, 1), channels, *computed.dims_of(c, x, 2))
+    if not isinstance(channels, int) and c.opset < 21:  # each group as one channel
+        flat = computed.shaped(c, x, *computed.dims_of(c, x, 0, 1), groups, -1)
+        made = result(c.op("group_norm", {"epsilon": c.attribute("epsilon", 1e-5), "groups": groups}, X=flat, Scale=scale, Bias=bias))
+        return computed.shaped(c, made, *computed.dims_of(c, x))
     if not isinstance(channels, int):
         raise Refused("an open number of channels")
     if c.opset < 21 and scale.spec.known_dims == (groups,):  # a number for each group

@@ -294,24 +294,23 @@ def softmax(c: Call) -> Any:
 @onnx("Softmax", "LogSoftmax", "Hardmax")
 def softmax_of_matrix(c: Call) -> Any:
     """Before operator set 13 all axes from ``axis`` on are one."""
-    x = c.x()
+    x, name = c.x(), c.node.operator
     rank = c.rank(x)
-    type = "softmax" if c.node.operator == "Softmax" else "log_softmax"
-    if c.node.operator == "Hardmax":
-        return _hardmax(c, x, c.attribute("axis", -1 if c.opset >= 13 else 1))
-    axis = c.axis(c.attribute("axis", 1), rank)
-    if axis == rank - 1:
-        return c.op(type, {"axis": -1}, X=x)
-    flat = c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x)
-    return c.op("reshape2", {"shape": [0] * rank}, X=c.op(type, {"axis": -1}, X=result(flat)), Shape=c.shape_of(x))[0]
+    axis = c.axis(c.attribute("axis", -1 if c.opset >= 13 else 1), rank)
+
+    def along(x: Variable, axis: int) -> Variable:
+        return _hardmax(c, x, axis) if name == "Hardmax" else c.op("softmax" if name == "Softmax" else "log_softmax", {"axis": axis}, X=x)
+
+    if axis == rank - 1 or c.opset >= 13:
+        return along(x, axis)
+    if any(d == 0 for d in x.spec.known_dims):
+        return c.op("assign", X=x)
+    flat = result(c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x))
+    return c.op("reshape2", {"shape": [0] * rank}, X=along(flat, axis), Shape=c.shape_of(x))[0]
 
 
 def _hardmax(c: Call, x: Variable, axis: int) -> Variable:
     """One at the first largest element, zero elsewhere."""
-    rank = c.rank(x)
-    axis = c.axis(axis, rank)
-    if c.opset < 13 and axis != rank - 1:
-        raise Refused("a hardmax over several axes")
     place = c.op("arg_max", {"axis": axis, "keepdims": True, "dtype": 3}, X=x)
     numbers = c.op("cumsum", {"axis": axis, "exclusive": True}, X=c.op("fill_any_like", {"value": 1.0, "dtype": INT64.code}, X=x))
     return c.cast(c.op("equal", X=numbers, Y=place), x.spec.known_dtype)

@@ -53,7 +53,8 @@ def _bound(of: DType, least: bool) -> float:
 def reduction(c: Call) -> Any:
     kind, x, keep = c.node.operator.removeprefix("Reduce"), c.x(), bool(c.attribute("keepdims", 1))
     axes = _axes(c)
-    if x.spec.known_dtype is BOOL:
+    nothing = isinstance(axes, list) and not axes
+    if x.spec.known_dtype is BOOL and not nothing:
         return c.cast(reduce(c, kind, c.cast(x, UINT8), axes, keep), BOOL)
     if (
         kind == "L2" and x.spec.known_dtype.is_floating and not isinstance(axes, Variable) and (axes or axes is None)
@@ -63,7 +64,6 @@ def reduction(c: Call) -> Any:
         x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
     if kind == "LogSumExp" and isinstance(axes, Variable):
         return c.op("log", X=reduce(c, "Sum", c.op("exp", X=x), axes, keep))
-    nothing = isinstance(axes, list) and not axes
     if kind == "LogSumExp" and not isinstance(axes, Variable) and not nothing:
         return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
     if nothing:
