@@ -116,8 +116,12 @@ def squeeze(c: Call) -> Any:
     axes = c.ints(1) if c.opset >= 13 else c.ints(9, "axes")
     if axes is None:
         dims = x.spec.known_dims
-        if any(not isinstance(d, int) for d in dims):
-            raise Refused("every dim of 1 is to go, and some are open")
+        for at, d in enumerate(dims):
+            if not isinstance(d, int):  # how many dims are left must be known: an open one is demanded to stay
+                size = c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=c.shape_of(x))
+                stays = c.importer.free_name(f"dim_{at}_of_{x.name}_is_not_1")
+                c.importer.block.append_op("not_equal", {"X": size, "Y": c.full([1], INT64, 1)}, {"Out": stays})
+                c.importer.block.append_op("assert", {"Cond": stays}, {}, {})
         axes = [at for at, d in enumerate(dims) if d == 1]
     return c.squeeze(x, *axes) if axes else c.op("assign", X=x)
 
