@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -51,7 +52,7 @@ def warn_user(words: str) -> None:
     """Warn by Python's `warnings`, of the user's own line."""
     depth = 2
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and _is_own(frame.f_code.co_filename):
+    while frame is not None and (_is_own(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):  # as of `border`
         frame, depth = frame.f_back, depth + 1
     warnings.warn(words, ForeshapeWarning, stacklevel=depth)
 

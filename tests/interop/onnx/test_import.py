@@ -201,8 +201,9 @@ def test_declared_shapes_that_inference_contradicts_warn_and_are_not_trusted() -
         ("b", value("b", "int32", ["n", 3, 4]), "declared as i32.* inferred as i64"),
         ("y", value("y", "float32", ["n", 3, 4]), r"y of Flatten .* inferred as f32\[n, 12\]"),
     ):
-        with pytest.warns(fs.ForeshapeWarning, match=inferred):
+        with pytest.warns(fs.ForeshapeWarning, match=inferred) as found:
             program = load(**{name: wrong})
+        assert found[0].filename == __file__
         assert str(program.global_block.vars["y"].spec) == "f32[n, 12]"
 
 

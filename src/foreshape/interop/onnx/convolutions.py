@@ -139,17 +139,27 @@ def _halves(total: int, auto: str) -> tuple[int, int]:
 @onnx("BatchNormalization")
 def batch_norm(c: Call) -> Any:
     x, scale, bias, mean, variance = (c.x(at) for at in range(5))
-    if c.attribute("training_mode", 0) or len([o for o in c.node.outputs if o]) > 1:
-        raise Refused("a batch norm of training")
     attrs = {"epsilon": c.attribute("epsilon", 1e-5), "momentum": c.attribute("momentum", 0.9), "is_test": True}
-    rank = c.rank(x)
+    rank, running = c.rank(x), ()
+    if c.attribute("training_mode", 0):
+        axes = [0, *range(2, rank)]
+        own = reduce(c, "Mean", x, axes, False)
+        apart = c.binary("elementwise_sub", x, c.unsqueeze(own, *range(1, rank - 1)))
+        spread = reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, False)
+        kept = attrs["momentum"]
+        pairs = [(c.op("scale", {"scale": kept}, X=old), c.op("scale", {"scale": 1 - kept}, X=new)) for old, new in ((mean, own), (variance, spread))]
+        running = tuple(c.binary("elementwise_add", old, new) for old, new in pairs)
+        mean, variance = own, spread
+    elif len([o for o in c.node.outputs if o]) > 1:
+        raise Refused("a batch norm of training")
     held = all(v.persistable for v in (mean, variance)) and rank >= 2 and x.spec.known_dtype is FP32
     if not held:
         axes = [*range(1, rank - 1)]
         scale, bias, mean, variance = (c.unsqueeze(v, *axes) for v in (scale, bias, mean, variance))
         deviation = c.op("sqrt", X=c.op("scale", {"scale": 1.0, "bias": attrs["epsilon"]}, X=variance))
         apart = c.binary("elementwise_div", c.binary("elementwise_sub", x, mean), deviation)
-        return c.binary("elementwise_add", c.binary("elementwise_mul", apart, scale), bias)
+        out = c.binary("elementwise_add", c.binary("elementwise_mul", apart, scale), bias)
+        return (out, *running) if running else out
     outputs = {"MeanOut": mean, "VarianceOut": variance}
     op = c.importer.block.append_op("batch_norm", {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}, outputs, attrs)
     return c.importer.block.vars[op.output("Y") or ""]
