@@ -122,6 +122,7 @@ __all__ = [
     "default_scope",
     "default_startup_program",
     "evaluate",
+    "from_torch",
     "infer_shape",
     "job",
     "layer",

@@ -31,6 +31,7 @@ from foreshape.errors import ShapeError as ShapeError
 from foreshape.errors import TypeMismatchError as TypeMismatchError
 from foreshape.interop import InferenceModel as InferenceModel
 from foreshape.interop import Predictor as Predictor
+from foreshape.interop import from_torch as from_torch
 from foreshape.interop import load_inference_model as load_inference_model
 from foreshape.interop import load_program as load_program
 from foreshape.interop import load_safetensors as load_safetensors

@@ -1,4 +1,4 @@
-"""Other people's formats: PaddlePaddle's saved models and parameters, and safetensors."""
+"""Formats of other tools: PaddlePaddle's saved models and parameters, ONNX's models, networks of torch, and safetensors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "InferenceModel", "Predictor", "convert_model", "convert_parameters", "convert_to_onnx", "load_inference_model", "load_safetensors", "open_parameters",
-    "read_parameters", "save_inference_model", "save_onnx", "save_safetensors", "write_parameters",
+    "InferenceModel", "Predictor", "convert_model", "convert_parameters", "convert_to_onnx", "from_torch", "load_inference_model", "load_safetensors",
+    "open_parameters", "read_parameters", "save_inference_model", "save_onnx", "save_safetensors", "write_parameters",
 ]  # fmt: skip

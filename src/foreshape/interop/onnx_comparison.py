@@ -18,7 +18,7 @@ _ROOM: Final = {2: 2e-2}
 """Bytes of an element -> the greatest difference, as a part of the largest number; 1e-3 for the others."""
 
 
-class Comparison(NamedTuple):
+class ComparedResults(NamedTuple):
     """The results of one feed in both.
 
     Attributes:
@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
     words: str
 
 
-def check_written(path: str, network: InferenceModel) -> Iterator[Comparison]:
+def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResults]:
     """Check a file with ``onnx.checker`` (full shape inference; where `onnx` is installed), and compare its results in onnxruntime at up to two sizes.
 
     Raises:
@@ -92,26 +92,26 @@ def _feed(network: InferenceModel, sizes: Mapping[str, Sequence[int]], seed: int
     return feed
 
 
-def _compared(sizes: dict[str, list[int]], names: Sequence[str], wanted: Sequence[Any], seen: Sequence[Any]) -> Comparison:
+def _compared(sizes: dict[str, list[int]], names: Sequence[str], wanted: Sequence[Any], seen: Sequence[Any]) -> ComparedResults:
     import numpy
 
     worst, words = 0.0, ""
     for name, ours, theirs in zip(names, wanted, seen, strict=True):
         a, b = numpy.asarray(ours), numpy.asarray(theirs)
         if a.dtype != b.dtype or a.shape != b.shape:
-            return Comparison(sizes, float("inf"), f"{name} is {a.dtype}{[*a.shape]} here, and {b.dtype}{[*b.shape]} in onnxruntime")
+            return ComparedResults(sizes, float("inf"), f"{name} is {a.dtype}{[*a.shape]} here, and {b.dtype}{[*b.shape]} in onnxruntime")
         if not a.size:
             continue
         x, y = a.astype("float64"), b.astype("float64")
         finite = numpy.isfinite(x)
         if not numpy.array_equal(finite, numpy.isfinite(y)) or not numpy.array_equal(x[~finite], y[~finite], equal_nan=True):
-            return Comparison(sizes, float("inf"), f"{name} has other infinities or NaN")
+            return ComparedResults(sizes, float("inf"), f"{name} has other infinities or NaN")
         largest = float(numpy.abs(x[finite]).max(initial=0.0))
         difference = float(numpy.abs(x[finite] - y[finite]).max(initial=0.0)) / max(largest, 1e-3)
         if difference > _ROOM.get(a.dtype.itemsize if a.dtype.kind == "f" else 4, 1e-3) and not words:
             words = f"{name} differs by {difference:.1e} of its largest number"
         worst = max(worst, difference)
-    return Comparison(sizes, worst, words)
+    return ComparedResults(sizes, worst, words)
 
 
 def _words(sizes: Mapping[str, Sequence[int]]) -> str:

@@ -7,7 +7,8 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from foreshape.errors import DescriptionError, ForeshapeWarning
@@ -22,14 +23,15 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 """The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
-_IMPORTERS = os.path.join(PACKAGE, "interop", "onnx", "")
-"""Files of another format stand behind all that these describe, and no line of Python."""
+_IMPORTERS = (os.path.join(PACKAGE, "interop", "onnx", ""), os.path.join(PACKAGE, "interop", "torch", ""))
+"""Folders of importers: the line of an op that they describe is told (`telling_site`), or there is none."""
+_told: Site = None
 _own: dict[str, bool | None] = {}
 """File of a seen frame -> True if it belongs to this package, None if to an importer: each op of a network asks for the same few."""
 
 
 def here() -> Site:
-    """Return the innermost frame outside of this package. None within an importer."""
+    """Return the innermost frame outside of this package. Within an importer, the line that it tells."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
@@ -38,9 +40,20 @@ def here() -> Site:
         if own is _own:
             own = _own[file] = None if file.startswith(_IMPORTERS) else _is_own(file)
         if not own:
-            return None if own is None else (file, frame.f_lineno, code.co_name)
+            return _told if own is None else (file, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
+
+
+@contextmanager
+def telling_site(site: Site) -> Generator[None]:
+    """Tell the line of ops that an importer describes."""
+    global _told
+    before, _told = _told, site
+    try:
+        yield
+    finally:
+        _told = before
 
 
 def _is_own(file: str) -> bool:

@@ -78,7 +78,8 @@ class SyncBatchNorm(Collective, BatchNorm):
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Scale.dtype), variance.to(Scale.dtype), False, 0.0, self.epsilon)
         Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
-        Variance.lerp_(variance.to(Variance.dtype), 1.0 - momentum)
+        followed = variance * (count / (count - 1)) if self.unbiased and count > 1 else variance
+        Variance.lerp_(followed.to(Variance.dtype), 1.0 - momentum)
         return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
 
     def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: ProcessGroup) -> tuple[float, Tensor, Tensor]:

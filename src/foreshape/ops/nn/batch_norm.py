@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.onednn import thread_count
-from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, f64, i64, reject, sample
@@ -49,6 +49,7 @@ class BatchNorm(Operator):
     is_test = attribute(AttrType.BOOLEAN, False)
     use_global_stats = attribute(AttrType.BOOLEAN, False)
     trainable_statistics = attribute(AttrType.BOOLEAN, False)
+    unbiased = attribute(AttrType.BOOLEAN, False, since=OWN, doc="the moving variance follows the unbiased one of the batch, as in torch")
 
     def infer_shape(self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None) -> Any:
         channels, axis = channels_of(X, is_channels_last(self.data_layout))
@@ -94,10 +95,11 @@ class BatchNorm(Operator):
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
         if count > 1:
-            # torch moves the variance by the unbiased one of the batch: count / (count - 1) times the one here
-            kept = Variance * (momentum / count)
+            # torch moves the variance by the unbiased one of the batch: count / (count - 1) times the biased one
+            kept = None if self.unbiased else Variance * (momentum / count)
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, self.epsilon)
-            Variance.mul_((count - 1) / count).add_(kept)
+            if kept is not None:
+                Variance.mul_((count - 1) / count).add_(kept)
         elif count == 1:
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, self.epsilon)
             Mean.lerp_(mean, 1.0 - momentum)
@@ -153,6 +155,7 @@ class BatchNorm(Operator):
         sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), use_global_stats=True, data_layout="NHWC"),
         sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True, trainable_statistics=True),
         sample(X=f32(4, 3, 5), Mean=f32(3), Variance=f32(3, low=0.5)),
+        sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), unbiased=True),
         sample(X=f32(4, 3), Scale=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True),
         sample(X=f32(4, 5, 3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), use_global_stats=True, data_layout="NHWC"),
     ]

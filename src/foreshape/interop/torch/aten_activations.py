@@ -1,0 +1,118 @@
+"""Import of activations, and of casts and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.program import Variable
+
+_UNARY: Final[dict[str, Callable[[Variable], Variable]]] = {
+    "relu": layer.relu, "sigmoid": layer.sigmoid, "tanh": layer.tanh, "exp": layer.exp, "log": layer.log, "log1p": layer.log1p, "log2": layer.log2,
+    "log10": layer.log10, "expm1": layer.expm1, "sqrt": layer.sqrt, "rsqrt": layer.rsqrt, "sin": layer.sin, "cos": layer.cos, "tan": layer.tan,
+    "asin": layer.asin, "acos": layer.acos, "atan": layer.atan, "sinh": layer.sinh, "cosh": layer.cosh, "asinh": layer.asinh, "acosh": layer.acosh,
+    "atanh": layer.atanh, "erf": layer.erf, "reciprocal": layer.reciprocal, "silu": layer.silu, "mish": layer.mish, "log_sigmoid": layer.log_sigmoid,
+    "relu6": layer.relu6, "softsign": layer.softsign, "selu": layer.selu, "lgamma": layer.lgamma, "digamma": layer.digamma, "erfinv": layer.erfinv,
+}  # fmt: skip
+
+
+# --- activations
+
+
+@aten("gelu")
+def _gelu(t: TorchCall, x: Variable, approximate: str = "none") -> Any:
+    return layer.gelu(x, approximate == "tanh")
+
+
+@aten("elu")
+def _elu(t: TorchCall, x: Variable, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    made = layer.elu(x if input_scale == 1 else layer.scale(x, float(input_scale)), float(alpha))
+    return made if scale == 1 else layer.scale(made, float(scale))
+
+
+@aten("celu")
+def _celu(t: TorchCall, x: Variable, alpha: float = 1.0) -> Any:
+    return layer.celu(x, float(alpha))
+
+
+@aten("leaky_relu")
+def _leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
+    return layer.leaky_relu(x, float(negative_slope))
+
+
+@aten("hardswish")
+def _hard_swish(t: TorchCall, x: Variable) -> Any:
+    return layer.hard_swish(x)
+
+
+@aten("hardsigmoid")
+def _hard_sigmoid(t: TorchCall, x: Variable) -> Any:
+    return layer.hard_sigmoid(x, 1 / 6, 0.5)
+
+
+@aten("softplus")
+def _softplus(t: TorchCall, x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    return layer.softplus(x, float(beta), float(threshold))
+
+
+@aten("softshrink")
+def _softshrink(t: TorchCall, x: Variable, lambd: float = 0.5) -> Any:
+    return layer.softshrink(x, float(lambd))
+
+
+@aten("hardshrink")
+def _hardshrink(t: TorchCall, x: Variable, lambd: float = 0.5) -> Any:
+    return layer.hard_shrink(x, float(lambd))
+
+
+@aten("threshold")
+def _threshold(t: TorchCall, x: Variable, threshold: Any, value: Any) -> Any:
+    return layer.thresholded_relu(x, float(threshold), float(value))
+
+
+@aten("prelu", "_prelu_kernel")
+def _prelu(t: TorchCall, x: Variable, weight: Variable) -> Any:
+    count = weight.spec.elements
+    if count == 1:
+        return t.op("prelu", {"mode": "all"}, X=x, Alpha=layer.reshape(weight, [1]))
+    return t.op("prelu", {"mode": "channel"}, X=x, Alpha=layer.reshape(weight, [-1]))
+
+
+@aten("glu")
+def _glu(t: TorchCall, x: Variable, dim: int = -1) -> Any:
+    first, second = layer.split(x, 2, t.axis(x, dim))
+    return layer.multiply(first, layer.sigmoid(second))
+
+
+@aten("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
+def _dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
+    if t.name in ("feature_dropout", "alpha_dropout") and train and p:
+        raise Refused(f"{t.name} in training")
+    made = layer.dropout(x, float(p), is_test=not train) if p and train is not False else layer.assign(x)
+    return [made, None] if t.name == "native_dropout" else made
+
+
+# --- casts and copies
+
+
+@aten("_to_copy", "to", "type_as")
+def _cast(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
+    return t.cast(x, t.dtype)
+
+
+@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "lift", "_conj", "conj", "resolve_conj", "positive")
+def _same(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
+    if t.name == "detach":
+        made = layer.assign(x)
+        made.stop_gradient = True
+        return made
+    return x
+
+
+@aten("copy")
+def _copy(t: TorchCall, x: Variable, y: Any, *_: Any) -> Any:
+    return layer.expand_as(t.tensor(y, t.dtype), x)

@@ -1,0 +1,333 @@
+"""Import of elementwise arithmetic, comparisons, activations, casts and fillings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.open_size import OpenSize, as_variable, value_of
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.program import Variable
+from foreshape.spec import BOOL, INT32, DType
+
+_SAME: Final = (
+    "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
+    "log_sigmoid relu6 softsign selu lgamma digamma erfinv"
+)
+"""The operators of one tensor of floats that have the same name in `foreshape.layer`."""
+
+
+@aten(*_SAME.split())
+def _unary(t: TorchCall, x: Any) -> Variable:
+    return getattr(layer, t.name)(t.tensor(x, t.dtype))
+
+
+@aten("abs", "square", "neg", "floor", "ceil", "sign", "sgn")
+def _of_numbers(t: TorchCall, x: Variable) -> Variable:
+    name = t.name
+    if name == "neg":
+        return layer.scale(x, -1.0)
+    if name in ("sign", "sgn") and not t.dtype.is_floating:
+        return layer.subtract(layer.cast(layer.greater_than(x, 0), t.dtype), layer.cast(layer.less_than(x, 0), t.dtype))
+    if name in ("floor", "ceil") and not t.dtype.is_floating:
+        return layer.assign(x)
+    return {"abs": layer.abs, "square": layer.square, "floor": layer.floor, "ceil": layer.ceil}.get(name, layer.sign)(x)
+
+
+@aten("round")
+def _round(t: TorchCall, x: Variable, decimals: int = 0) -> Variable:
+    if not t.dtype.is_floating:
+        return layer.assign(x)
+    by = 10.0**decimals
+    made = t.op("round", {"round_type": "even"}, X=layer.scale(x, by) if decimals else x)
+    return layer.scale(made, 1 / by) if decimals else made
+
+
+@aten("trunc", "fix")
+def _trunc(t: TorchCall, x: Variable) -> Variable:
+    return layer.trunc(x) if t.dtype.is_floating else layer.assign(x)
+
+
+# --- two tensors
+
+
+def pair(t: TorchCall, x: Any, y: Any, of: DType) -> tuple[Variable, Variable]:
+    """Return two operands in an element type, numbers among them."""
+    return t.tensor(x, of), t.tensor(y, of)
+
+
+def scaled(t: TorchCall, y: Any, alpha: Any, of: DType) -> Any:
+    """Return ``alpha * y``."""
+    if alpha == 1:
+        return y
+    return y * alpha if isinstance(y, (int, float)) else layer.scale(t.tensor(y, of), float(alpha))
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 2**24 and math.isfinite(x)
+
+
+@aten("add", "sub", "rsub")
+def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
+    of, name = t.dtype, t.name
+    if name == "rsub":
+        x, y = y, x
+    if of is BOOL:
+        return layer.logical_or(*pair(t, x, y, BOOL))
+    y = scaled(t, y, alpha, of)
+    if _is_number(y) and isinstance(x, Variable):
+        return layer.scale(t.cast(x, of), 1.0, float(y if name == "add" else -y))
+    if _is_number(x) and name != "add":
+        return layer.scale(t.tensor(y, of), -1.0, float(x))
+    return (layer.add if name == "add" else layer.subtract)(*pair(t, x, y, of))
+
+
+@aten("mul")
+def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
+    if t.dtype is BOOL:
+        return layer.logical_and(*pair(t, x, y, BOOL))
+    if _is_number(y) and isinstance(x, Variable):
+        return layer.scale(t.cast(x, t.dtype), float(y))
+    return layer.multiply(*pair(t, x, y, t.dtype))
+
+
+@aten("div", "true_divide")
+def _divide(t: TorchCall, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    of = t.dtype
+    if rounding_mode is None:
+        return layer.divide(*pair(t, x, y, of))
+    if rounding_mode == "floor":
+        return layer.floor_divide(*pair(t, x, y, of))
+    if of.is_floating:
+        return layer.trunc(layer.divide(*pair(t, x, y, of)))
+    return layer.divide(*pair(t, x, y, of))
+
+
+@aten("floor_divide")
+def _floor_divide(t: TorchCall, x: Any, y: Any) -> Any:
+    return layer.floor_divide(*pair(t, x, y, t.dtype))
+
+
+@aten("remainder")
+def _remainder(t: TorchCall, x: Any, y: Any) -> Any:
+    return layer.remainder(*pair(t, x, y, t.dtype))
+
+
+@aten("fmod")
+def _fmod(t: TorchCall, x: Any, y: Any) -> Any:
+    x, y = pair(t, x, y, t.dtype)
+    left = layer.remainder(layer.abs(x), layer.abs(y))
+    return layer.where(layer.less_than(x, 0), layer.scale(left, -1.0), left)
+
+
+@aten("pow")
+def _power(t: TorchCall, x: Any, y: Any) -> Any:
+    of = t.dtype
+    if isinstance(y, (int, float)) and isinstance(x, Variable):
+        x = t.cast(x, of)
+        if y == 2:
+            return layer.square(x)
+        if y == 0.5:
+            return layer.sqrt(x)
+        if y == -0.5:
+            return layer.rsqrt(x)
+        if y == 1:
+            return layer.assign(x)
+        return layer.pow(x, float(y)) if of.is_floating or y == int(y) else layer.multiply(x, x)
+    return t.op("elementwise_pow", None, X=t.tensor(x, of), Y=t.tensor(y, of))
+
+
+_TWO: Final[dict[str, Any]] = {"maximum": layer.maximum, "minimum": layer.minimum, "fmax": layer.fmax, "fmin": layer.fmin, "atan2": layer.atan2}
+_COMPARED: Final = {"eq": "equal", "ne": "not_equal", "lt": "less_than", "le": "less_equal", "gt": "greater_than", "ge": "greater_equal"}
+_LOGICAL: Final[dict[str, Any]] = {"logical_and": layer.logical_and, "logical_or": layer.logical_or, "logical_xor": layer.logical_xor}
+_BITS: Final = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "__and__": "and", "__or__": "or", "__xor__": "xor"}
+
+
+@aten(*_TWO)
+def _two(t: TorchCall, x: Any, y: Any) -> Any:
+    return _TWO[t.name](*pair(t, x, y, t.dtype))
+
+
+@aten(*_COMPARED)
+def _compare(t: TorchCall, x: Any, y: Any) -> Any:
+    of = t.promoted()
+    return getattr(layer, _COMPARED[t.name])(*pair(t, x, y, INT32 if of is BOOL and t.name not in ("eq", "ne") else of))
+
+
+@aten(*_LOGICAL)
+def _logical(t: TorchCall, x: Any, y: Any) -> Any:
+    return _LOGICAL[t.name](*pair(t, x, y, BOOL))
+
+
+@aten("logical_not")
+def _logical_not(t: TorchCall, x: Variable) -> Any:
+    return layer.logical_not(t.cast(x, BOOL))
+
+
+@aten(*_BITS)
+def _bits(t: TorchCall, x: Any, y: Any) -> Any:
+    return getattr(layer, f"bitwise_{_BITS[t.name]}")(*pair(t, x, y, t.dtype))
+
+
+@aten("bitwise_not")
+def _bitwise_not(t: TorchCall, x: Variable) -> Any:
+    return layer.logical_not(x) if t.dtype is BOOL else layer.bitwise_not(x)
+
+
+@aten("isnan", "isinf", "isfinite")
+def _is(t: TorchCall, x: Variable) -> Any:
+    return {"isnan": layer.is_nan, "isinf": layer.is_inf, "isfinite": layer.is_finite}[t.name](x)
+
+
+@aten("where")
+def _where(t: TorchCall, condition: Variable, x: Any = None, y: Any = None) -> Any:
+    if x is None:
+        rows = layer.nonzero(condition)
+        return [layer.squeeze(one, [1]) for one in layer.split(rows, t.rank(condition), 1)]
+    x, y = pair(t, x, y, t.dtype)
+    return t.where(condition, x, y)
+
+
+@aten("masked_fill")
+def _masked_fill(t: TorchCall, x: Variable, mask: Variable, value: Any) -> Any:
+    x, value = pair(t, x, value, t.dtype)
+    return t.where(mask, value, x)
+
+
+@aten("clamp", "clamp_min", "clamp_max", "hardtanh", "clip")
+def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
+    of, name = t.dtype, t.name
+    x = t.cast(x, of)
+    if name == "clamp_max":
+        min, max = None, min
+    if name == "hardtanh":
+        min, max = -1.0 if min is None else min, 1.0 if max is None else max
+    plain = all(b is None or _is_number(b) for b in (min, max))
+    if plain and of.is_floating:
+        return layer.clip(x, -math.inf if min is None else float(min), math.inf if max is None else float(max))
+    if min is not None:
+        x = layer.maximum(x, t.tensor(min, of))
+    return x if max is None else layer.minimum(x, t.tensor(max, of))
+
+
+@aten("addcmul", "addcdiv")
+def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
+    y, z = pair(t, y, z, t.dtype)
+    made = layer.multiply(y, z) if t.name == "addcmul" else layer.divide(y, z)
+    return layer.add(t.tensor(x, t.dtype), made if value == 1 else layer.scale(made, float(value)))
+
+
+@aten("lerp")
+def _lerp(t: TorchCall, x: Variable, y: Variable, weight: Any) -> Any:
+    return layer.lerp(x, y, weight)
+
+
+# --- numbers
+
+
+def _filled(t: TorchCall, size: Any, value: Any, of: DType) -> Any:
+    if isinstance(value, (Variable, OpenSize)):
+        return layer.expand(t.tensor(value, of), t.sizes(size)) if size else t.tensor(value, of)
+    return layer.fill_constant(t.sizes(size), of, value)
+
+
+@aten("zeros", "ones", "empty")
+def _constant(t: TorchCall, size: Any, **_: Any) -> Any:
+    return _filled(t, size, 1 if t.name == "ones" else 0, t.dtype)
+
+
+@aten("full")
+def _full(t: TorchCall, size: Any, value: Any, **_: Any) -> Any:
+    return _filled(t, size, value, t.dtype)
+
+
+@aten("new_zeros", "new_ones", "new_empty")
+def _new(t: TorchCall, x: Variable, size: Any, **_: Any) -> Any:
+    return _filled(t, size, 1 if t.name == "new_ones" else 0, t.dtype)
+
+
+@aten("new_full")
+def _new_full(t: TorchCall, x: Variable, size: Any, value: Any, **_: Any) -> Any:
+    return _filled(t, size, value, t.dtype)
+
+
+@aten("zeros_like", "ones_like", "empty_like", "zero")
+def _like(t: TorchCall, x: Variable, **_: Any) -> Any:
+    return layer.fill_like(x, 1.0 if t.name == "ones_like" else 0.0, t.dtype)
+
+
+@aten("full_like", "fill")
+def _full_like(t: TorchCall, x: Variable, value: Any, **_: Any) -> Any:
+    return layer.expand_as(t.tensor(value, t.dtype), x) if isinstance(value, (Variable, OpenSize)) else layer.fill_like(x, float(value), t.dtype)
+
+
+@aten("scalar_tensor", "lift_fresh_number")
+def _scalar(t: TorchCall, value: Any, **_: Any) -> Any:
+    return t.tensor(value, t.dtype)
+
+
+@aten("arange")
+def _arange(t: TorchCall, start: Any, end: Any = None, step: Any = 1, **_: Any) -> Any:
+    if end is None:
+        start, end = 0, start
+    ends = [layer.cast(as_variable(v), t.dtype) if isinstance(v, OpenSize) else v for v in (start, end, step)]
+    return layer.range(*ends, dtype=t.dtype)
+
+
+@aten("linspace")
+def _linspace(t: TorchCall, start: Any, end: Any, steps: Any, **_: Any) -> Any:
+    return layer.linspace(start, end, as_variable(steps) if isinstance(steps, OpenSize) else steps, t.dtype)
+
+
+@aten("eye")
+def _eye(t: TorchCall, n: Any, m: Any = None, **_: Any) -> Any:
+    return layer.eye(n, m, t.dtype)
+
+
+@aten("rand", "randn")
+def _random(t: TorchCall, size: Any, **_: Any) -> Any:
+    return layer.uniform_random(t.sizes(size), t.dtype, 0.0, 1.0) if t.name == "rand" else layer.gaussian_random(t.sizes(size), dtype=t.dtype)
+
+
+@aten("rand_like", "randn_like")
+def _random_like(t: TorchCall, x: Variable, **_: Any) -> Any:
+    size = layer.shape(x)
+    return layer.uniform_random(size, t.dtype, 0.0, 1.0) if t.name == "rand_like" else layer.gaussian_random(size, dtype=t.dtype)
+
+
+@aten("bernoulli")
+def _bernoulli(t: TorchCall, x: Variable, *_: Any) -> Any:
+    return layer.bernoulli(x)
+
+
+# --- sizes and demands
+
+
+@aten("sym_size")
+def _sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
+    from foreshape.interop.torch.open_size import size_of
+
+    return size_of(x, dim)
+
+
+@aten("item", "_local_scalar_dense")
+def _item(t: TorchCall, x: Variable) -> Any:
+    if not x.spec.known_dtype.is_integer:
+        raise Refused("a number of a tensor of floats, taken out of it")
+    return value_of(x)
+
+
+@aten(
+    "_assert_scalar",
+    "_assert_async",
+    "_assert_tensor_metadata",
+    "sym_constrain_range",
+    "sym_constrain_range_for_size",
+    "_check_is_size",
+    "sym_constrain_range_",
+)
+def _demand(t: TorchCall, *_: Any, **__: Any) -> Any:
+    return None

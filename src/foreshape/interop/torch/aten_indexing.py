@@ -1,0 +1,113 @@
+"""Import of operators that pick and put elements at places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.open_size import as_variable, size_of
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.program import Variable
+from foreshape.spec import BOOL, INT32, INT64
+
+_END = 2**31 - 1
+
+
+@aten("index_select")
+def _index_select(t: TorchCall, x: Variable, dim: int, index: Variable) -> Any:
+    return layer.index_select(x, index, t.axis(x, dim))
+
+
+@aten("gather", "take_along_dim")
+def _gather(t: TorchCall, x: Variable, dim: int, index: Variable, **_: Any) -> Any:
+    at = t.axis(x, dim)
+    for axis in range(t.rank(x)):
+        if axis != at and x.spec.known_dims[axis] is not index.spec.known_dims[axis] and x.spec.known_dims[axis] != index.spec.known_dims[axis]:
+            x = layer.slice(x, [axis], [0], t.sizes([size_of(index, axis)]))
+    return layer.take_along_axis(x, index, at)
+
+
+@aten("scatter", "scatter_add", "scatter_reduce")
+def _scatter(t: TorchCall, x: Variable, dim: int, index: Variable, src: Any, reduce: str | None = None, include_self: bool = True) -> Any:
+    name = t.name
+    how = {"sum": "add", "add": "add", "prod": "multiply", "multiply": "multiply", "mean": "mean", "amax": "amax", "amin": "amin"}
+    kind = "add" if name.startswith("scatter_add") else "assign" if reduce is None else how[reduce]
+    value = layer.expand_as(t.tensor(src, t.dtype), index) if not isinstance(src, Variable) else src
+    for axis in range(t.rank(value)):
+        if value.spec.known_dims[axis] is not index.spec.known_dims[axis] and value.spec.known_dims[axis] != index.spec.known_dims[axis]:
+            value = layer.slice(value, [axis], [0], t.sizes([size_of(index, axis)]))
+    return layer.put_along_axis(x, index, value, t.axis(x, dim), kind, include_self)
+
+
+@aten("index_add")
+def _index_add(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, alpha: Any = 1) -> Any:
+    return layer.index_add(x, index, t.axis(x, dim), source if alpha == 1 else layer.scale(source, float(alpha)))
+
+
+@aten("index", "_unsafe_index")
+def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
+    """Return the elements at tensors of places: the axes with places go first, are gathered, and go to the place of the first."""
+    given = [(at, one) for at, one in enumerate(indices) if one is not None]
+    places: list[tuple[int, Variable]] = []
+    for at, one in given:
+        if one.dtype is BOOL:
+            rows, count = layer.nonzero(one), t.rank(one)
+            places += [(at + k, layer.squeeze(c, [1])) for k, c in enumerate(layer.split(rows, count, 1) if count > 1 else [rows])]
+        else:
+            places.append((at, one))
+    axes = [at for at, _ in places]
+    index = [t.cast(one, INT64) if one.dtype not in (INT32, INT64) else one for _, one in places]
+    if len(index) == 1:
+        one, at = index[0], axes[0]
+        if t.rank(one) == 1:
+            return layer.index_select(x, _from_front(t, one, x, at), at)
+        flat = layer.index_select(x, _from_front(t, layer.reshape(one, [-1]), x, at), at)
+        before, after = [size_of(x, a) for a in range(at)], [size_of(x, a) for a in range(at + 1, t.rank(x))]
+        return t.reshape(flat, [*before, *[size_of(one, a) for a in range(t.rank(one))], *after])
+    index = [t.cast(_from_front(t, one, x, at), INT64) for one, at in zip(index, axes, strict=True)]
+    if any(one.spec.dims != index[0].spec.dims for one in index):
+        index = list(layer.broadcast_tensors(index))
+    rest = [a for a in range(t.rank(x)) if a not in axes]
+    moved = x if axes == [*range(len(axes))] else layer.transpose(x, [*axes, *rest])
+    out = layer.gather_nd(moved, layer.stack(index, -1))
+    together = axes == [*range(axes[0], axes[0] + len(axes))]
+    wide, first = t.rank(index[0]), axes[0] if together else 0
+    if first:
+        order = [*range(wide, wide + first), *range(wide), *range(wide + first, t.rank(out))]
+        out = layer.transpose(out, order)
+    return out
+
+
+def _from_front(t: TorchCall, index: Variable, x: Variable, axis: int) -> Variable:
+    """Return places with negative ones counted from the front."""
+    known = index.spec.value
+    if known is not None and all(isinstance(n, int) and n >= 0 for n in known):
+        return index
+    size = size_of(x, axis)
+    more = layer.cast(as_variable(size), index.spec.known_dtype)
+    return t.where(layer.less_than(index, 0), layer.add(index, more), index)
+
+
+@aten("index_put", "_unsafe_index_put")
+def _index_put(t: TorchCall, x: Variable, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    if len(indices) == 1 and indices[0].dtype is BOOL and not accumulate and t.rank(values) == 0:
+        mask = indices[0]
+        if t.rank(mask) < t.rank(x):
+            mask = layer.unsqueeze(mask, [*range(t.rank(mask), t.rank(x))])
+        return t.where(mask, t.cast(values, t.dtype), x)
+    if any(one is None for one in indices):
+        raise Refused("places along axes that are not the first")
+    index = [one if one.dtype is BOOL else _from_front(t, one, x, at) for at, one in enumerate(indices)]
+    return layer.index_put(x, index, values, accumulate)
+
+
+@aten("nonzero")
+def _nonzero(t: TorchCall, x: Variable) -> Any:
+    return layer.nonzero(x)
+
+
+@aten("masked_select")
+def _masked_select(t: TorchCall, x: Variable, mask: Variable) -> Any:
+    return layer.masked_select(*layer.broadcast_tensors([x, mask]))

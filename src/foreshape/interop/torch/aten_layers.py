@@ -1,0 +1,362 @@
+"""Import of layers: products, convolutions, pooling, normalization, attention, embeddings, recurrent nets and losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.untyped_torch import is_list
+from foreshape.program import Variable
+from foreshape.spec import BOOL, FP32, INT64
+
+
+def _pairs(given: Any, count: int) -> list[int]:
+    listed = [int(n) for n in (given if is_list(given) else [given])]
+    return listed * count if len(listed) == 1 else listed
+
+
+# --- products
+
+
+@aten("linear")
+def _linear(t: TorchCall, x: Variable, weight: Variable, bias: Variable | None = None) -> Any:
+    made = t.op("matmul_v2", {"trans_y": True}, X=x, Y=weight)
+    return made if bias is None else layer.add(made, bias)
+
+
+@aten("matmul", "mm", "bmm", "mv")
+def _matmul(t: TorchCall, x: Variable, y: Variable) -> Any:
+    return t.op("matmul_v2", None, X=x, Y=y)
+
+
+@aten("dot", "vdot")
+def _dot(t: TorchCall, x: Variable, y: Variable) -> Any:
+    return layer.reduce_sum(layer.multiply(x, y))
+
+
+@aten("outer")
+def _outer(t: TorchCall, x: Variable, y: Variable) -> Any:
+    return layer.multiply(layer.unsqueeze(x, [1]), layer.unsqueeze(y, [0]))
+
+
+@aten("addmm", "baddbmm", "addmv")
+def _addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
+    made = t.op("matmul_v2", None, X=y, Y=z)
+    made = made if alpha == 1 else layer.scale(made, float(alpha))
+    return layer.add(made, x if beta == 1 else layer.scale(x, float(beta)))
+
+
+@aten("einsum")
+def _einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
+    return layer.einsum(equation, *xs)
+
+
+# --- convolution
+
+
+@aten("conv1d", "conv2d", "conv3d")
+def _convolution(t: TorchCall, x: Variable, weight: Variable, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
+    axes = t.rank(weight) - 2
+    single = t.rank(x) == axes + 1
+    if single:
+        x = layer.unsqueeze(x, [0])
+    dilations, strides = _pairs(dilation, axes), _pairs(stride, axes)
+    kernel = [int(k) for k in weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+        pads = [n for one in total for n in (one // 2, one - one // 2)]
+    elif padding == "valid":
+        pads = [0] * axes
+    else:
+        pads = _pairs(padding, axes)
+    if axes == 1:
+        x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
+        strides, dilations, pads = [1, *strides], [1, *dilations], ([0, 0, *pads] if len(pads) == 2 else [0, *pads])
+    type = "conv3d" if axes == 3 else "conv2d"
+    made = t.op(type, {"strides": strides, "paddings": pads, "dilations": dilations, "groups": groups}, Input=x, Filter=weight)
+    if bias is not None:
+        made = t.op("elementwise_add", {"axis": 1}, X=made, Y=bias)
+    if axes == 1:
+        made = layer.squeeze(made, [2])
+    return layer.squeeze(made, [0]) if single else made
+
+
+@aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed(
+    t: TorchCall,
+    x: Variable,
+    weight: Variable,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    axes = t.rank(weight) - 2
+    strides, pads, more, dilations = (_pairs(g, axes) for g in (stride, padding, output_padding, dilation))
+    if axes == 1:
+        x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
+        strides, pads, more, dilations = [1, *strides], [0, *pads], [0, *more], [1, *dilations]
+    attrs: dict[str, Any] = {"strides": strides, "paddings": pads, "dilations": dilations, "groups": groups}
+    if any(more):
+        attrs["output_padding"] = more
+    made = t.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
+    if bias is not None:
+        made = t.op("elementwise_add", {"axis": 1}, X=made, Y=bias)
+    return layer.squeeze(made, [2]) if axes == 1 else made
+
+
+@aten("convolution")
+def _any_convolution(
+    t: TorchCall, x: Variable, weight: Variable, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> Any:
+    if transposed:
+        return _transposed(t, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _convolution(t, x, weight, bias, stride, padding, dilation, groups)
+
+
+# --- pooling
+
+
+def _pool(
+    t: TorchCall, x: Variable, kind: str, kernel: Any, stride: Any, padding: Any, ceil: bool, exclusive: bool, dilation: Any = 1, divisor: Any = None
+) -> Any:
+    axes = int(t.name.split("pool")[1][0])
+    sizes = _pairs(kernel, axes)
+    strides = _pairs(stride, axes) if stride not in (None, [], ()) else sizes
+    pads = _pairs(padding, axes)
+    if any(d != 1 for d in _pairs(dilation, axes)):
+        raise Refused("pooling with dilations")
+    if divisor is not None:
+        raise Refused("pooling with a divisor of its own")
+    single = t.rank(x) == axes + 1
+    x = layer.unsqueeze(x, [0]) if single else x
+    if axes == 1:
+        x, sizes, strides, pads = layer.unsqueeze(x, [2]), [1, *sizes], [1, *strides], [0, *pads]
+    attrs = {"ksize": sizes, "strides": strides, "paddings": pads, "pooling_type": kind, "ceil_mode": bool(ceil), "exclusive": exclusive}
+    made = t.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
+    made = layer.squeeze(made, [2]) if axes == 1 else made
+    return layer.squeeze(made, [0]) if single else made
+
+
+@aten("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    return _pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation)
+
+
+@aten("max_pool2d_with_indices")
+def _max_pool_places(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    if not any(len(u.args) > 1 and u.args[1] == 1 for u in t.node.users):
+        return [_pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation), None]
+    sizes = _pairs(kernel, 2)
+    attrs = {"ksize": sizes, "strides": _pairs(stride, 2) if stride else sizes, "paddings": _pairs(padding, 2), "ceil_mode": ceil_mode}
+    made, places = t.op("max_pool2d_with_index", attrs, X=x)
+    return [made, layer.cast(places, INT64)]
+
+
+@aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _mean_pool(
+    t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None
+) -> Any:
+    return _pool(t, x, "avg", kernel, stride, padding, ceil_mode, not count_include_pad, 1, divisor)
+
+
+@aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
+    name = t.name
+    kind, axes = "max" if "_max_" in name else "avg", int(name.split("pool")[1][0])
+    sizes = _pairs(size, axes)
+    if kind == "avg" and all(s == 1 for s in sizes):
+        return layer.reduce_mean(x, [*range(t.rank(x) - axes, t.rank(x))], keepdim=True)
+    single = t.rank(x) == axes + 1
+    x = layer.unsqueeze(x, [0]) if single else x
+    if axes == 1:
+        x, sizes = layer.unsqueeze(x, [2]), [1, *sizes]
+    made = t.op("pool3d" if axes == 3 else "pool2d", {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x)
+    made = layer.squeeze(made, [2]) if axes == 1 else made
+    made = layer.squeeze(made, [0]) if single else made
+    return [made, None] if kind == "max" else made
+
+
+# --- normalization
+
+
+@aten("layer_norm", "native_layer_norm")
+def _layer_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
+    axis = t.rank(x) - len(shape)
+    flat = [None if v is None else v if len(shape) == 1 else layer.reshape(v, [-1]) for v in (weight, bias)]
+    made = t.op("layer_norm", {"begin_norm_axis": axis, "epsilon": float(eps)}, X=x, Scale=flat[0], Bias=flat[1])[0]
+    return [made, None, None] if "native" in t.name else made
+
+
+@aten("rms_norm", "_fused_rms_norm")
+def _rms_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    axes = [*range(t.rank(x) - len(shape), t.rank(x))]
+    least = 1.1920928955078125e-07 if eps is None else float(eps)
+    made = layer.multiply(x, layer.rsqrt(layer.scale(layer.reduce_mean(layer.square(x), axes, keepdim=True), 1.0, least)))
+    made = made if weight is None else layer.multiply(made, weight)
+    return [made, None] if "fused" in t.name else made
+
+
+@aten("group_norm")
+def _group_norm(t: TorchCall, x: Variable, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
+    return t.op("group_norm", {"groups": groups, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
+
+
+@aten("native_group_norm")
+def _native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
+    return [t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0], None, None]
+
+
+@aten("instance_norm")
+def _instance_norm(
+    t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, use_input_stats: bool, momentum: float, eps: float, *_: Any
+) -> Any:
+    if not use_input_stats:
+        return _batch_norm(t, x, weight, bias, mean, variance, False, momentum, eps)
+    if mean is not None:
+        raise Refused("instance normalization with moving statistics")
+    shape = x
+    lead = 4 - t.rank(x)
+    x = layer.unsqueeze(x, [*range(2, 2 + lead)]) if lead > 0 else x
+    made = t.op("instance_norm", {"epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
+    del shape
+    return layer.squeeze(made, [*range(2, 2 + lead)]) if lead > 0 else made
+
+
+def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variable, variance: Variable, training: bool, momentum: float, eps: float) -> Variable:
+    block = t.importer.program.global_block
+    attrs = {"momentum": 1.0 - float(momentum), "epsilon": float(eps), "is_test": not training, "unbiased": True}
+    inputs = {k: v for k, v in {"X": x, "Scale": weight, "Bias": bias, "Mean": mean, "Variance": variance}.items() if v is not None}
+    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
+    return block.vars[op.output("Y") or ""]
+
+
+@aten("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm")
+def _batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *more: Any) -> Any:
+    name = t.name
+    training, momentum, eps = (False, *more[:2]) if "no_training" in name else more[:3]
+    if mean is None or not isinstance(mean, Variable):
+        raise Refused("batch normalization without moving statistics")
+    y = _normalized(t, x, weight, bias, mean, variance, training, momentum, eps)
+    return y if name in ("batch_norm", "instance_norm") else [y, None, None, mean, variance]
+
+
+@aten("softmax", "_softmax", "log_softmax", "_log_softmax")
+def _softmax(t: TorchCall, x: Variable, dim: int, *_: Any) -> Any:
+    function = layer.log_softmax if "log" in t.name else layer.softmax
+    x = t.cast(x, t.dtype)
+    return function(x, t.axis(x, dim))
+
+
+@aten("local_response_norm")
+def _local_response_norm(t: TorchCall, x: Variable, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
+    return t.op("lrn", {"n": size, "alpha": alpha / size, "beta": beta, "k": k}, X=x)[0]
+
+
+# --- attention
+
+
+@aten("scaled_dot_product_attention")
+def _attention(
+    t: TorchCall,
+    query: Variable,
+    key: Variable,
+    value: Variable,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    width = query.spec.known_dims[-1]
+    if not isinstance(width, int):
+        raise Refused("attention over an open number of features")
+    by = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    if enable_gqa:
+        heads, own = query.spec.known_dims[-3], key.spec.known_dims[-3]
+        if not isinstance(heads, int) or not isinstance(own, int):
+            raise Refused("an open number of heads")
+        key, value = (layer.repeat_interleave(v, heads // own, t.rank(v) - 3) if heads != own else v for v in (key, value))
+    scores = layer.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), by)
+    if is_causal:
+        ones = layer.fill_like(layer.slice(scores, [0], [0], [1]) if t.rank(scores) > 2 else scores, 1.0, FP32)
+        hidden = layer.equal(layer.tril(ones), 0.0)
+        scores = t.where(hidden, t.tensor(float("-inf"), scores.spec.known_dtype), scores)
+    if mask is not None:
+        if mask.dtype is BOOL:
+            scores = t.where(mask, scores, t.tensor(float("-inf"), scores.spec.known_dtype))
+        else:
+            scores = layer.add(scores, t.cast(mask, scores.spec.known_dtype))
+    weights = layer.softmax(scores, t.rank(scores) - 1)
+    if dropout_p:
+        weights = layer.dropout(weights, float(dropout_p))
+    return t.op("matmul_v2", None, X=weights, Y=value)
+
+
+# --- embeddings
+
+
+@aten("embedding")
+def _embedding(t: TorchCall, weight: Variable, ids: Variable, padding_idx: int = -1, *_: Any) -> Any:
+    return t.op("lookup_table_v2", None, W=weight, Ids=ids)
+
+
+@aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    t: TorchCall,
+    weight: Variable,
+    ids: Variable,
+    offsets: Variable,
+    scale_grad: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    weights: Any = None,
+    include_last: bool = False,
+    padding_idx: int | None = None,
+) -> Any:
+    if include_last or (padding_idx or -1) >= 0:
+        raise Refused("bags with a last offset or an id left out")
+    rows = t.op("lookup_table_v2", None, W=weight, Ids=ids)
+    rows = rows if weights is None else layer.multiply(rows, layer.unsqueeze(weights, [-1]))
+    bag = layer.subtract(layer.searchsorted(t.cast(offsets, INT64), layer.range(0, layer.slice(layer.shape(ids), [0], [0], [1]), 1), right=True), 1)
+    kind = ("sum", "mean", "max")[mode]
+    made = layer.segment_pool(rows, bag, kind)
+    return [made, None, None, None]
+
+
+# --- recurrent nets
+
+
+@aten("lstm", "gru", "rnn_tanh", "rnn_relu", "foreshape.lstm", "foreshape.gru", "foreshape.rnn_tanh", "foreshape.rnn_relu")
+def _recurrent(
+    t: TorchCall, x: Variable, states: Any, weights: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool
+) -> Any:
+    name = t.name
+    mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}[name]
+    given = list(states) if is_list(states) else [states]
+    directions = 2 if bidirectional else 1
+    each = 4 if has_biases else 2
+    if len(weights) != each * num_layers * directions:
+        raise Refused("recurrent layers with projections")
+    if not has_biases:
+        filled: list[Variable] = []
+        for at in range(0, len(weights), 2):
+            zeros = layer.fill_constant([weights[at].spec.known_dims[0]], x.dtype, 0.0)
+            filled += [weights[at], weights[at + 1], zeros, zeros]
+        weights = filled
+    # ours has all weights first, then all biases, layer by layer and direction by direction
+    ordered = [weights[4 * k + j] for k in range(num_layers * directions) for j in (0, 1)] + [
+        weights[4 * k + j] for k in range(num_layers * directions) for j in (2, 3)
+    ]
+    hidden = weights[1].spec.known_dims[-1]
+    x = layer.transpose(x, [1, 0, 2]) if batch_first else x
+    attrs = {"mode": mode, "hidden_size": int(hidden), "num_layers": num_layers, "is_bidirec": bidirectional}
+    attrs |= {"dropout_prob": float(dropout), "is_test": not train, "input_size": int(x.spec.known_dims[-1])}
+    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=given, WeightList=ordered)
+    return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]

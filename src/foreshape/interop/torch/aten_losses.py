@@ -1,0 +1,153 @@
+"""Import of losses, resizing and windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.open_size import as_dim
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.untyped_torch import is_list
+from foreshape.program import Variable
+from foreshape.spec import INT64
+
+# --- losses
+
+
+def _reduced(x: Variable, reduction: int) -> Variable:
+    return x if reduction == 0 else layer.reduce_mean(x) if reduction == 1 else layer.reduce_sum(x)
+
+
+@aten("mse_loss")
+def _mse(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
+    return _reduced(layer.square(layer.subtract(x, y)), reduction)
+
+
+@aten("l1_loss")
+def _l1(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
+    return _reduced(layer.abs(layer.subtract(x, y)), reduction)
+
+
+@aten("smooth_l1_loss", "huber_loss")
+def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: float = 1.0) -> Any:
+    off = layer.abs(layer.subtract(x, y))
+    smooth = "smooth" in t.name
+    if smooth and beta == 0:
+        return _reduced(off, reduction)
+    near = layer.scale(layer.square(off), 0.5 / beta if smooth else 0.5)
+    far = layer.scale(off, 1.0, -0.5 * beta) if smooth else layer.scale(off, float(beta), -0.5 * beta * beta)
+    return _reduced(layer.where(layer.less_than(off, float(beta)), near, far), reduction)
+
+
+@aten("binary_cross_entropy")
+def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
+    made = t.op("bce_loss", None, X=x, Label=y)
+    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+
+
+@aten("binary_cross_entropy_with_logits")
+def _bce_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
+    if pos_weight is not None:
+        raise Refused("weights of the positive class")
+    made = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
+    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+
+
+@aten("nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
+def _nll(t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Any:
+    attrs = {"ignore_index": ignore_index, "reduction": ("none", "mean", "sum")[reduction]}
+    made, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
+    return [made, total] if "forward" in t.name else made
+
+
+@aten("cross_entropy_loss")
+def _cross_entropy(
+    t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduction: int = 1, ignore_index: int = -100, smoothing: float = 0.0
+) -> Any:
+    axis = 1 if t.rank(x) > 1 else 0
+    logs = layer.log_softmax(x, axis)
+    if target.dtype == x.dtype:
+        if weight is not None or smoothing:
+            raise Refused("weights of classes or smoothing with targets of probabilities")
+        made = layer.scale(layer.reduce_sum(layer.multiply(logs, target), axis), -1.0)
+        if reduction == 1 and t.rank(made) > 1:
+            return layer.divide(layer.reduce_sum(made), layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype))
+        return _reduced(made, reduction)
+    if axis == 0:
+        logs, target = layer.unsqueeze(logs, [0]), layer.reshape(target, [1])
+    hard = _nll(t, logs, target, weight, reduction, ignore_index)
+    if not smoothing:
+        return hard
+    if weight is not None or reduction != 1:
+        raise Refused("smoothing with weights of classes, or without a mean")
+    classes = logs.spec.known_dims[1]
+    counted = layer.cast(layer.not_equal(target, ignore_index), x.dtype)
+    soft = layer.multiply(layer.reduce_mean(logs, 1), counted)
+    del classes
+    return layer.add(layer.scale(hard, 1.0 - smoothing), layer.scale(layer.divide(layer.reduce_sum(soft), layer.reduce_sum(counted)), -smoothing))
+
+
+@aten("kl_div")
+def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
+    made = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
+    return _reduced(made, reduction)
+
+
+# --- images
+
+_METHODS = {"nearest1d": "linear", "linear1d": "linear", "nearest2d": "nearest", "bilinear2d": "bilinear", "bicubic2d": "bicubic", "trilinear3d": "trilinear"}
+
+
+@aten(
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"
+)
+def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
+    name = t.name.split("upsample_")[1]
+    overload = t.overload
+    nearest = "nearest" in name
+    corners = False if nearest else bool(more[0]) if more else False
+    rest = list(more if nearest else more[1:])
+    factors = rest[0] if rest and is_list(rest[0]) else [f for f in rest if isinstance(f, (int, float)) and not isinstance(f, bool)]
+    if overload == "vec" and size is None and not factors:
+        raise Refused("neither a size nor factors")
+    axes = t.rank(x) - 2
+    if name == "nearest1d":
+        x = layer.unsqueeze(x, [2])
+    type = {"nearest1d": "nearest", "nearest3d": "nearest"}.get(name, _METHODS.get(name, "nearest")) + "_interp_v2"
+    attrs: dict[str, Any] = {"align_corners": corners, "align_mode": 0, "interp_method": type.removesuffix("_interp_v2")}
+    inputs: dict[str, Any] = {"X": x}
+    if size is not None:
+        wanted = [1, *size] if name == "nearest1d" else [*size]
+        if all(isinstance(as_dim(s), int) for s in wanted):
+            attrs.update(zip(("out_d", "out_h", "out_w")[3 - len(wanted) :], [as_dim(s) for s in wanted], strict=True))
+        else:
+            inputs["SizeTensor"] = [layer.cast(layer.fill_constant([1], INT64, s) if isinstance(s, int) else s.variable, "int32") for s in wanted]
+    else:
+        attrs["scale"] = [float(f) for f in ([1.0, *factors] if name == "nearest1d" else factors)]
+    made = t.op(type, attrs, **inputs)
+    del axes
+    return layer.squeeze(made, [2]) if name == "nearest1d" else made
+
+
+@aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+def _grid_sample(t: TorchCall, x: Variable, grid: Variable, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
+    return layer.grid_sample(x, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding], bool(align_corners))
+
+
+@aten("affine_grid_generator")
+def _affine_grid(t: TorchCall, theta: Variable, size: Any, align_corners: bool) -> Any:
+    if any(not isinstance(as_dim(s), int) for s in size):
+        raise Refused("a grid for images of open sizes")
+    return layer.affine_grid(theta, [int(s) for s in size], align_corners)
+
+
+@aten("im2col")
+def _im2col(t: TorchCall, x: Variable, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    return layer.unfold(x, kernel, stride, padding, dilation)
+
+
+@aten("col2im")
+def _col2im(t: TorchCall, x: Variable, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+    return layer.fold(x, size, kernel, stride, padding, dilation)

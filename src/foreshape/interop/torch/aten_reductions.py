@@ -1,0 +1,171 @@
+"""Import of reductions, orders and running sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.open_size import as_variable, size_of
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.program import Variable
+from foreshape.spec import BOOL, INT64
+
+
+@aten("sum", "mean", "prod")
+def _sum(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    name = t.name
+    function = {"sum": layer.reduce_sum, "mean": layer.reduce_mean, "prod": layer.reduce_prod}[name]
+    return function(t.cast(x, t.dtype), t.axes(x, dim), keepdim)
+
+
+@aten("amax", "amin")
+def _amax(t: TorchCall, x: Variable, dim: Any = (), keepdim: bool = False) -> Any:
+    return (layer.amax if "amax" in t.name else layer.amin)(x, t.axes(x, dim), keepdim)
+
+
+@aten("any", "all")
+def _any(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False) -> Any:
+    return (layer.reduce_any if "any" in t.name else layer.reduce_all)(t.cast(x, BOOL), t.axes(x, dim), keepdim)
+
+
+@aten("argmax", "argmin")
+def _arg(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False) -> Any:
+    return (layer.argmax if "max" in t.name else layer.argmin)(x, None if dim is None else t.axis(x, dim), keepdim)
+
+
+@aten("max", "min")
+def _max(t: TorchCall, x: Variable, other: Any = None, keepdim: bool = False) -> Any:
+    largest, overload = "max" in t.name, t.overload
+    if isinstance(other, Variable):
+        return (layer.maximum if largest else layer.minimum)(t.cast(x, t.dtype), t.cast(other, t.dtype))
+    if overload in ("default", "") or other is None:
+        return (layer.reduce_max if largest else layer.reduce_min)(x)
+    axis = t.axis(x, other)
+    places = (layer.argmax if largest else layer.argmin)(x, axis, True)
+    out = (layer.reduce_max if largest else layer.reduce_min)(x, axis, keepdim)
+    return [out, places if keepdim else layer.squeeze(places, [axis])]
+
+
+@aten("topk")
+def _topk(t: TorchCall, x: Variable, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    return list(layer.topk(x, k if isinstance(k, int) else as_variable(k), t.axis(x, dim), largest, sorted))
+
+
+@aten("sort", "argsort")
+def _sort(t: TorchCall, x: Variable, *more: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Any:
+    numbers = [m for m in more if not isinstance(m, bool) and m is not None]
+    flags = [m for m in more if isinstance(m, bool)]
+    overload = t.overload
+    axis = t.axis(x, numbers[0] if numbers else dim)
+    down = flags[-1] if flags and (overload != "stable" or len(flags) > 1 or len(more) > 2) else descending
+    out, places = t.op("argsort", {"axis": axis, "descending": bool(down), "stable": True}, X=x)
+    return places if "argsort" in t.name else [out, places]
+
+
+@aten("kthvalue")
+def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    return list(layer.kthvalue(x, k, t.axis(x, dim), keepdim))
+
+
+@aten("cumsum")
+def _cumsum(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
+    return layer.cumsum(t.cast(x, t.dtype), t.axis(x, dim)) if t.rank(x) else t.cast(x, t.dtype)
+
+
+@aten("cumprod")
+def _cumprod(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
+    return layer.cumprod(t.cast(x, t.dtype), t.axis(x, dim))
+
+
+@aten("cummax", "cummin")
+def _cummax(t: TorchCall, x: Variable, dim: int) -> Any:
+    return list((layer.cummax if "max" in t.name else layer.cummin)(x, t.axis(x, dim)))
+
+
+@aten("logsumexp")
+def _logsumexp(t: TorchCall, x: Variable, dim: Any, keepdim: bool = False) -> Any:
+    axes = t.axes(x, dim)
+    return t.op("logsumexp", {"axis": axes or [0], "keepdim": keepdim, "reduce_all": axes is None}, X=x)
+
+
+@aten("var", "std", "var_mean", "std_mean")
+def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: Any = None) -> Any:
+    """Return sum((x - mean)^2) / (n - correction), or its root, over axes."""
+    name, overload = t.name, t.overload
+    if isinstance(dim, bool):  # var(x, unbiased)
+        dim, unbiased = None, dim
+    if overload in ("correction", "correction_names"):
+        correction, keepdim = (1 if correction is None else correction), keepdim
+    else:
+        correction = int(bool(unbiased))
+    axes = t.axes(x, dim)
+    over = axes if axes is not None else [*range(t.rank(x))]
+    mean = layer.reduce_mean(x, over, True)
+    off = layer.square(layer.subtract(x, mean))
+    sizes = [size_of(x, a) for a in over]
+    if all(isinstance(s, int) for s in sizes):
+        count = math.prod(s for s in sizes if isinstance(s, int))
+        spread = layer.reduce_mean(off, over, keepdim)
+        made = (
+            spread
+            if not correction
+            else layer.scale(layer.reduce_sum(off, over, keepdim), 1.0 / max(count - correction, 0) if count > correction else math.inf)
+        )
+    elif not correction:
+        made = layer.reduce_mean(off, over, keepdim)
+    else:
+        number = as_variable(sizes[0])
+        for size in sizes[1:]:
+            number = layer.multiply(number, as_variable(size))
+        left = layer.reshape(layer.scale(layer.cast(number, x.dtype), 1.0, -float(correction)), [])
+        made = layer.divide(layer.reduce_sum(off, over, keepdim), left)
+    made = layer.sqrt(made) if name.startswith("std") else made
+    if name.endswith("_mean"):
+        return [made, mean if keepdim else layer.squeeze(mean, over)]
+    return made
+
+
+@aten("linalg_vector_norm", "norm")
+def _norm(t: TorchCall, x: Variable, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    axes = t.axes(x, dim)
+    order = 2.0 if ord is None else float(ord)
+    if order == 2:
+        return layer.sqrt(layer.reduce_sum(layer.square(x), axes, keepdim))
+    if order == 1:
+        return layer.reduce_sum(layer.abs(x), axes, keepdim)
+    if order in (math.inf, -math.inf):
+        return (layer.reduce_max if order > 0 else layer.reduce_min)(layer.abs(x), axes, keepdim)
+    if order == 0:
+        return layer.reduce_sum(layer.cast(layer.not_equal(x, 0.0), x.dtype), axes, keepdim)
+    return layer.pow(layer.reduce_sum(layer.pow(layer.abs(x), order), axes, keepdim), 1 / order)
+
+
+@aten("cosine_similarity")
+def _cosine(t: TorchCall, x: Variable, y: Variable, dim: int = 1, eps: float = 1e-8) -> Any:
+    x, y = layer.broadcast_tensors([x, y])
+    axis = t.axis(x, dim)
+    lengths = [layer.clip(layer.sqrt(layer.reduce_sum(layer.square(v), axis, True)), eps, math.inf) for v in (x, y)]
+    return layer.reduce_sum(layer.multiply(layer.divide(x, lengths[0]), layer.divide(y, lengths[1])), axis)
+
+
+@aten("bincount")
+def _bincount(t: TorchCall, x: Variable, weights: Any = None, minlength: int = 0) -> Any:
+    return layer.bincount(x, weights, minlength)
+
+
+@aten("searchsorted")
+def _searchsorted(t: TorchCall, sequence: Variable, values: Any, *, out_int32: bool = False, right: bool = False, **_: Any) -> Any:
+    return layer.searchsorted(sequence, t.tensor(values, sequence.dtype), "int32" if out_int32 else INT64, right)
+
+
+@aten("bucketize")
+def _bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bool = False, right: bool = False) -> Any:
+    return layer.searchsorted(boundaries, t.tensor(values, boundaries.dtype), "int32" if out_int32 else INT64, right)
+
+
+@aten("unique_consecutive", "unique")
+def _unique(t: TorchCall, *_: Any, **__: Any) -> Any:
+    raise Refused("unique elements")

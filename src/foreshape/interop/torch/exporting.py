@@ -1,0 +1,148 @@
+"""Networks of torch as graphs: torch.export, with open sizes kept open.
+
+The graph is the coarse functional one (`run_decompositions({})`): linear, convolutions, normalization and attention stay whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from foreshape.errors import SchemaError
+from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.whole_recurrent import whole_recurrent
+
+_LARGER: Final = (8, 2, 1)
+"""Open sizes are traced so many times larger than the example's, so that nothing becomes 1 on the way: torch takes a 1 for fixed. The next one is
+tried where the network takes no sizes so large."""
+
+Axes = Mapping[int, str]
+
+
+def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> list[Axes]:
+    """Return axis -> symbol for each tensor of the inputs, in the order of torch's pytrees; the first axis is "batch" where nothing is said.
+
+    Args:
+        inputs: of a call.
+        dynamic: for each input None, axis -> symbol, or such in a list or dict as the input is.
+
+    Raises:
+        SchemaError: another number of entries than inputs; an axis that a tensor has not.
+    """
+    if dynamic is not None and len(dynamic) != len(inputs):
+        raise SchemaError(f"dynamic must have one entry for each of the {len(inputs)} inputs, None or a mapping of axes to names; seen {len(dynamic)}")
+    out: list[Axes] = []
+    for at, value in enumerate(inputs):
+        for leaf, said in _leaves(value, None if dynamic is None else dynamic[at]):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            if said is None:
+                out.append({0: "batch"} if dynamic is None and leaf.dim() else {})
+                continue
+            wrong = [axis for axis in said if not 0 <= axis < leaf.dim()]
+            if wrong:
+                raise SchemaError(f"dynamic: the input {at} has {leaf.dim()} dims; seen axis {wrong[0]}")
+            out.append(dict(said))
+    return out
+
+
+def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        held = cast("dict[Any, Any]", value)
+        names = cast("dict[Any, Any]", said) if isinstance(said, dict) else {}
+        by_name = bool(names) and not all(isinstance(k, int) for k in names)
+        for key, one in held.items():
+            yield from _leaves(one, names.get(key) if by_name else said)
+    elif is_list(value):
+        for at, one in enumerate(value):
+            yield from _leaves(one, said[at] if is_list(said) else said)
+    else:
+        yield value, said
+
+
+def pytree() -> Any:
+    """Return torch's functions of nested inputs and results; they have no public place."""
+    return importlib.import_module("torch.utils._pytree")
+
+
+def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> Any:
+    """Return the exported program of a module for a call with ``inputs``.
+
+    Raises:
+        SchemaError: torch.export refuses the module; its words, and the line, are in the message.
+    """
+    leaves, tree = pytree().tree_flatten(tuple(inputs))
+    failed: Exception | None = None
+    for times in _LARGER:
+        told, grown = _traced_at(leaves, axes, times)
+        example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
+        with warnings.catch_warnings(), _open_time(), whole_recurrent():
+            warnings.simplefilter("ignore")
+            try:
+                made = torch.export.export(
+                    module, example, dynamic_shapes=_for_star(module, shapes), strict=False, prefer_deferred_runtime_asserts_over_guards=True
+                )
+                return made.run_decompositions({})
+            except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
+                failed = error
+    raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
+
+
+def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int) -> tuple[list[Any], list[Any]]:
+    """Return for each input its open axes as torch wants them, and the example with these axes so many times larger."""
+    left, told, grown = list(axes), list[Any](), list[Any]()
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            told.append(None)
+            grown.append(leaf)
+            continue
+        open_axes = left.pop(0)
+        told.append(dict.fromkeys(open_axes, torch.export.Dim.AUTO) or None)
+        repeats = [times if axis in open_axes and n > 0 else 1 for axis, n in enumerate(leaf.shape)]
+        grown.append(leaf.repeat(repeats) if any(r > 1 for r in repeats) else leaf)
+    return told, grown
+
+
+def _for_star(module: Any, shapes: Any) -> Any:
+    """Return the shapes as torch wants them: one tuple more where forward takes ``*inputs``."""
+    import inspect
+
+    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+    return (shapes,) if kinds and kinds[0] is inspect.Parameter.VAR_POSITIONAL else shapes
+
+
+def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+    return bool(is_causal)
+
+
+@contextmanager
+def _open_time() -> Generator[None]:
+    """Keep the lengths of sequences open in recurrent layers and in nn.Transformer, which asks for numbers of a mask."""
+    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
+    name = "_detect_is_causal_mask"
+    before = getattr(transformer, name, None)
+    if before is None:
+        yield
+        return
+    setattr(transformer, name, _said_causal)
+    try:
+        yield
+    finally:
+        setattr(transformer, name, before)
+
+
+def is_exported(given: Any) -> bool:
+    """Tell whether it is torch's ExportedProgram."""
+    return isinstance(given, torch.export.ExportedProgram)
+
+
+def load_exported(path: str | os.PathLike[str]) -> Any:
+    """Return the exported program of a ``.pt2`` file. Raises `SchemaError` if it is none."""
+    try:
+        return torch.export.load(os.fspath(path)).run_decompositions({})
+    except Exception as error:
+        raise SchemaError(f"{os.fspath(path)} is no exported program of torch: {str(error).strip()[:500]}") from error

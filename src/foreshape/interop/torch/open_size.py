@@ -1,0 +1,91 @@
+"""`OpenSize`: a size of torch's graph that is not known before the run: a size of ours, and the ops that compute it, made where a tensor is needed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from foreshape import layer
+from foreshape.dims import Dim, Size, floordiv, maximum, minimum, mod
+from foreshape.program import Variable
+from foreshape.spec import INT64
+
+AnySize: TypeAlias = "int | OpenSize"
+
+
+class OpenSize:
+    """A size.
+
+    Attributes:
+        size: as inference knows it; None where it does not.
+    """
+
+    __slots__ = ("_make", "_variable", "size")
+
+    def __init__(self, size: Size | None, make: Callable[[], Variable]) -> None:
+        self.size, self._make = size, make
+        self._variable: Variable | None = None
+
+    @property
+    def variable(self) -> Variable:
+        """Return it as an int64 tensor of one number, made once."""
+        if self._variable is None:
+            self._variable = self._make()
+        return self._variable
+
+    def __repr__(self) -> str:
+        return f"OpenSize({self.size})"
+
+
+def size_of(x: Variable, axis: int) -> AnySize:
+    """Return the size of an axis."""
+    dims = x.spec.known_dims
+    axis %= max(len(dims), 1)
+    found = dims[axis]
+    if isinstance(found, int):
+        return found
+    return OpenSize(found, lambda: layer.cast(layer.slice(layer.shape(x), [0], [axis], [axis + 1]), INT64))
+
+
+def value_of(x: Variable) -> AnySize:
+    """Return the one number of a tensor of integers as a size."""
+    known = x.spec.value
+    size = known[0] if known is not None and len(known) == 1 else None
+    return size if isinstance(size, int) else OpenSize(size, lambda: layer.reshape(layer.cast(x, INT64), [1]))
+
+
+_OPERATIONS: Final[dict[Any, tuple[Callable[[Any, Any], Any], Callable[[Variable, Variable], Variable]]]] = {
+    operator.add: (operator.add, layer.add),
+    operator.sub: (operator.sub, layer.subtract),
+    operator.mul: (operator.mul, layer.multiply),
+    operator.floordiv: (floordiv, layer.floor_divide),  # pyright: ignore[reportUnknownMemberType]
+    operator.mod: (mod, layer.remainder),
+    "sym_max": (maximum, layer.maximum),
+    "sym_min": (minimum, layer.minimum),
+}
+
+
+def is_arithmetic(function: Any) -> bool:
+    """Tell whether it is a function of sizes."""
+    return function in _OPERATIONS or getattr(function, "__name__", "") in _OPERATIONS
+
+
+def compute(function: Any, x: AnySize, y: AnySize) -> AnySize:
+    """Return a sum, product, quotient, ... of sizes."""
+    known, by_ops = _OPERATIONS.get(function) or _OPERATIONS[function.__name__]
+    sizes = [s.size if isinstance(s, OpenSize) else s for s in (x, y)]
+    size = None if None in sizes else known(*sizes)
+    if isinstance(size, int):
+        return size
+    return OpenSize(size, lambda: by_ops(as_variable(x), as_variable(y)))
+
+
+def as_variable(x: AnySize) -> Variable:
+    """Return a size as an int64 tensor of one number."""
+    return x.variable if isinstance(x, OpenSize) else layer.fill_constant([1], INT64, x)
+
+
+def as_dim(x: AnySize) -> int | Dim | None:
+    """Return a size as inference knows it."""
+    return x if isinstance(x, int) else x.size

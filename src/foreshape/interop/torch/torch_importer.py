@@ -1,0 +1,228 @@
+"""The import of a graph of torch.export: node by node, by the functions of `aten_rules`, into a program whose results are inferred at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from foreshape.dims import symbol
+from foreshape.errors import SchemaError
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_rules import aten_rule
+from foreshape.interop.torch.open_size import OpenSize, compute, is_arithmetic
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.program import Op, Program, Variable, program_guard
+from foreshape.program.call_site import Site, telling_site
+from foreshape.program.current import current_block
+from foreshape.program.scopes import placed
+from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.values.torch_types import dtype_of_torch
+
+_FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
+_MARK: Final = re.compile(r"[^\w.-]")
+
+
+class TorchImporter:
+    """The state of one import.
+
+    Attributes:
+        program: the program to make.
+        values: name of a parameter or buffer -> torch's tensor.
+        feeds: the names of the inputs.
+        results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
+        changed: buffer -> the variable with its new value.
+        missing: the operators without a function, each with the module paths that need it.
+    """
+
+    def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]]) -> None:
+        self.exported = exported
+        self.axes = axes
+        self.program = Program()
+        self.values: dict[str, Any] = {}
+        self.feeds: list[str] = []
+        self.results: list[Any] = []
+        self.fetches: list[Variable] = []
+        self.changed: dict[str, Variable] = {}
+        self.missing: dict[str, list[str]] = {}
+        self.found: dict[Any, Any] = {}
+        self._inside_torch = os.path.dirname(torch.__file__) + os.sep
+
+    # --- the whole
+
+    def run(self) -> Program:
+        """Import the graph."""
+        graph, signature = self.exported.graph, self.exported.graph_signature
+        given = {spec.arg.name: spec for spec in signature.input_specs}
+        with program_guard(self.program, Program()):
+            for node in graph.nodes:
+                if node.op == "placeholder":
+                    self.found[node] = self._placeholder(node, given[node.name])
+                elif node.op == "get_attr":
+                    self.found[node] = self._constant(node)
+                elif node.op == "call_function":
+                    self.found[node] = self._call(node)
+                else:
+                    self._output(node, signature.output_specs)
+            for value in self.results:
+                if isinstance(value, OpenSize):
+                    self.fetches.append(value.variable)
+                elif isinstance(value, Variable):
+                    copied = value.persistable or value.name in self.feeds or any(value is one for one in self.fetches)
+                    self.fetches.append(current_block().apply("assign", {"X": value}) if copied else value)
+        return self.program
+
+    def _placeholder(self, node: Any, spec: Any) -> Any:
+        kind, traced = spec.kind.name, node.meta.get("val")
+        if kind == "USER_INPUT":
+            if not isinstance(traced, torch.Tensor):
+                return traced if traced is not None else getattr(spec.arg, "value", None)
+            axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
+            dims = [symbol(axes[at]) if at in axes else int(n) for at, n in enumerate(traced.shape)]
+            of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
+            self.feeds.append(node.name)
+            return self.program.global_block.create_variable(node.name, of, need_check_feed=True, stop_gradient=True)
+        if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            raise SchemaError(f"the input {node.name} of torch's graph is a {kind.lower()}, which has no form here")
+        held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
+        return self._held(spec.target, held[spec.target], kind == "PARAMETER")
+
+    def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
+        """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""
+        for known, other in self.values.items():
+            if other is tensor or (
+                other.data_ptr() == tensor.data_ptr() and other.numel() and other.shape == tensor.shape and other.stride() == tensor.stride()
+            ):
+                return self.program.global_block.vars[known]
+        self.values[name] = tensor
+        spec = Spec(LOD_TENSOR, dtype_of_torch(tensor.dtype), tuple(tensor.shape))
+        trained = parameter and bool(tensor.requires_grad)
+        return self.program.global_block.create_variable(name, spec, persistable=True, is_parameter=parameter, trainable=trained, stop_gradient=not trained)
+
+    def _constant(self, node: Any) -> Any:
+        value = self.exported.graph_module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        return self._held(str(node.target), value, False) if isinstance(value, torch.Tensor) else value
+
+    def _output(self, node: Any, specs: Sequence[Any]) -> None:
+        block = self.program.global_block
+        for spec, found in zip(specs, node.args[0], strict=True):
+            value = self.found[found] if hasattr(found, "meta") else found
+            if spec.kind.name == "BUFFER_MUTATION":
+                target = block.vars[spec.target]
+                if value is not target and spec.target not in (value.op.output_names() if value.op is not None else ()):
+                    block.append_op("assign", {"X": value}, {"Out": target})
+                self.changed[spec.target] = target
+            elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
+                self.results.append(value)
+            else:
+                raise SchemaError(f"the network changes its input {spec.target}: give it a copy, or a buffer of the module instead")
+
+    # --- nodes
+
+    def _call(self, node: Any) -> Any:
+        arguments, named = self._given(node.args), {k: self._given(v) for k, v in node.kwargs.items()}
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem":
+            return arguments[0][arguments[1]]
+        if is_arithmetic(target):
+            return compute(target, *arguments) if any(isinstance(a, OpenSize) for a in arguments) else target(*arguments)
+        if getattr(target, "_schema", None) is None:  # a demand on sizes, as a comparison
+            return None
+        name, overload = _name_of(target)
+        rule = aten_rule(name, overload)
+        block = current_block()
+        first = len(block.ops)
+        with telling_site(self.site(node)):
+            try:
+                if rule is None:
+                    raise Refused("there is no function for it")
+                for argument in arguments:
+                    if isinstance(argument, Variable) and not argument.known:
+                        raise Refused(f"it depends on {argument.name}, which is not known")
+                result = rule(TorchCall(self, node), *arguments, **_without(named))
+            except Refused as refused:
+                if rule is None:
+                    self.missing.setdefault(f"{name}.{overload}", []).append(self.path(node))
+                result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
+        path = self.path(node)
+        if path:
+            for op in block.ops[first:]:
+                op.attributes = placed(op.attributes, path)
+        self._name(node, result, block, first)
+        return result
+
+    def _given(self, value: Any) -> Any:
+        if type(value).__name__ in ("immutable_list", "list", "tuple"):
+            return [self._given(one) for one in value]
+        return self.found[value] if value.__class__.__name__ == "Node" else value
+
+    def _keep(self, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
+        """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
+        block = current_block()
+        traced = node.meta.get("val")
+        many = type(traced) in (tuple, list)
+        listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
+        made: list[Variable] = []
+        for one in listed:
+            known = all(isinstance(n, int) for n in one.shape)
+            spec = Spec(LOD_TENSOR, dtype_of_torch(one.dtype), tuple(one.shape) if known else None)
+            variable = Variable.make(self.program.unique_name(node.name), block, spec, None)
+            variable.known = False
+            block.vars[variable.name] = variable
+            made.append(variable)
+        error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
+        inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
+        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=self.site(node))
+        block.ops.append(op)
+        for variable in made:
+            variable.op = op
+        self.program.touch()
+        return made if many else made[0] if made else None
+
+    def _name(self, node: Any, result: Any, block: Any, first: int) -> None:
+        """Give the result of a node its name in torch's graph."""
+        if not isinstance(result, Variable) or result.op is None or result.persistable or node.name in block.vars:
+            return
+        made = block.ops[first:]
+        if result.op not in made or any(op.sub_block_indices() for op in made) or result.block is not block:
+            return
+        old = result.name
+        del block.vars[old]
+        result.op.rename_output(old, node.name)
+        for op in made:
+            if old in op.input_names():
+                op.rename_input(old, node.name)
+        result.name = node.name
+        block.vars[node.name] = result
+
+    # --- where it comes from
+
+    def path(self, node: Any) -> str:
+        """Return the path of the node's module, as ``/encoder/layer/0/``; empty for the outermost one."""
+        stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
+        paths: list[str] = [path for path, _ in stack.values() if path and not path.startswith("_empty")]
+        parts = [_MARK.sub("_", part) for part in paths[-1].split(".")] if paths else []
+        return f"/{'/'.join(parts)}/" if parts else ""
+
+    def site(self, node: Any) -> Site:
+        """Return the user's line: the innermost one of the trace outside of torch."""
+        trace = node.meta.get("stack_trace") or ""
+        found = [(file, int(line), function) for file, line, function in _FILE.findall(trace)]
+        own = [one for one in found if not one[0].startswith(self._inside_torch) and os.sep in one[0]]
+        return (own or found or [None])[-1]
+
+
+def _name_of(target: Any) -> tuple[str, str]:
+    """Return name and overload of an operator of torch."""
+    space, name = target._schema.name.split("::")
+    return name if space == "aten" else f"{space}.{name}", target._schema.overload_name or "default"
+
+
+def _without(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the named arguments less those about memory alone."""
+    return {k: v for k, v in named.items() if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")}

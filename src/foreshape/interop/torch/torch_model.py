@@ -1,0 +1,120 @@
+"""`TorchModel`: a network of torch as a program, called as the module is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import ExecutionError, FeedError, SchemaError
+from foreshape.interop.torch.exporting import export, flat_axes, is_exported, pytree
+from foreshape.interop.torch.open_size import OpenSize
+from foreshape.interop.torch.torch_importer import TorchImporter
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.program import Program, Variable, program_guard
+
+
+class TorchModel:
+    """A network of torch as a program.
+
+    Attributes:
+        program: the network. Parameters and buffers have their names in the module, ops its paths as scopes and the user's lines.
+        scope: holds the values of parameters and buffers, copies of the module's.
+        feeds: the names of the inputs, in the order of torch's pytrees.
+        fetches: its results, variables of the program, in this order.
+        missing: the operators of torch without a form here, each with the paths of the modules that need it. With any, no run begins.
+    """
+
+    def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any) -> None:
+        self.program: Program = importer.program
+        self.scope = scope
+        self.feeds = importer.feeds
+        self._results = importer.results
+        self._out_tree = out_tree
+        self.missing = importer.missing
+        self.buffers = list(importer.changed)
+        self._executor = Executor()
+        self._training: tuple[Program, dict[str, str]] | None = None
+        self.fetches: list[Variable] = importer.fetches
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return what the module gives, as tensors in its own nesting.
+
+        Raises:
+            FeedError, GuardError: other inputs than the program takes. ExecutionError: the network needs operators that are missing here.
+        """
+        found = iter(self._executor.run(self.program, self._feed(inputs), [v.name for v in self.fetches], self.scope))
+        leaves: list[Any] = []
+        for value in self._results:
+            if isinstance(value, OpenSize):
+                leaves.append(int(next(found).reshape(-1)[0]))
+            else:
+                leaves.append(torch.as_tensor(next(found)) if isinstance(value, Variable) else value)
+        return pytree().tree_unflatten(leaves, self._out_tree)
+
+    def gradients(self, *inputs: Any) -> dict[str, Any]:
+        """Return parameter -> the gradient of the module's result, a scalar loss, as tensors.
+
+        Raises:
+            SchemaError: the result is not one number. FeedError, GuardError: as for a call.
+        """
+        if self._training is None:
+            loss = self.fetches[0]
+            if loss.spec.elements != 1 or not loss.spec.known_dtype.is_floating:
+                raise SchemaError(f"gradients are those of one number of floats, a loss; the module gives {loss}")
+            from foreshape.backward import append_backward
+
+            program = self.program.clone()
+            with program_guard(program):
+                pairs = append_backward(program.global_block.var(loss.name))
+            self._training = program, {parameter.name: gradient.name for parameter, gradient in pairs}
+        program, names = self._training
+        found = self._executor.run(program, self._feed(inputs), list(names.values()), self.scope)
+        return {name: torch.as_tensor(value) for name, value in zip(names, found, strict=True)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values of parameters and buffers, by their names in the module, as tensors."""
+        return {name: self.scope.tensor(name).clone() for name, v in self.program.global_block.vars.items() if v.persistable and name in self.scope}
+
+    def _feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        if self.missing:
+            listed = "".join(
+                f"\n    {name}: {len(paths)} in {', '.join(sorted(set(paths))[:3]) or 'the module itself'}" for name, paths in self.missing.items()
+            )
+            raise ExecutionError(f"the network needs operators of torch that have no form here:{listed}")
+        given = [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+        if len(given) != len(self.feeds):
+            raise FeedError(f"the network takes the tensors {', '.join(self.feeds)}; seen {len(given)}")
+        return {name: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for name, leaf in zip(self.feeds, given, strict=True)}
+
+    def __repr__(self) -> str:
+        feeds = ", ".join(str(self.program.global_block.var(n)) for n in self.feeds)
+        return f"TorchModel({feeds} -> {', '.join(map(str, self.fetches))})"
+
+
+def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None) -> TorchModel:
+    """Return a module of torch as a program, with its parameters and buffers.
+
+    Args:
+        module: an ``nn.Module``, in the mode (``train`` or ``eval``) in which it is to be computed, or an ``ExportedProgram``.
+        example_inputs: the inputs of a call, a tuple or one tensor; not for an exported program.
+        dynamic: for each input None or axis -> the name of a symbol; equal names are equal sizes. By default the first axis of each tensor is ``batch``.
+
+    Raises:
+        SchemaError: torch.export refuses the module; the module changes an input.
+    """
+    if is_exported(module):
+        exported = module.run_decompositions({})
+        axes: list[Mapping[int, str]] = []
+    else:
+        inputs: tuple[Any, ...] = tuple(example_inputs) if type(example_inputs) in (tuple, list) else (example_inputs,)
+        axes = flat_axes(inputs, dynamic)
+        exported = export(module, inputs, axes)
+    importer = TorchImporter(exported, axes)
+    program = importer.run()
+    program.mark_loaded()
+    scope = Scope()
+    with torch.inference_mode():
+        for name, tensor in importer.values.items():
+            scope.store(name, tensor.detach().clone())
+    return TorchModel(importer, scope, exported.call_spec.out_spec)

@@ -1,0 +1,13 @@
+"""torch for the type checker without types: those of its graphs and exports are partly unknown."""
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+from foreshape.values.torch_proxy import torch as _torch
+
+torch: Any = _torch
+
+
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    """Tell whether it is a list or a tuple."""
+    return isinstance(value, (list, tuple))

@@ -1,0 +1,69 @@
+"""torch's recurrent layers kept whole in an export: it would write out each step, and so fix the length of the sequences."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import torch
+
+_KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
+"""The name in torch -> the number of states."""
+_SCHEMA: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both, bool batch_first) -> Tensor[]"
+
+
+@functools.cache
+def _operators() -> Any:
+    """Define the operators ``foreshape::lstm`` and its like in torch, once; the library must be kept."""
+    library = torch.library.Library("foreshape", "FRAGMENT")
+    for kind in _KINDS:
+        library.define(f"{kind}{_SCHEMA}")
+        library.impl(kind, functools.partial(_computed, kind), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"foreshape::{kind}", _shaped, lib=library)
+    return library
+
+
+def _computed(kind: str, x: Any, states: Any, weights: Any, *settings: Any) -> Any:
+    given = tuple(states) if kind == "lstm" else states[0]
+    return [one.clone() for one in getattr(torch, kind)(x, given, list(weights), *settings)]
+
+
+def _shaped(x: Any, states: Any, weights: Any, biases: Any, layers: Any, dropout: Any, train: Any, both: bool, batch_first: Any) -> Any:
+    width = states[0].shape[-1] * (2 if both else 1)
+    return [x.new_empty((*x.shape[:-1], width)), *[torch.empty_like(one) for one in states]]
+
+
+class _Whole:
+    """torch's functions of recurrent layers, whole; of packed sequences as they were."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._before, name)
+        if name not in _KINDS:
+            return function
+
+        def call(x: Any, states: Any, weights: Any, *rest: Any) -> Any:
+            if isinstance(weights, torch.Tensor) or len(rest) != 6:  # packed
+                return function(x, states, weights, *rest)
+            given = list(states) if name == "lstm" else [states]
+            return tuple(getattr(torch.ops.foreshape, name)(x, given, list(weights), *rest))
+
+        return call
+
+
+@contextmanager
+def whole_recurrent() -> Generator[None]:
+    """Keep recurrent layers whole while a module is exported."""
+    _operators()
+    layers: Any = importlib.import_module("torch.nn.modules.rnn")
+    before = layers._VF
+    layers._VF = _Whole(before)
+    try:
+        yield
+    finally:
+        layers._VF = before
