@@ -12,6 +12,7 @@ from foreshape.operator.samples import b1, f32, i64, reject, sample
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
+from foreshape.ops.rules.known_floats import HELD, in_precision
 from foreshape.ops.rules.known_values import carry, known_number, magnitude, mapped
 from foreshape.spec import COMPLEX, FLOATING, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
@@ -104,6 +105,12 @@ class Sqrt(Unary):
     """Out = the square root of X."""
 
     type = "sqrt"
+
+    def infer_shape(self, X: Spec) -> Spec:
+        of = X.known_dtype
+        if X.value is None or of not in HELD or any(not isinstance(v, float) or v < 0 for v in X.value):
+            return X.like()
+        return carry(X, mapped(X, lambda v: in_precision("sqrt", v, of=of)))
 
     def computes(self) -> computations.Power:
         return computations.Power(0.5)

@@ -101,7 +101,8 @@ def calculated(name: Arithmetic, a: Any, b: Any, of: DType) -> Any:
 def _quotient(over: Size, under: Size) -> Any:
     if isinstance(under, int) and under:
         return ratio(over if under > 0 else -over, abs(under))
-    if isinstance(under, int) or mod(over, under) != 0:
+    low = bounds(under)[0]
+    if low is None or low < 1 or mod(over, under) != 0:
         raise _unknown(f"{over} / {under}")
     return floordiv(over, under)
 

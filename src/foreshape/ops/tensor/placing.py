@@ -11,7 +11,8 @@ from foreshape.operator.require import axis_of, fail, require, require_broadcast
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
-from foreshape.ops.tensor.gathering import check_index
+from foreshape.ops.rules.known_values import carry, stretched
+from foreshape.ops.tensor.gathering import check_index, placed
 from foreshape.spec import ANY, BOOL, INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
@@ -108,7 +109,11 @@ class IndexPut(Operator):
         for k, size in enumerate(value.known_dims):
             to = wanted[k - extra]
             require_broadcast_to(size, to, f"value must be repeated to what is indexed: it has {size} at axis {k}, and {to} are indexed", value=k)
-        return x.like()
+        places = indices[0].value
+        if x.value is None or places is None or x.rank > 1 or self.accumulate or len(set(places)) < len(places):
+            return x.like()
+        updates = stretched(value, wanted)
+        return x.like() if updates is None else carry(x, placed(x.value, places, updates))
 
     def _places(self, x: Tensor, indices: list[Tensor]) -> tuple[Tensor, ...]:
         """Return one tensor of numbers for each indexed axis."""
@@ -161,6 +166,7 @@ class IndexPut(Operator):
 
     samples = [
         sample(x=f32(4, 3), indices=[i64(2, data=[3, 1])], value=f32(2, 3)),
+        sample(x=i64(4, data=[5, 6, 7, 8]), indices=[i64(2, data=[-1, 1])], value=i64(1, data=[9])),
         sample(x=f32(4, 3, 5), indices=[i64(2, 1, data=[[3], [1]]), i32(3, data=[0, -1, 1])], value=f32(3, 5)),
         sample(x=f32(4, 3), indices=[i64(6, low=-4, high=3)], value=f32(3), accumulate=True),
         sample(x=f32(4, 3), indices=[b1(4, 3)], value=f32()),
