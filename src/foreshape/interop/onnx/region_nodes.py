@@ -11,7 +11,7 @@ from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import FP32, INT64
+from foreshape.spec import FP32, INT32, INT64
 
 
 @onnx("NonMaxSuppression")
@@ -23,11 +23,11 @@ def non_max_suppression(c: Call) -> Any:
 def _of_each_image(c: Call, x: Variable, regions: Variable, images: Variable, pooled: Callable[[Variable, Variable], Variable]) -> Variable:
     """Return what ``pooled(regions, count of each image)`` makes of regions sorted by the numbers of their images, in the order of ``regions``."""
     if x.spec.known_dims[0] == 1:
-        return pooled(regions, size_of(c, regions, 0))
+        return pooled(regions, c.cast(size_of(c, regions, 0), INT32))  # as PaddlePaddle's kernels read it
     images = c.cast(images, INT64)
     order = c.op("argsort", {"axis": 0, "descending": False}, X=images)[1]
     counted = c.op("equal", X=c.unsqueeze(images, 0), Y=c.unsqueeze(from_zero(c, size_of(c, x, 0)), 1))
-    counts = c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=c.cast(counted, INT64))
+    counts = c.cast(c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=c.cast(counted, INT64)), INT32)
     out = pooled(c.op("gather", {"axis": 0}, X=regions, Index=order), counts)
     return c.op("gather", {"axis": 0}, X=out, Index=c.op("argsort", {"axis": 0, "descending": False}, X=order)[1])
 

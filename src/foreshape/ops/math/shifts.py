@@ -78,6 +78,7 @@ class ViewDtype(Operator):
     """out = the bits of input read as the element type ``dtype``. With another number of bytes the last dim changes, as in memory."""
 
     type = "view_dtype"
+    since = 3  # in 2.6.2 it has no kernels
     input = operand((*ANY, *UNSIGNED), doc="any shape")
     out = result(layout="row", doc="as input, of type dtype")
     dtype = attribute(AttrType.INT, choices=tuple(t.code for t in (*ANY, *UNSIGNED)), doc="the element type of out, by its number in the file format")
