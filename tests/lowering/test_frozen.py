@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.frozen_nets import Net, images, kernels_of, number
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.kernels import frozen as kernels
 from foreshape.kernels.joined_groups import join, joined
-from foreshape.kernels.onednn_library import SWITCH, Unimplemented, library
+from foreshape.kernels.onednn_library import Unimplemented, library
 from foreshape.kernels.onednn_packed import PackedConvolution
 from foreshape.memory import Plan
-from foreshape.passes import for_test
 
+__all__ = ["kernels_of"]
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "none": lambda y: y,
     "relu": layer.relu,
@@ -35,50 +35,6 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 APART = ("exp",)
 """Those that oneDNN does not have."""
-
-
-@pytest.fixture(autouse=True, params=["library", "torch"])
-def kernels_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN's own library where it is installed, and torch's."""
-    if request.param == "torch":
-        monkeypatch.setenv(SWITCH, "torch")
-    elif library() is None:
-        pytest.skip("oneDNN's library is not installed for this machine")
-
-
-class Net:
-    """A network for tests with drawn parameters, which is run as it is and frozen."""
-
-    def __init__(self, describe: Callable[[Any], Any], x: Any, dims: list[Any] | None = None) -> None:
-        self.main, startup, self.scope = fs.Program(), fs.Program(), fs.Scope()
-        with fs.program_guard(self.main, startup):
-            out = describe(layer.data("x", shape=dims or ["batch", *x.shape[1:]]))
-        self.main = for_test(self.main)
-        self.fetch = [v.name for v in (out if isinstance(out, list) else [out])]
-        fs.Executor(seed=3).run(startup, scope=self.scope)
-        chance = np.random.default_rng(5)
-        for name in self.scope.names():
-            value = self.scope.get(name)
-            if value.ndim == 1:  # statistics too: none of them are what they begin as
-                self.scope.set(name, chance.uniform(0.5, 1.5, value.shape).astype(value.dtype))
-        self.x = x
-
-    def run(self, executor: fs.Executor, x: Any = None) -> list[Any]:
-        return executor.run(self.main, {"x": self.x if x is None else x}, self.fetch, self.scope)
-
-    def same(self, x: Any = None, executor: fs.Executor | None = None) -> fs.Executor:
-        executor = executor or fs.Executor(frozen=True)
-        for plain, found in zip(self.run(fs.Executor(), x), self.run(executor, x), strict=True):
-            assert found.shape == plain.shape and found.flags["C_CONTIGUOUS"]
-            np.testing.assert_allclose(found, plain, rtol=2e-5, atol=2e-5 * max(1.0, np.abs(plain).max(initial=0)))
-        return executor
-
-    def calls(self, executor: fs.Executor) -> int:
-        return sum(i.kernels for i in executor.step(self.main, self.fetch).emitted.lowered.calls)
-
-
-def images(*dims: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).standard_normal(dims).astype("float32")
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -166,10 +122,6 @@ def test_forms_of_transposed_convolutions(case: dict[str, Any]) -> None:
         net.same(images(*dims), executor)
 
 
-def number(value: float, dims: tuple[int, ...] = (1,)) -> Any:
-    return layer.create_parameter(list(dims), fs.FP32, initializer=layer.Constant(value))
-
-
 def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_call() -> None:
     def block(x: Any) -> list[Any]:
         y = layer.batch_norm(layer.conv2d(x, 4, 3)) * number(0.7) + number(0.2)
@@ -193,83 +145,6 @@ def test_normalized_rows_are_a_part_of_a_series(without: dict[str, Any]) -> None
     most = max(i.kernels for i in executor.step(net.main, net.fetch).emitted.lowered.calls)
     assert most == (5 if library() is not None else 1)  # two products, a sum, a normalization and what has four dims
     net.same(images(0, 7, 12), executor)
-
-
-WRITTEN_OUT: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "swish": (1, lambda y: layer.sigmoid(y) * y),
-    "hardswish": (1, lambda y: y * layer.clip(layer.scale(y, bias=3.0), 0.0, 6.0) / layer.fill_constant([1], "float32", 6.0)),
-    "hardswish, divided first": (1, lambda y: layer.scale(layer.relu6(y + 3.0), 1 / 6) * y),
-    "hardswish by hardsigmoid": (1, lambda y: y * layer.hard_sigmoid(y, slope=1 / 6, offset=0.5)),
-    "gelu": (1, lambda y: y * (layer.erf(y / layer.fill_constant([1], "float32", math.sqrt(2.0))) + 1.0) * 0.5),
-    "gelu, halved first": (1, lambda y: (0.5 * y) * (1.0 + layer.erf(y * math.sqrt(0.5)))),
-    "gelu by tanh": (1, lambda y: 0.5 * y * (layer.tanh((y + y * y * y * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)),
-    "gelu by tanh of a power": (1, lambda y: 0.5 * y * (1.0 + layer.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * layer.pow(y, 3.0))))),
-    "another slope": (4, lambda y: y * layer.sigmoid(1.7 * y)),
-    "other ends": (5, lambda y: y * layer.clip(y * (1 / 6) + 0.5, 0.0, 1.5)),
-    "another root": (5, lambda y: y * (layer.erf(y * 0.7) + 1.0)),
-}
-"""Functions of a tensor, and the calls of a convolution with one."""
-
-
-@pytest.mark.parametrize("name", WRITTEN_OUT)
-def test_an_activation_that_is_written_out_is_one(name: str) -> None:
-    calls, function = WRITTEN_OUT[name]
-    net = Net(lambda x: function(layer.conv2d(x, 4, 3)), 3.0 * images(2, 3, 7, 6))
-    assert net.calls(net.same()) == calls
-
-
-@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1), (1, 0, 2)], ids=str)
-def test_gelu_by_tanh_alone_takes_its_operand_as_it_lies(axes: tuple[int, ...]) -> None:
-    net = Net(lambda x: fs.default_main_program().global_block.apply("gelu", {"X": layer.transpose(x, list(axes))}, {"approximate": True}), images(3, 5, 7))
-    net.same()
-    net.same(images(0, 5, 7))
-
-
-def test_whole_numbers_known_by_inference_are_not_computed() -> None:
-    def block(x: Any) -> list[Any]:
-        size = layer.cast(layer.shape(x), "int64")
-        places = layer.range(0, layer.squeeze(layer.slice(size, [0], [2], [3]), [0]), 1, "int64")  # of 7, whatever the batch
-        return [x + layer.cast(places, "float32"), size]
-
-    net = Net(block, images(2, 3, 7))
-    assert net.calls(net.same()) == 4  # the sum and its operand, and both calls of the size, which has an open dim
-    net.same(images(4, 3, 7))
-
-
-def test_an_activation_that_is_read_in_between_stays_written_out() -> None:
-    def block(x: Any) -> list[Any]:
-        y = layer.conv2d(x, 4, 3)
-        gate = layer.sigmoid(y)
-        return [gate, y * gate]
-
-    net = Net(block, images(2, 3, 7, 6))
-    assert net.calls(net.same()) == 3
-
-
-def written_out_norm(x: Any, divides: Callable[[Any, Any], Any], square: Callable[[Any], Any]) -> Any:
-    d = x - layer.reduce_mean(x, [-1], keepdim=True)
-    return divides(d, layer.reduce_mean(square(d), [-1], keepdim=True) + 1e-3)
-
-
-NORMS: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "root": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square)),
-    "reciprocal root": (3, lambda x: written_out_norm(x, lambda d, v: layer.rsqrt(v) * d, lambda d: d * d)),
-    "reciprocal of the root": (3, lambda x: written_out_norm(x, lambda d, v: d * layer.reciprocal(layer.sqrt(v)), lambda d: layer.pow(d, 2.0))),
-    "scale and shift": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square) * number(0.7, (12,)) + number(0.2, (12,))),
-    "scale": (3, lambda x: written_out_norm(x, lambda d, v: d / layer.sqrt(v), layer.square) * number(0.7, (12,))),
-    "other axis": (1, lambda x: layer.reduce_mean(x - layer.reduce_mean(x, [1], keepdim=True), [-1], keepdim=True) + written_out_norm(
-        x, lambda d, v: v / layer.sqrt(layer.abs(d)), layer.square)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NORMS)
-def test_a_normalization_of_rows_that_is_written_out_is_one(name: str) -> None:
-    calls, norm = NORMS[name]
-    net = Net(lambda x: layer.fc(norm(layer.fc(x, 12, flatten_last=1)), 5, flatten_last=1), images(2, 7, 9), ["batch", 7, 9])
-    executor = net.same()
-    if library() is not None:
-        most = max(i.kernels for i in executor.step(net.main, net.fetch).emitted.lowered.calls)
-        assert most == calls
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "hard_swish", "steeper_sigmoid"])
