@@ -101,6 +101,12 @@ def _rnn(place: _InsertionPoint, op: Op) -> None:
         op.output_slots["DropoutState"] = (state.name,)
 
 
+def _assert(_: _InsertionPoint, op: Op) -> None:
+    """Give the values to print, which are required there: the condition."""
+    if not op.inputs.get("Data"):
+        op.input_slots["Data"] = op.inputs["Cond"]
+
+
 _WIDE: Final = (BOOL, INT32, INT64, FP32, FP64)
 _NARROW: Final = ("elementwise_add", "elementwise_sub", "elementwise_mul", "elementwise_min", "elementwise_max", "elementwise_mod", "reduce_max", "reduce_min")
 _FORMS: Final[Mapping[str, Callable[[_InsertionPoint, Op], None]]] = {
@@ -109,4 +115,5 @@ _FORMS: Final[Mapping[str, Callable[[_InsertionPoint, Op], None]]] = {
     "where": _where,
     "cumsum": _cumsum,
     "rnn": _rnn,
+    "assert": _assert,
 }

@@ -11,7 +11,9 @@ import pytest
 from support.onnx_writer import Graph, model, node, opened, value
 
 import foreshape as fs
+from foreshape import layer
 from foreshape.interop.convert_models import convert_model
+from foreshape.interop.paddle2_forms import write_older_forms
 from foreshape.operator import all_operators
 
 RNG = np.random.default_rng(8)
@@ -74,3 +76,11 @@ def test_an_operator_is_of_paddlepaddle_2_where_it_was_compared_with_it() -> Non
     of_one_process = {name: cls for name, cls in all_operators().items() if cls.samples and cls.__module__.split(".")[:3] != ["foreshape", "ops", "collective"]}
     newer = {name for name, cls in of_one_process.items() if cls.__module__.startswith("foreshape.ops.") and cls.since <= 2 and name not in compared}
     assert newer <= {"feed", "fetch", "select_input_array_grad", "sync_batch_norm_grad", "c_dropout_grad", "sync_batch_norm"}, newer
+
+
+def test_an_assertion_names_values_to_print() -> None:
+    condition = layer.data("condition", shape=[1], dtype="bool")
+    program = condition.block.program
+    program.global_block.append_op("assert", {"Cond": condition})
+    write_older_forms(program)
+    assert program.global_block.ops[-1].inputs["Data"] == ("condition",)
