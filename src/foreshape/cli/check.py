@@ -31,6 +31,11 @@ class _Findings:
         self.early: list[Early] = []
         self.dead: list[Op] = []
         self.uncertain = sum(not v.known for v in program.all_variables())
+        self._refused = {op.type for op in program.all_ops() if op.operator is None and op.attributes.error is not None}
+
+    def support(self, type: str) -> str:
+        """Return ``yes``, ``yes, but its gradient``, or the reason why not."""
+        return "no: refused, or an operand is" if type in self._refused else support(type)
 
     def look_at_order(self, program: Program) -> None:
         """Look for reads before writes and for dead ops in a program without errors: the blocks of its ops exist."""
@@ -66,7 +71,7 @@ def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
         "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
         "guards": guard_facts(program),
         "unknown_operators": operator_counts(unknown),
-        "operators": [{"type": type, "count": count, "support": support(type)} for type, count in found.counts.most_common()],
+        "operators": [{"type": type, "count": count, "support": found.support(type)} for type, count in found.counts.most_common()],
         "unknown": [{"type": u.type, "count": u.count, "first": u.place, "reason": u.reason} for u in unknown_types(unknown)],
         "uncertain_variables": found.uncertain,
         "parameters": {
@@ -108,7 +113,7 @@ def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
         print_plain(f"open until values are fed: {guard}")
     table = new_table("operators", "op", "count", "support")
     for type, count in sorted(found.counts.items(), key=lambda one: (-one[1], one[0])):
-        new_row(table, type, f"{count:,}", support(type))
+        new_row(table, type, f"{count:,}", found.support(type))
     if found.counts:
         console().print(table)
     parameters, elements = kept_of(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from support.onnx_writer import Graph, function, model, node, opened, tensor, value
 
 import foreshape as fs
+from foreshape.cli.check import print_check
 from foreshape.interop.convert_models import convert_model
 
 RNG = np.random.default_rng(4)
@@ -224,3 +226,13 @@ def test_arithmetic_with_one_constant_number_is_a_scale_with_the_same_bits(opera
     wanted = function(by, x) if first else function(x, by)
     (seen,) = net.run(x).values()
     assert seen.shape == wanted.shape and np.array_equal(seen, wanted)
+
+
+def test_a_check_tells_refused_nodes_from_unknown_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [node("Dropout", "x r t", "d", name="/drop"), node("Relu", "d", "y"), node("Wonder", "x", "z", domain="far")]
+    results = [value("y", "float32", None), value("z", "float32", None)]
+    graph = Graph(nodes, [value("x", "float32", [2])], results, [tensor("r", np.float32(0.5)), tensor("t", np.array(True))])
+    assert not print_check(fs.load_program(model(graph, domains=["far"])), {}, True, False)
+    told = json.loads(capsys.readouterr().out)
+    support = {one["type"]: one["support"] for one in told["operators"]}
+    assert support["far.Wonder"] == "not known" and support["onnx.Dropout"] == support["onnx.Relu"] == "no: refused, or an operand is"
