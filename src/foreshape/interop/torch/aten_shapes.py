@@ -266,13 +266,27 @@ def _pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant", value: Any
         return _mirrored(t, x, pad, mode)
     rank = t.rank(x)
     if any(isinstance(p, OpenSize) for p in pad):
-        raise Refused("paddings that are open")
+        return _padded_by_sizes(t, x, pad, value or 0)
     sides = [(0, 0)] * (rank - len(pad) // 2) + [(pad[at], pad[at + 1]) for at in range(len(pad) - 2, -1, -2)]
     for axis, (low, high) in enumerate(sides):
         if low < 0 or high < 0:
             x = layer.slice(x, [axis], [max(-low, 0)], [high if high < 0 else _END])
     numbers = [n for low, high in sides for n in (max(low, 0), max(high, 0))]
     return layer.pad(x, numbers, pad_value=float(value or 0.0)) if any(numbers) else x
+
+
+def _padded_by_sizes(t: TorchCall, x: Variable, pad: Any, value: Any) -> Any:
+    """Return ``x`` with equal numbers before and after, as many as computed sizes say; they must not be negative."""
+    for at in range(0, len(pad), 2):
+        axis = t.rank(x) - 1 - at // 2
+        dims = [size_of(x, a) for a in range(t.rank(x))]
+        sides: list[Any] = []
+        for size in (pad[at], pad[at + 1]):
+            fits = isinstance(size, OpenSize) or size > 0
+            sides.append(layer.fill_constant(t.sizes([*dims[:axis], size, *dims[axis + 1 :]]), t.dtype, value) if fits else None)
+        parts = [one for one in (sides[0], x, sides[1]) if one is not None]
+        x = layer.concat(parts, axis) if len(parts) > 1 else x
+    return x
 
 
 @aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape import layer
 from foreshape.dims import Dim, Size, floordiv, maximum, minimum, mod
@@ -55,27 +55,67 @@ def value_of(x: Variable) -> AnySize:
     return size if isinstance(size, int) else OpenSize(size, lambda: layer.reshape(layer.cast(x, INT64), [1]))
 
 
+_FLOORDIV: Final[Any] = operator.floordiv  # pyright: ignore[reportUnknownMemberType]
 _OPERATIONS: Final[dict[Any, tuple[Callable[[Any, Any], Any], Callable[[Variable, Variable], Variable]]]] = {
     operator.add: (operator.add, layer.add),
     operator.sub: (operator.sub, layer.subtract),
     operator.mul: (operator.mul, layer.multiply),
-    operator.floordiv: (floordiv, layer.floor_divide),  # pyright: ignore[reportUnknownMemberType]
+    _FLOORDIV: (floordiv, layer.floor_divide),
     operator.mod: (mod, layer.remainder),
     "sym_max": (maximum, layer.maximum),
     "sym_min": (minimum, layer.minimum),
 }
 
 
+class Ratio(NamedTuple):
+    """A quotient of sizes on its way to a rounded one."""
+
+    over: AnySize
+    under: AnySize
+
+
+class Untold(NamedTuple):
+    """A number that nothing here computes; an operator that reads it is refused."""
+
+    reason: str
+
+
 def is_arithmetic(function: Any) -> bool:
-    """Tell whether it is a function of sizes."""
+    """Tell whether it is a function of two sizes."""
     return function in _OPERATIONS or getattr(function, "__name__", "") in _OPERATIONS
+
+
+def host_number(function: Any, arguments: Sequence[Any]) -> Any:
+    """Return the result of a function of torch's graph that is no operator: of numbers, sizes and quotients."""
+    if not any(isinstance(a, (OpenSize, Ratio, Untold)) for a in arguments):
+        return function(*arguments)
+    name = getattr(function, "__name__", str(function))
+    if any(isinstance(a, Untold) for a in arguments):
+        return next(a for a in arguments if isinstance(a, Untold))
+    first = arguments[0]
+    if is_arithmetic(function) and not any(isinstance(a, (Ratio, float)) for a in arguments):
+        return compute(function, *arguments)
+    if name == "neg" and isinstance(first, OpenSize):
+        return compute(operator.mul, first, -1)
+    if name == "truediv" and not isinstance(arguments[0], Ratio):
+        return Ratio(*arguments)
+    if name in ("floor", "trunc", "sym_int") and isinstance(first, Ratio):
+        return compute(_FLOORDIV, first.over, first.under)
+    if name == "ceil" and isinstance(first, Ratio):
+        return compute(_FLOORDIV, compute(operator.sub, compute(operator.add, first.over, first.under), 1), first.under)
+    if name in ("floor", "trunc", "ceil", "sym_int", "sym_float") and isinstance(first, OpenSize):
+        return first
+    if name in ("mul", "add") and isinstance(first, Ratio) and isinstance(first.under, int) and isinstance(arguments[1], int):
+        more = compute(operator.mul, first.over, arguments[1]) if name == "mul" else compute(operator.add, first.over, arguments[1] * first.under)
+        return Ratio(more, first.under)
+    return Untold(f"{name} of sizes that are open")
 
 
 def compute(function: Any, x: AnySize, y: AnySize) -> AnySize:
     """Return a sum, product, quotient, ... of sizes."""
     known, by_ops = _OPERATIONS.get(function) or _OPERATIONS[function.__name__]
     sizes = [s.size if isinstance(s, OpenSize) else s for s in (x, y)]
-    size = None if None in sizes else known(*sizes)
+    size = None if any(s is None for s in sizes) else known(*sizes)
     if isinstance(size, int):
         return size
     return OpenSize(size, lambda: by_ops(as_variable(x), as_variable(y)))

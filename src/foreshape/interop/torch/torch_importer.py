@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 from foreshape.dims import symbol
 from foreshape.errors import SchemaError
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten_rule
-from foreshape.interop.torch.open_size import OpenSize, compute, is_arithmetic
+from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.operator.bound_attributes import Attributes
@@ -129,10 +129,8 @@ class TorchImporter:
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][arguments[1]]
-        if is_arithmetic(target):
-            return compute(target, *arguments) if any(isinstance(a, OpenSize) for a in arguments) else target(*arguments)
-        if getattr(target, "_schema", None) is None:  # a demand on sizes, as a comparison
-            return None
+        if getattr(target, "_schema", None) is None:
+            return host_number(target, arguments)
         name, overload = _name_of(target)
         rule = aten_rule(name, overload)
         block = current_block()
@@ -141,9 +139,11 @@ class TorchImporter:
             try:
                 if rule is None:
                     raise Refused("there is no function for it")
-                for argument in arguments:
+                for argument in _flat(arguments):
                     if isinstance(argument, Variable) and not argument.known:
                         raise Refused(f"it depends on {argument.name}, which is not known")
+                    if isinstance(argument, Untold) and "assert" not in name:
+                        raise Refused(f"it depends on a number that is not computed here: {argument.reason}")
                 result = rule(TorchCall(self, node), *arguments, **_without(named))
             except Refused as refused:
                 if rule is None:
@@ -221,6 +221,14 @@ def _name_of(target: Any) -> tuple[str, str]:
     """Return name and overload of an operator of torch."""
     space, name = target._schema.name.split("::")
     return name if space == "aten" else f"{space}.{name}", target._schema.overload_name or "default"
+
+
+def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    for one in arguments:
+        if isinstance(one, list):
+            yield from _flat(cast("list[Any]", one))
+        else:
+            yield one
 
 
 def _without(named: Mapping[str, Any]) -> dict[str, Any]:
