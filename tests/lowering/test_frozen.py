@@ -77,6 +77,16 @@ def test_images_of_one_column(case: dict[str, Any], monkeypatch: pytest.MonkeyPa
     net.same()
 
 
+def test_filters_of_one_axis_are_those_of_images() -> None:
+    def block(x: Any) -> Any:
+        filters = layer.unsqueeze(layer.create_parameter([6, 4, 3], fs.FP32), [2])
+        y = fs.default_main_program().global_block.apply("conv2d", {"Input": x, "Filter": filters}, {"paddings": [0, 1]})
+        return layer.relu(layer.add(y, layer.create_parameter([6], fs.FP32, is_bias=True), axis=1))
+
+    net = Net(block, images(2, 4, 1, 11))
+    assert net.calls(net.same()) == 1
+
+
 def refused(*_: Any) -> Any:
     raise Unimplemented("in a test")
 

@@ -74,8 +74,8 @@ def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> V
     attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups, "padding_algorithm": algorithm}
     depthwise = axes < 3 and groups > 1 and x.spec.known_dims[1] == groups
     out = c.op("depthwise_conv2d" if depthwise else "conv3d" if axes == 3 else "conv2d", attrs, Input=x, Filter=weight)
-    out = c.squeeze(out, 2) if axes == 1 else out
-    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    out = out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    return c.squeeze(out, 2) if axes == 1 else out
 
 
 @onnx("ConvTranspose")

@@ -185,7 +185,7 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
     by_channel = total or times
     if by_channel is None or not _is_by_channel(chain.out, reader.arguments[1], by_channel.axis, axis):
         return False
-    numbers = _frozen(graph, reader.arguments[1])
+    numbers = frozen_numbers(graph, reader.arguments[1])
     if numbers is None:
         return False
     chain.steps.append(("add" if total is not None else "multiply", (numbers,)))
@@ -195,7 +195,7 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
     return True
 
 
-def _frozen(graph: Graph, value: Argument) -> Value | None:
+def frozen_numbers(graph: Graph, value: Argument) -> Value | None:
     """Return the frozen fp32 numbers of a value, possibly reshaped."""
     made = graph.maker(value)
     of = made.arguments[0] if made is not None and computes(made, Reshape) is not None else value

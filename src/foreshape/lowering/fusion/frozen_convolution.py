@@ -2,7 +2,7 @@
 
 Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one group, then any of: a normalization by fixed statistics,
     sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
-    products with one number; filters, statistics and such numbers are persistables of a frozen step. And in a step with
+    products with one number; filters, statistics and such numbers are persistables of a frozen step, possibly reshaped. And in a step with
     convolutions a normalization that follows none, as a convolution of each channel with one number
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory; groups of few channels are joined
 Unless: something else reads a value between
@@ -19,10 +19,10 @@ from foreshape.kernels import onednn, packed
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
 from foreshape.kernels.joined_groups import join, joined
 from foreshape.kernels.onednn_library import library
-from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
+from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, frozen_numbers
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
-from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
+from foreshape.lowering.kernel_calls import Argument, KernelCall
 from foreshape.operator.computations import FrozenBatchNorm, ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution
 from foreshape.spec import FP32
 from foreshape.values.torch_proxy import torch
@@ -36,7 +36,7 @@ def apply(graph: Graph) -> int:
     found: list[tuple[KernelCall, _Windows]] = [*graph.computing(ImageConvolution)]
     found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
     found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
-    found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
+    found = [(i, of) for i, of in found if are_images(i) and frozen_numbers(graph, i.arguments[1]) is not None]
     count = sum(_rewrite(graph, i, of) for i, of in found)
     alone = [i for i, _ in graph.computing(FrozenBatchNorm)] if found else []
     return count + sum(_normalized(graph, i) for i in alone if graph.is_left(i))  # one may have taken the next
@@ -55,12 +55,14 @@ def _padded(graph: Graph, i: KernelCall, of: PaddedImageConvolution) -> ImageCon
 
 
 def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
-    x, w = i.arguments[:2]
-    dims = dims_of(w)
-    assert isinstance(w, Value) and dims is not None
+    x, given = i.arguments[:2]
+    w, dims = frozen_numbers(graph, given), dims_of(given)
+    assert w is not None and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
-    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x)))
-    return _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
+    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x), dims))
+    done = _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
+    graph.drop_unused([given] if done else [])  # as of filters of one axis, which are an image's here
+    return done
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:
@@ -90,10 +92,11 @@ def _are_columns(x: Argument) -> bool:
     return (dims_of(x) or (None,))[-1] == 1
 
 
-def _maker(chain: Chain, of: _Windows, columns: bool = False) -> Callable[..., Any]:
+def _maker(chain: Chain, of: _Windows, columns: bool = False, dims: Dims = ()) -> Callable[..., Any]:
     steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
+        weight = weight.reshape(dims) if dims else weight
         given, following = chain.ends(values)
         if isinstance(of, ImageTransposedConvolution):
             return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
