@@ -55,7 +55,7 @@ def value_of(x: Variable) -> AnySize:
     return size if isinstance(size, int) else OpenSize(size, lambda: layer.reshape(layer.cast(x, INT64), [1]))
 
 
-_FLOORDIV: Final[Any] = operator.floordiv  # pyright: ignore[reportUnknownMemberType]
+_FLOORDIV: Any = operator.floordiv  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _OPERATIONS: Final[dict[Any, tuple[Callable[[Any, Any], Any], Callable[[Variable, Variable], Variable]]]] = {
     operator.add: (operator.add, layer.add),
     operator.sub: (operator.sub, layer.subtract),
