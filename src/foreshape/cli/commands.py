@@ -311,10 +311,10 @@ def convert(
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 24. By default 18, or the least newer one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Of an .onnx: compare its results in onnxruntime with those here, at two sizes.")] = False,
 ) -> None:
-    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams that PaddlePaddle 2.6.2 opens, to NAME.onnx, or its parameters to another form of file.
+    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams for PaddlePaddle 2.6.2, to NAME.onnx, or its parameters to another form of file.
     To a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
 
-    A model with operators that PaddlePaddle 2.6.2 or ONNX lacks is not written: they are listed, and the command exits with 1."""
+    A model with operators missing in PaddlePaddle 2.6.2 or ONNX is not written: they are listed, and the command exits with 1."""
     from foreshape.cli.model_conversion import print_converted
 
     if len(paths) > 2:

@@ -1,4 +1,4 @@
-"""Sizes divided by a number, with their fraction: what floats hold on the way from one size to another."""
+"""Sizes divided by a number, with their fraction, as floats hold them on the way from one size to another."""
 
 from __future__ import annotations
 

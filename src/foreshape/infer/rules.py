@@ -157,7 +157,7 @@ def _with_kinds(operator: Operator, results: tuple[Slot, ...], kinds: Kind | tup
 
 
 def _changed(given: Slot) -> Slot:
-    """Return the spec of an operand that a kernel changed: whatever it was, its value is another one."""
+    """Return the spec of an operand changed by a kernel: its value is another one."""
     return given.like() if isinstance(given, Spec) else None if given is None else tuple(s.like() for s in given)
 
 

@@ -166,7 +166,7 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
 
 
 def same_file(one: Any, other: Any) -> bool:
-    """Tell whether two paths are of one file that is there."""
+    """Tell whether two paths are of one present file."""
     try:
         return os.path.samefile(one, other)
     except OSError:  # one of them is not there

@@ -62,7 +62,7 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
 
 
 def _sizes(network: InferenceModel) -> Iterator[dict[str, list[int]]]:
-    """Yield the sizes of inputs for each comparison: the nearest ones to the wished that the network takes."""
+    """Yield the sizes of inputs for each comparison: the network's nearest ones to the wished."""
     block = network.program.global_block
     specs = {name: block.var(name).spec.known_dims for name in network.feeds}
     before: dict[str, list[int]] | None = None

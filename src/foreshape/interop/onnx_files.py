@@ -29,8 +29,8 @@ def save_onnx(
 ) -> WrittenModel:
     """Write a network from ``feeds`` to ``fetches`` as an ONNX model; the ``onnx`` package is not needed.
 
-    The program is pruned as for `save_inference_model`. Names, symbols of open dims, and scopes (as the first part of nodes' names) stay. Parameters that
-    would make the file larger than 2 GiB go to a second one, its name with ``.data``.
+    The program is pruned as for `save_inference_model`. Names, symbols of open dims, and scopes (as the first part of nodes' names) stay. Parameters past 2 GiB
+    go to a second one, its name with ``.data``.
 
     Args:
         path: the file to write.

@@ -66,7 +66,7 @@ def _where(place: _InsertionPoint, op: Op) -> None:
 
 
 def _widened(*narrow: DType) -> Callable[[_InsertionPoint, Op], None]:
-    """Return a form of an op that computes its elements of some types as int32, without a kernel for them there."""
+    """Return a form of an op to compute its elements of some types as int32, without a kernel for them there."""
 
     def form(place: _InsertionPoint, op: Op) -> None:
         result = op.output("Out") or ""
@@ -85,7 +85,7 @@ def _widened(*narrow: DType) -> Callable[[_InsertionPoint, Op], None]:
 
 
 def _cumsum(place: _InsertionPoint, op: Op) -> None:
-    """Subtract the entries themselves: there the kernel is wrong in place, which an executor chooses."""
+    """Subtract the entries themselves: there the kernel is wrong in place, as an executor may choose."""
     values = op.attributes.values
     if values.get("exclusive") and not values.get("flatten"):
         x = place.variable(op, "X")
@@ -95,14 +95,14 @@ def _cumsum(place: _InsertionPoint, op: Op) -> None:
 
 
 def _rnn(place: _InsertionPoint, op: Op) -> None:
-    """Name a result that the kernel there writes in any case."""
+    """Name a result always written by the kernel there."""
     if not op.output("DropoutState"):
         state = place.block.create_variable(place.block.program.unique_name("rnn.dropout_state"), Spec(LOD_TENSOR, UINT8, ()))
         op.output_slots["DropoutState"] = (state.name,)
 
 
 def _assert(_: _InsertionPoint, op: Op) -> None:
-    """Give the values to print, which are required there: the condition."""
+    """Give the values to print, required there: the condition."""
     if not op.inputs.get("Data"):
         op.input_slots["Data"] = op.inputs["Cond"]
 

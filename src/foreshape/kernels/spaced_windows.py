@@ -27,7 +27,7 @@ class DilatedAxis:
 
     @property
     def behind(self) -> int:
-        """Return the number of elements that the windows need after the last one."""
+        """Return the number of elements needed by windows after the last one."""
         return max(0, (self.count - 1) * self.stride + (self.places - 1) * self.dilation + 1 - self.size - self.before) if self.count else 0
 
     def part(self, x: Tensor, axis: int, at: int) -> Tensor:
@@ -46,7 +46,7 @@ Axes: TypeAlias = Sequence[DilatedAxis]
 
 
 def least(x: Tensor) -> float:
-    """Return the lower bound of all elements, which a window without elements gives."""
+    """Return the lower bound of all elements, the result of a window without elements."""
     return torch.finfo(x.dtype).min if x.is_floating_point() else torch.iinfo(x.dtype).min
 
 

@@ -19,7 +19,7 @@ from foreshape.program.unknown import is_unknown, with_inner
 def expanded(block: Block, fetches: Sequence[str], keep: Callable[[Op], bool] | None = None) -> Block:
     """Return a block with the parts of the composite ops that the fetches need, also in the blocks of its ops: one of a copy, or itself if it needs none.
 
-    Ops for which ``keep`` is true stay whole.
+    Ops with a true ``keep`` stay whole.
 
     Ops that the fetches do not need stay as they are, and so does a block that cannot run since an operator is not known.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foreshape.kernels.fused import Effects
 
 OWN: Final = 1000
-"""``since`` of an operator that PaddlePaddle has in no version."""
+"""``since`` of an operator in no version of PaddlePaddle."""
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""

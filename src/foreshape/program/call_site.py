@@ -24,14 +24,14 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
 _IMPORTERS = (os.path.join(PACKAGE, "interop", "onnx", ""), os.path.join(PACKAGE, "interop", "torch", ""))
-"""Folders of importers: the line of an op that they describe is told (`telling_site`), or there is none."""
+"""Folders of importers: the line of their ops is told (`telling_site`), or there is none."""
 _told: Site = None
 _own: dict[str, bool | None] = {}
 """File of a seen frame -> True if it belongs to this package, None if to an importer: each op of a network asks for the same few."""
 
 
 def here() -> Site:
-    """Return the innermost frame outside of this package. Within an importer, the line that it tells."""
+    """Return the innermost frame outside of this package. Within an importer, its told line."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
@@ -47,7 +47,7 @@ def here() -> Site:
 
 @contextmanager
 def telling_site(site: Site) -> Generator[None]:
-    """Tell the line of ops that an importer describes."""
+    """Tell the line of an importer's ops."""
     global _told
     before, _told = _told, site
     try:

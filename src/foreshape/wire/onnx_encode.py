@@ -16,7 +16,7 @@ from foreshape.wire.scan import write_varint
 
 Piece: TypeAlias = "bytes | memoryview"
 LARGEST: Final = (1 << 31) - 1
-"""The most bytes of a file for readers that use the protobuf library."""
+"""The most bytes of a file for readers with the protobuf library."""
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
 
 
@@ -24,7 +24,7 @@ def encode_model(model: ModelRecord) -> list[Piece]:
     """Return the bytes of a model, in pieces.
 
     Raises:
-        FormatError: an attribute, or a name, that the format has no place for.
+        FormatError: an attribute, or a name, without a place in the format.
     """
     sets = [_field(8, [_field(1, [domain.encode()]) if domain else b"", _number(2, version)]) for domain, version in model.opsets.items()]
     head = [_number(1, model.version), _text(2, model.producer), _text(3, VERSION)]

@@ -20,7 +20,7 @@ _FIELD_COST: Final = 90
 """The memory of a field and its record, in bytes; a dropped field costs time."""
 _EXTERNAL: Final = 1
 _MODULE: Final = (b"\x0a\x1apkg.torch.onnx.name_scopes", b"\x0a\x09namespace")
-"""The entries of a node's metadata that say its module, as their keys are written."""
+"""The entries of a node's metadata about its module, as their keys are written."""
 
 
 def read_model(source: Any, limits: Limits | None = None) -> ModelRecord:
@@ -183,7 +183,7 @@ class _ModelReader:
         return NodeRecord(operator, "" if domain == "ai.onnx" else domain, tuple(inputs), tuple(outputs), attributes, name, where, references, metadata)
 
     def _module(self, wire: int, start: int, end: int, metadata: dict[str, str]) -> None:
-        """Keep an entry of metadata that says a node's module; others, as stack traces, may be long."""
+        """Keep an entry of metadata about a node's module; others, as stack traces, may be long."""
         if wire == 2 and any(key in self.data[start : start + 64] for key in _MODULE):
             key, value = self._entry(start, end, "metadata")
             metadata[key] = value

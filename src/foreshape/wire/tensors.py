@@ -22,7 +22,7 @@ def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]
 
 
 def encode_tensor_desc(of: DType, dims: tuple[int, ...]) -> bytes:
-    """Return the message's bytes. Raises `FormatError` for an element type that the format lacks."""
+    """Return the message's bytes. Raises `FormatError` for an element type without a number in the format."""
     if of in UNSIGNED:
         raise FormatError(f"the file format has no {of.name}")
     return pb.VarType.TensorDesc(data_type=of.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]

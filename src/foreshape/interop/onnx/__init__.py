@@ -60,7 +60,7 @@ _FAMILIES = (*_COMPUTING, contrib_nodes, distinct_nodes, gather_scatter, pad_nod
 def open_model(source: Any, limits: Limits | None = None) -> tuple[Program, OnnxParameters]:
     """Return the program of a model, a path or bytes, and its parameters, whose numbers stay in the file.
 
-    Declared shapes that inference contradicts give a `ForeshapeWarning`.
+    Declared shapes in contradiction to inference give a `ForeshapeWarning`.
 
     Raises:
         FormatError: it is no model; the message has the path inside.

@@ -100,7 +100,7 @@ class Call:
         return None if found is None or isinstance(found, list) else self.importer.numbers(found)
 
     def number(self, at: int) -> tuple[float, int] | None:
-        """Return the one fp32 number of a constant operand that is no weight, and its number of dims; None if it is something else."""
+        """Return the one fp32 number of a constant operand, no weight, and its number of dims; None if it is something else."""
         found = self.value(at)
         if found is None or isinstance(found, (list, tuple, Variable)):
             return None

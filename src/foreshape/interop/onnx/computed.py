@@ -33,7 +33,7 @@ def size_of(c: Call, x: Variable, axis: int) -> Variable:
 
 
 def shaped(c: Call, x: Variable, *sizes: int | Variable) -> Variable:
-    """Return ``x`` in dims that are numbers, or computed, [1] each; one may be -1, to be found."""
+    """Return ``x`` in dims, numbers or computed ([1] each); one may be -1, to be found."""
     if all(isinstance(s, int) for s in sizes):
         return c.reshape(x, [s for s in sizes if isinstance(s, int)])
     parts = [numbers(c, s) if isinstance(s, int) else s for s in sizes]

@@ -1,4 +1,4 @@
-"""Constants told apart by their uses: weights, which are trained, statistics of normalizations, and other numbers."""
+"""Constants told apart by their uses: trained weights, statistics of normalizations, and other numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("Gather", "GatherND", "GatherElements"), (0,)),
     **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Einsum", "Attention", "MultiHeadAttention", "EmbedLayerNormalization"), _ALL),
 }
-"""Operator -> its operands that are weights where they are constants."""
+"""Operator -> its operands for weights, if they are constants."""
 _TERMS: Final = ("Add", "Mul", "Sum")
 """A constant operand is a bias or a scale for each channel or place, if it has several numbers and the other operand is no size."""
 _PRODUCTS: Final = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum")
@@ -47,7 +47,7 @@ class Uses:
         self._made_by: dict[str, NodeRecord] = {}
 
     def role(self, name: str, several: bool) -> str:
-        """Return `WEIGHT`, `STATISTIC`, or `OTHER`, by the uses of a constant, of its views, and of what is computed of constants alone.
+        """Return `WEIGHT`, `STATISTIC`, or `OTHER`, by the uses of a constant, of its views, and of results of constants alone.
 
         Args:
             name: of the constant in the graph.

@@ -1,4 +1,4 @@
-"""Operators of the domain com.microsoft, as onnxruntime's optimizer writes them into models: products, convolutions and norms with what follows them."""
+"""Operators of the domain com.microsoft, as onnxruntime's optimizer writes them into models: products, convolutions and norms with their following steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foreshape.spec import BOOL, FP32, INT32, INT64
 
 _MICROSOFT = "com.microsoft"
 _HIDDEN = -3.4028234663852886e38
-"""A summand that leaves a key without weight: the lowest number of fp32."""
+"""A summand to leave a key without weight: the lowest number of fp32."""
 
 
 def _sum(c: Call, x: Variable, *others: Variable | None) -> Variable:

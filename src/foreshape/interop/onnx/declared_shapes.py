@@ -1,4 +1,4 @@
-"""The shapes that a file declares for its values, beside the inferred ones: a contradiction warns, and inference stands."""
+"""The declared shapes of a file's values, beside the inferred ones: a contradiction warns, and inference stands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 def warn_of_contradictions(program: Program, graph: GraphRecord) -> None:
-    """Warn of declared element types and dims that inferred ones contradict, with the value, its node and both shapes."""
+    """Warn of declared element types and dims in contradiction to inferred ones, with the value, its node and both shapes."""
     found = list(_contradictions(program, graph))
     if not found:
         return

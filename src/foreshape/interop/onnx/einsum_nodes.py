@@ -1,4 +1,4 @@
-"""Einsum: any number of operands, written as products of two; diagonals for letters that stand twice."""
+"""Einsum: any number of operands, written as products of two; diagonals for repeated letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOTS = "..."
 
 @onnx("Einsum")
 def einsum(c: Call) -> Any:
-    """The letters right of ``->`` are kept; without it those that stand once are, sorted. Whole numbers are exact below 2^53."""
+    """The letters right of ``->`` are kept; without it the letters of one place are, sorted. Whole numbers are exact below 2^53."""
     left, arrow, out = str(c.attribute("equation")).replace(" ", "").partition("->")
     terms, of = left.split(","), c.x(0).spec.known_dtype
     operands = [c.cast(x, FP64) if of.is_integer else x for x in c.all()]
@@ -46,7 +46,7 @@ def _product(c: Call, pairs: list[tuple[str, Variable]], out: str) -> Variable:
 
 
 def _diagonal(c: Call, term: str, x: Variable) -> tuple[str, Variable]:
-    """Return an operand whose letters stand once: a letter that stands twice is for the diagonal, the last axis of the result."""
+    """Return an operand whose letters stand once: a repeated letter is for the diagonal, the last axis of the result."""
     while (twice := next((letter for letter in term if letter != "." and term.count(letter) > 1), None)) is not None:
         before, dots, after = term.partition(_DOTS)
         places = [at if at < len(before) else at - len(before) - len(dots) - len(after) if dots else at for at, one in enumerate(term) if one == twice]

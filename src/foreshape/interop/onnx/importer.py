@@ -32,7 +32,7 @@ from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord
 from foreshape.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
-"""Constants of up to so many elements that are no weights are made by an op; larger ones stay in the file."""
+"""Constants of up to so many elements, but for weights, are made by an op; larger ones stay in the file."""
 _MOST_NODES: Final = 1_000_000
 
 
@@ -71,9 +71,9 @@ class Importer:
         self.refusals = 0
         """The number of refused nodes."""
         self.trials = 0
-        """The number of branches with all that follows them, tried."""
+        """The number of tried branches, each with all of the rest."""
         self.sizes_renamed = False
-        """True if sizes of the run are named after a variable that has another name now."""
+        """True if sizes of the run are named after a variable with another name now."""
 
     @property
     def block(self) -> Block:

@@ -1,4 +1,4 @@
-"""The scopes of nodes: the modules of the network that was exported."""
+"""The scopes of nodes: the modules of the exported network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scope_of(node: NodeRecord) -> str:
 
 
 def _path(modules: Sequence[str]) -> str:
-    """Return the path of modules, each of which may repeat the name of the one around it."""
+    """Return the path of modules; each may repeat the name of the one around it."""
     parts: list[str] = []
     outer = ""
     for name in modules:

@@ -21,7 +21,7 @@ def non_max_suppression(c: Call) -> Any:
 
 
 def _of_each_image(c: Call, x: Variable, regions: Variable, images: Variable, pooled: Callable[[Variable, Variable], Variable]) -> Variable:
-    """Return what ``pooled(regions, count of each image)`` makes of regions sorted by the numbers of their images, in the order of ``regions``."""
+    """Return the results of ``pooled(regions, count of each image)`` for regions sorted by the numbers of their images, in the order of ``regions``."""
     if x.spec.known_dims[0] == 1:
         return pooled(regions, c.cast(size_of(c, regions, 0), INT32))  # as PaddlePaddle's kernels read it
     images = c.cast(images, INT64)
@@ -106,7 +106,7 @@ class _Points:
 
 
 def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable, attrs: dict[str, Any]) -> Variable:
-    """Return the largest share of a pixel in any point of each part, as ONNX has it: pixels times their nearness, not what is read between them."""
+    """Return the largest share of a pixel in any point of each part, as ONNX has it: pixels times their nearness, nothing between them."""
     of = x.spec.known_dtype
     high, wide = attrs["pooled_height"], attrs["pooled_width"]
     left, top, right, bottom = (

@@ -119,7 +119,7 @@ class _Axis:
 
 
 def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) -> Variable:
-    """Return the size of an axis after a known scale, [1], so that it is known before the run where it can be; ``computed`` is the same in the run."""
+    """Return the size of an axis after a known scale, [1], known before the run where it can be; ``computed`` is the same in the run."""
     size = x.spec.known_dims[axis]
     if isinstance(size, int):
         return numbers(c, int(np.float32(size) * np.float32(scale)))

@@ -1,4 +1,4 @@
-"""Functions that the package ``onnx`` has for operators of the standard without a function of import here."""
+"""Functions of the package ``onnx`` for operators of the standard without a function of import here."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def reshape(c: Call) -> Any:
 
 
 def _plain_shape(dims: Sequence[Size], sizes: Sequence[Size], zeros: bool) -> list[int] | None:
-    """Return sizes with symbols as a reshape's attribute: 0 for a dim that stays, -1 for the rest. None if the same dims do not follow from it.
+    """Return sizes with symbols as a reshape's attribute: 0 for a kept dim, -1 for the rest. None if the same dims do not follow from it.
 
     ``zeros``: 0 is a size, and copies nothing.
     """

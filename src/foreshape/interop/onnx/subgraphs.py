@@ -63,7 +63,7 @@ def branch(c: Call) -> Any:
 
 
 def _with_rest(c: Call, branches: tuple[GraphRecord, GraphRecord], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
-    """Import what follows an If in both of its branches, each with its number of dims. If that works in one alone, an assertion demands it of the run."""
+    """Import the rest after an If in both of its branches, each with its number of dims. If one alone works, an assertion demands it of the run."""
     importer = c.importer
     importer.trials += 1
     if importer.trials > _MOST_TRIALS:

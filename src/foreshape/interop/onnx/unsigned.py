@@ -1,4 +1,4 @@
-"""Numbers of 16, 32 and 64 bits without a sign: few kernels take them, so that nodes work with wider numbers, or with the same bits as numbers with a sign."""
+"""Numbers of 16, 32 and 64 bits without a sign: few kernels take them, and nodes work with wider numbers, or with the same bits as numbers with a sign."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _WORKED_IN: Final = {UINT16: INT32, UINT32: INT64, UINT64: INT64}
 _AS_THEY_ARE: Final = frozenset({"Identity", "Cast", "CastLike", "BitCast", "If", "Loop", "Scan", "Optional", "OptionalGetElement"})
-"""Operators that take them."""
+"""Operators for them."""
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _BY_ORDER: Final = frozenset((*_COMPARISONS, "Max", "Min", "Clip", "TopK", "ArgMax", "ArgMin", "ReduceMax", "ReduceMin", "Unique"))
 """Operators for which the order alone counts: numbers of 64 bits, less 2^63, have it too."""
@@ -27,7 +27,7 @@ def _moved(c: Call, x: Variable) -> Variable:
 
 
 def widened(c: Call, x: Variable) -> Variable:
-    """Return an operand in the element type that the node is worked in; ``x`` itself if a kernel takes it."""
+    """Return an operand in the element type of the node's work; ``x`` itself if a kernel takes it."""
     of = x.spec.dtype
     if of not in UNSIGNED or c.node.operator in _AS_THEY_ARE:
         return x

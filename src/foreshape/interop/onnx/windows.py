@@ -42,7 +42,7 @@ def pads_of(c: Call, x: Variable, kernel: list[int], strides: list[int], dilatio
 
 
 def padded_as_same(c: Call, x: Variable, kernel: list[int], strides: list[int], dilations: list[int]) -> Variable:
-    """Return images with zeros around them, in the run, so that windows without pads are as many as strides."""
+    """Return images with zeros around them, in the run, for as many windows without pads as strides."""
     upper, pads = c.attribute("auto_pad", "NOTSET") == "SAME_UPPER", list[Variable]()
     for k in range(len(kernel) - 1, -1, -1):
         size, reach = size_of(c, x, 2 + k), (kernel[k] - 1) * dilations[k] + 1

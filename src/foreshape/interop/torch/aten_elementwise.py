@@ -17,7 +17,7 @@ _SAME: Final = (
     "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
     "log_sigmoid relu6 softsign selu lgamma digamma erfinv"
 )
-"""The operators of one tensor of floats that have the same name in `foreshape.layer`."""
+"""The operators of one tensor of floats with the same name in `foreshape.layer`."""
 
 
 @aten(*_SAME.split())

@@ -1,4 +1,4 @@
-"""Import of operators that pick and put elements at places."""
+"""Import of operators to pick and put elements at places."""
 
 from __future__ import annotations
 

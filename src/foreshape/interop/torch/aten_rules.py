@@ -21,7 +21,7 @@ def aten(*names: str) -> Callable[[AtenRule], AtenRule]:
 
 
 def aten_rule(name: str, overload: str) -> AtenRule | None:
-    """Return the function for an operator: that of the overload, else that of its name, else that of the name without the mark of a change in place."""
+    """Return the function for an operator: the overload's, else the name's, else the one of the name without the mark of a change in place."""
     return _RULES.get(f"{name}.{overload}") or _RULES.get(name) or _RULES.get(name.rstrip("_")) or None
 
 

@@ -1,4 +1,4 @@
-"""Import of operators that move, cut, join, pick or put elements."""
+"""Import of operators to move, cut and join elements."""
 
 from __future__ import annotations
 

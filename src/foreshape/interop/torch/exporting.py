@@ -17,7 +17,7 @@ from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_recurrent import whole_recurrent
 
 _LARGER: Final = (8, 2, 1)
-"""Open sizes are traced so many times larger than the example's, so that nothing becomes 1 on the way: torch takes a 1 for fixed. The next one is
+"""Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
 tried where the network takes no sizes so large."""
 
 Axes = Mapping[int, str]
@@ -31,7 +31,7 @@ def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> list[Axes
         dynamic: for each input None, axis -> symbol, or such in a list or dict as the input is.
 
     Raises:
-        SchemaError: another number of entries than inputs; an axis that a tensor has not.
+        SchemaError: another number of entries than inputs; an axis beyond a tensor's.
     """
     if dynamic is not None and len(dynamic) != len(inputs):
         raise SchemaError(f"dynamic must have one entry for each of the {len(inputs)} inputs, None or a mapping of axes to names; seen {len(dynamic)}")
@@ -121,7 +121,7 @@ def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> 
 
 @contextmanager
 def _open_time() -> Generator[None]:
-    """Keep the lengths of sequences open in recurrent layers and in nn.Transformer, which asks for numbers of a mask."""
+    """Keep the lengths of sequences open in recurrent layers and in nn.Transformer, where numbers of a mask are asked for."""
     transformer: Any = importlib.import_module("torch.nn.modules.transformer")
     name = "_detect_is_causal_mask"
     before = getattr(transformer, name, None)

@@ -1,4 +1,4 @@
-"""`OpenSize`: a size of torch's graph that is not known before the run: a size of ours, and the ops that compute it, made where a tensor is needed."""
+"""`OpenSize`: a size of torch's graph not known before the run: a size of ours, and its ops, made where a tensor is needed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _OPERATIONS: Final[dict[Any, tuple[Callable[[Any, Any], Any], Callable[[Variable
 }
 
 
-class Ratio(NamedTuple):
+class OpenQuotient(NamedTuple):
     """A quotient of sizes on its way to a rounded one."""
 
     over: AnySize
@@ -75,7 +75,7 @@ class Ratio(NamedTuple):
 
 
 class Untold(NamedTuple):
-    """A number that nothing here computes; an operator that reads it is refused."""
+    """A number without a form here; its readers are refused."""
 
     reason: str
 
@@ -86,28 +86,28 @@ def is_arithmetic(function: Any) -> bool:
 
 
 def host_number(function: Any, arguments: Sequence[Any]) -> Any:
-    """Return the result of a function of torch's graph that is no operator: of numbers, sizes and quotients."""
-    if not any(isinstance(a, (OpenSize, Ratio, Untold)) for a in arguments):
+    """Return the result of a function of torch's graph, no operator: of numbers, sizes and quotients."""
+    if not any(isinstance(a, (OpenSize, OpenQuotient, Untold)) for a in arguments):
         return function(*arguments)
     name = getattr(function, "__name__", str(function))
     if any(isinstance(a, Untold) for a in arguments):
         return next(a for a in arguments if isinstance(a, Untold))
     first = arguments[0]
-    if is_arithmetic(function) and not any(isinstance(a, (Ratio, float)) for a in arguments):
+    if is_arithmetic(function) and not any(isinstance(a, (OpenQuotient, float)) for a in arguments):
         return compute(function, *arguments)
     if name == "neg" and isinstance(first, OpenSize):
         return compute(operator.mul, first, -1)
-    if name == "truediv" and not isinstance(arguments[0], Ratio):
-        return Ratio(*arguments)
-    if name in ("floor", "trunc", "sym_int") and isinstance(first, Ratio):
+    if name == "truediv" and not isinstance(arguments[0], OpenQuotient):
+        return OpenQuotient(*arguments)
+    if name in ("floor", "trunc", "sym_int") and isinstance(first, OpenQuotient):
         return compute(_FLOORDIV, first.over, first.under)
-    if name == "ceil" and isinstance(first, Ratio):
+    if name == "ceil" and isinstance(first, OpenQuotient):
         return compute(_FLOORDIV, compute(operator.sub, compute(operator.add, first.over, first.under), 1), first.under)
     if name in ("floor", "trunc", "ceil", "sym_int", "sym_float") and isinstance(first, OpenSize):
         return first
-    if name in ("mul", "add") and isinstance(first, Ratio) and isinstance(first.under, int) and isinstance(arguments[1], int):
+    if name in ("mul", "add") and isinstance(first, OpenQuotient) and isinstance(first.under, int) and isinstance(arguments[1], int):
         more = compute(operator.mul, first.over, arguments[1]) if name == "mul" else compute(operator.add, first.over, arguments[1] * first.under)
-        return Ratio(more, first.under)
+        return OpenQuotient(more, first.under)
     return Untold(f"{name} of sizes that are open")
 
 

@@ -61,7 +61,7 @@ class TorchCall:
         return found.meta.get("val") if hasattr(found, "meta") else found
 
     def promoted(self) -> DType:
-        """Return the element type in which the first two arguments meet."""
+        """Return the common element type of the first two arguments."""
         x, y = self.argument(0), self.argument(1)
         plain = (torch.Tensor, int, float, bool, complex)
         return dtype_of(torch.result_type(*[v if isinstance(v, plain) else 1 for v in (x, y)]))
@@ -87,7 +87,7 @@ class TorchCall:
         return [s.variable if isinstance(s, OpenSize) else int(s) for s in given]
 
     def reshape(self, x: Variable, given: Sequence[AnySize]) -> Variable:
-        """Return ``x`` in other dims; a size that is the only open one, or the same as before at its place, needs no tensor."""
+        """Return ``x`` in other dims; the only open size, or one as before at its place, needs no tensor."""
         now = x.spec.known_dims
         dims: list[Any] = []
         open_ones: list[int] = []

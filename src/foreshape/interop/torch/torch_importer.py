@@ -35,7 +35,7 @@ class TorchImporter:
         feeds: the names of the inputs.
         results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
         changed: buffer -> the variable with its new value.
-        missing: the operators without a function, each with the module paths that need it.
+        missing: the operators without a function, each with the paths of its modules.
     """
 
     def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]]) -> None:
@@ -232,5 +232,5 @@ def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
 
 
 def _without(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the named arguments less those about memory alone."""
+    """Return the named arguments but for the ones about memory."""
     return {k: v for k, v in named.items() if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")}

@@ -22,7 +22,7 @@ class TorchModel:
         scope: holds the values of parameters and buffers, copies of the module's.
         feeds: the names of the inputs, in the order of torch's pytrees.
         fetches: its results, variables of the program, in this order.
-        missing: the operators of torch without a form here, each with the paths of the modules that need it. With any, no run begins.
+        missing: the operators of torch without a form here, each with the paths of its modules. With any, no run begins.
     """
 
     def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any) -> None:
@@ -38,10 +38,10 @@ class TorchModel:
         self.fetches: list[Variable] = importer.fetches
 
     def __call__(self, *inputs: Any) -> Any:
-        """Return what the module gives, as tensors in its own nesting.
+        """Return the module's results, as tensors in its own nesting.
 
         Raises:
-            FeedError, GuardError: other inputs than the program takes. ExecutionError: the network needs operators that are missing here.
+            FeedError, GuardError: other inputs than the program takes. ExecutionError: the network needs operators missing here.
         """
         found = iter(self._executor.run(self.program, self._feed(inputs), [v.name for v in self.fetches], self.scope))
         leaves: list[Any] = []
@@ -96,7 +96,7 @@ def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] |
     """Return a module of torch as a program, with its parameters and buffers.
 
     Args:
-        module: an ``nn.Module``, in the mode (``train`` or ``eval``) in which it is to be computed, or an ``ExportedProgram``.
+        module: an ``nn.Module``, in its mode (``train`` or ``eval``), or an ``ExportedProgram``.
         example_inputs: the inputs of a call, a tuple or one tensor; not for an exported program.
         dynamic: for each input None or axis -> the name of a symbol; equal names are equal sizes. By default the first axis of each tensor is ``batch``.
 

@@ -1,4 +1,4 @@
-"""torch for the type checker without types: those of its graphs and exports are partly unknown."""
+"""torch for the type checker without types: the ones of its graphs and exports are partly unknown."""
 
 from collections.abc import Sequence
 from typing import Any, TypeGuard

@@ -1,4 +1,4 @@
-"""Selection of boxes with limits that may be computed in the run: `non_max_suppression`, as ONNX has it."""
+"""Selection of boxes with limits, computed perhaps: `non_max_suppression`, as ONNX has it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def channels_back(w: WrittenOp, y: OnnxValue, rank: int, layout: str) -> OnnxVal
 
 
 def padding(w: WrittenOp, image: Sequence[Any], kernel: Sequence[Any], strides: Sequence[int], dilations: Sequence[int] = ()) -> dict[str, Any]:
-    """Return ``pads``, or ``auto_pad`` for sizes that are open. An image smaller than its window has as many more behind it."""
+    """Return ``pads``, or ``auto_pad`` for open sizes. An image smaller than its window has as many more behind it."""
     algorithm = w.of.padding_algorithm
     found = pads_of(w.of.paddings, algorithm, image, kernel, strides)
     if all(isinstance(p, int) for both in found for p in both):

@@ -386,5 +386,5 @@ def _dropout(w: WrittenOp) -> Any:
 
 
 def dtype_of_code(w: WrittenOp, code: int, otherwise: DType) -> DType:
-    """Return the element type that an attribute names; ``otherwise`` for none."""
+    """Return the element type of an attribute's number; ``otherwise`` for none."""
     return otherwise if code < 0 else TYPE_OF_CODE[code]

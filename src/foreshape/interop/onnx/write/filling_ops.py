@@ -1,4 +1,4 @@
-"""Writing of operators that make numbers."""
+"""Writing of operators to make numbers."""
 
 from __future__ import annotations
 

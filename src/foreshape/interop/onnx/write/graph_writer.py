@@ -29,11 +29,11 @@ CODES: Final = {of: code for code, of in ELEMENT_TYPES.items()}
 FIRST, DEFAULT, LAST = 13, 18, 24
 """The oldest, the usual and the newest operator set written here."""
 _VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
-"""Operator set -> the version of the file format that came with it."""
+"""Operator set -> its version of the file format."""
 
 
 class Unwritten(NamedTuple):
-    """An op that cannot be written: its operator, its place, and the reason."""
+    """An op without a form: its operator, its place, and the reason."""
 
     type: str
     place: str
@@ -41,7 +41,7 @@ class Unwritten(NamedTuple):
 
 
 class NewerSet(Exception):
-    """A newer operator set is needed than that of this try."""
+    """A newer operator set is needed than the one of this try."""
 
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
@@ -54,7 +54,7 @@ class GraphWriter:
     Attributes:
         opset: the operator set written.
         frames: the open graphs, the innermost last.
-        unwritten: what cannot be written.
+        unwritten: the ops without a form.
     """
 
     def __init__(self, program: Program, parameters: Mapping[str, Stored], opset: int, may_rise: bool) -> None:
@@ -261,7 +261,7 @@ class GraphWriter:
             self.frames.pop()
 
     def give(self, values: Sequence[OnnxValue]) -> None:
-        """Say the results of the innermost open graph; values that it has not made itself are copied."""
+        """Say the results of the innermost open graph; values made elsewhere are copied."""
         frame = self.frames[-1]
         own = {value for node in frame.nodes for value in node.outputs}
         for value in values:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from foreshape.interop.onnx.write.written_op import WrittenOp
 
 OpWriter = Callable[["WrittenOp"], Any]
-"""A function of a `WrittenOp`: it returns the names of the values of the op's results, in the schema's order; None for one that nobody reads."""
+"""A function of a `WrittenOp`: it returns the names of the values of the op's results, in the schema's order; None for an unread one."""
 _WRITERS: dict[str, OpWriter] = {}
 
 

@@ -1,4 +1,4 @@
-"""Writing of operators that move, cut, join or make numbers."""
+"""Writing of operators to move, cut and join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values, nodes and graphs of ONNX in the course of their writing, and the names that they get at its end."""
+"""Values, nodes and graphs of ONNX in the course of their writing, and their names at its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
     scope: str
 
     def reads(self) -> Iterator[OnnxValue]:
-        """Yield the values that it reads, with those of the graphs within."""
+        """Yield its read values, with the ones of the graphs within."""
         for value in self.inputs:
             if value is not None:
                 yield value
