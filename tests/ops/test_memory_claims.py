@@ -131,7 +131,7 @@ def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:
     seen: dict[int, str] = {}
     held = set(updated)
     for at, (field, value) in enumerate(zip(schema.results, made, strict=False)):
-        if any(isinstance(v, (TensorArray, Rows)) for v in (value if isinstance(value, list) else [value])):  # a plan takes them to hold whatever they are made of
+        if any(isinstance(v, (TensorArray, Rows)) for v in (value if isinstance(value, list) else [value])):  # a plan: they hold all they are made of
             held |= set(owners.values())
             continue
         for k, t in enumerate(tensors_of(value)):
