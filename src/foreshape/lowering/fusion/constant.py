@@ -38,7 +38,7 @@ def apply(graph: Graph) -> int:
 
 
 def _inferred(graph: Graph, i: OpCall) -> bool:
-    """Replace a call by the numbers that inference knows of its result, and drop the calls that only led to it."""
+    """Replace a call by its result, known by inference, and drop the calls for it alone."""
     if not graph.is_left(i) or i.stores or i.copies or i.in_place or not graph.makes_one(i) or not i.results:
         return False
     out, operator = i.results[0], i.op.operator

@@ -32,7 +32,7 @@ def apply(graph: Graph) -> int:
 
 
 def _roots(graph: Graph, end: KernelCall) -> list[Value]:
-    """Return the tensors of which a call may be the last one of an activation: they are read by several calls."""
+    """Return the operands of a call with several readers: an activation of one may end here."""
     return [v for v in end.arguments if isinstance(v, Value) and len(graph.readers(v)) > 1]
 
 
@@ -60,7 +60,7 @@ def _rewrite(graph: Graph, x: Value) -> bool:
 
 
 def _stand_in(graph: Graph, x: Value, out: Value, made: dict[Value, OpCall], of: Activation) -> bool:
-    """Replace the calls that lead from x to a value by one, if nothing else needs what they make."""
+    """Replace the calls between x and a value by one, if nothing else needs their results."""
     taken: dict[KernelCall, None] = {}
     waiting: list[Argument] = [out]
     while waiting:

@@ -36,7 +36,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
 
 
 def _stand_in(graph: Graph, x: Argument, by: list[Argument], of: LayerNorm, gone: list[KernelCall], last: KernelCall) -> bool:
-    """Replace the calls that normalize x, the last of which makes the result, by a packed kernel."""
+    """Replace the calls of a normalization of x by a packed kernel; the last one makes its result."""
     spec = spec_of(x)
     if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None):
         return False
@@ -97,7 +97,7 @@ def _begin(i: KernelCall | None, dims: tuple[Size, ...] | None) -> int | None:
 
 
 def _divided(graph: Graph, distance: Argument, root: KernelCall, gone: list[KernelCall]) -> KernelCall | None:
-    """Return the call that divides by the root; one for its reciprocal joins those that are ``gone``."""
+    """Return the division by the root; a call for its reciprocal joins the ones ``gone``."""
     of = computes(root, Power)
     by, reader = root.results[0], graph.only_reader(root.results[0])
     times = of is not None and of.of < 0.0

@@ -241,7 +241,7 @@ class Graph:
                 waiting += values_of(i.arguments)
 
     def drop_constants(self) -> None:
-        """Take out the constants that no instruction reads any more: rewrites have put their numbers into kernels."""
+        """Take out the constants without readers: rewrites have put their numbers into kernels."""
         self.drop_unused(v for place in self.places for i in place if fused_as(i, Constant) is not None for v in i.results)
 
     def _read_instead(self, old: Value, same: Value) -> None:
