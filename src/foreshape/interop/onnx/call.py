@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from foreshape.dims import Size
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
+from foreshape.operator.computations import Computation, Transposition
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, UNSIGNED, DType, Spec
 from foreshape.wire.onnx_records import NodeRecord, TensorRecord
@@ -225,3 +226,19 @@ class Call:
 def spec_of(x: Variable) -> Spec:
     """Return the spec of a variable, as far as it is known."""
     return x.spec
+
+
+_Computation = TypeVar("_Computation", bound=Computation)
+
+
+def made_of(x: Variable, kind: type[_Computation]) -> tuple[Variable | None, _Computation | None]:
+    """Return the first operand of the op of this block that made ``x``, and its computation; two times None if it computes another kind."""
+    made = x.op
+    found = made.computes(kind) if made is not None and made.block is x.block else None
+    return (None, None) if made is None or found is None else (made.block.find(made.operand(0)), found)
+
+
+def transposed(x: Variable) -> tuple[Variable | None, list[int]]:
+    """Return the tensor that an op has transposed to ``x``, and the order of its axes; None and nothing if it was not."""
+    source, found = made_of(x, Transposition)
+    return source, [a % len(found.axes) for a in found.axes] if found is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.onnx import computed
-from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.call import Call, transposed
 from foreshape.interop.onnx.computed import numbers, padded, size_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.elementwise_nodes import result
@@ -24,7 +24,15 @@ def matmul(c: Call) -> Any:
     of = x.spec.known_dtype
     if of.is_integer:  # exact below 2^53
         return c.cast(c.op("matmul_v2", X=c.cast(x, FP64), Y=c.cast(y, FP64)), of)
-    return c.op("matmul_v2", X=x, Y=y)
+    turned = _turned(y)
+    return c.op("matmul_v2", X=x, Y=y) if turned is None else c.op("matmul_v2", {"trans_y": True}, X=x, Y=turned)
+
+
+def _turned(y: Variable) -> Variable | None:
+    """Return the tensor of which ``y`` is the transpose, in its last two axes alone; None if it is none."""
+    source, axes = transposed(y)
+    last = len(axes) - 1
+    return source if axes == [*range(last - 1), last, last - 1] else None
 
 
 @onnx("Gemm")

@@ -6,15 +6,16 @@ import math
 from typing import Any
 
 from foreshape.interop.onnx import computed
-from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.call import Call, element_type, made_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.unsigned import own_type, quotient
 from foreshape.interop.refused import Refused
+from foreshape.operator.computations import Power, Reshape
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8, UINT64, UNSIGNED
 
-_SAME_NAME = "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Mish Reciprocal Relu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh"
+_SAME_NAME = "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Mish Relu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh"
 _RENAMED = {"HardSwish": "hard_swish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2"}
 _UNARY = {**{name: name.lower() for name in _SAME_NAME.split()}, **_RENAMED}
 _ARITHMETIC = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwise_mul"}
@@ -60,13 +61,28 @@ def binary(c: Call) -> Any:
     if found is not None:
         return found
     x, y = _common(c, c.x(0), c.x(1))
-    if c.node.operator in ("Add", "Mul") and x.spec.dims is not None and y.spec.dims is not None and _is_smaller(x, y):
+    if c.node.operator in ("Add", "Mul") and is_smaller(x, y):
         x, y = y, x  # a bias or a factor is the second operand of ours
+    row = _row_of(x, y) if c.node.operator in _ARITHMETIC else None
+    if row is not None:
+        return c.op(_BINARY[c.node.operator], {"axis": x.spec.rank - y.spec.rank}, X=x, Y=row)
     return c.binary(_BINARY[c.node.operator], x, y)
 
 
-def _is_smaller(x: Variable, y: Variable) -> bool:
-    """Return True if x has fewer dims, or alone is a parameter."""
+def _row_of(x: Variable, y: Variable) -> Variable | None:
+    """Return the tensor that ``y`` is, with dims of 1 behind; None if it is none, or has more dims than ``x``."""
+    source, _ = made_of(y, Reshape)
+    if source is None or not source.spec.dims or x.spec.dims is None or y.spec.dims is None or y.spec.rank > x.spec.rank:
+        return None
+    rank, first = source.spec.rank, x.spec.rank - y.spec.rank
+    behind = y.spec.dims == (*source.spec.dims, *[1] * (y.spec.rank - rank))
+    return source if behind and y.spec.rank > rank and x.spec.dims[first : first + rank] == source.spec.dims else None
+
+
+def is_smaller(x: Variable, y: Variable) -> bool:
+    """Tell whether x has fewer dims, or alone is a parameter."""
+    if x.spec.dims is None or y.spec.dims is None:
+        return False
     return x.spec.rank < y.spec.rank or (x.spec.rank == y.spec.rank and x.persistable and not y.persistable)
 
 
@@ -127,6 +143,13 @@ def power(c: Call) -> Any:
     wide = FP64 if FP64 in (of, y.spec.known_dtype) or of is INT64 else FP32
     wide = of if of.is_floating and y.spec.known_dtype.is_integer else wide
     return c.cast(c.binary("elementwise_pow", c.cast(x, wide), c.cast(y, wide)), of)
+
+
+@onnx("Reciprocal")
+def reciprocal(c: Call) -> Any:
+    x = c.x()
+    source, power = made_of(x, Power)
+    return c.op("rsqrt", X=source) if power is not None and power.of == 0.5 else c.op("reciprocal", X=x)
 
 
 @onnx("Neg")

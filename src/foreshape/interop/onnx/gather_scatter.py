@@ -39,9 +39,9 @@ def gather(c: Call) -> Any:
         at = [place, place + 1 if place != -1 else 2**31 - 1]
         return c.op("slice", {"axes": [0], "starts": at[:1], "ends": at[1:], "decrease_axis": [0], "infer_flags": [1]}, Input=x)
     index = c.x(1)
-    index = _from_front(c, index, x, axis)
     dims = index.spec.known_dims
     flat = index if len(dims) == 1 else c.reshape(index, [-1] if dims else [1])
+    flat = flat if known is not None and (known >= 0).all() else _from_front(c, flat, x, axis)
     out = c.op("gather", {"axis": axis}, X=x, Index=flat)
     if len(dims) == 1:
         return out

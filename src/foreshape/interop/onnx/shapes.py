@@ -9,11 +9,12 @@ import numpy as np
 
 from foreshape.dims import Size
 from foreshape.interop.onnx import computed
-from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.call import Call, element_type, made_of, transposed
 from foreshape.interop.onnx.constant_roles import OnnxConstant
-from foreshape.interop.onnx.elementwise_nodes import result
+from foreshape.interop.onnx.elementwise_nodes import is_smaller, result
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
+from foreshape.operator.computations import Reshape
 from foreshape.operator.require import RuleError
 from foreshape.ops.tensor.reshaping import reshaped
 from foreshape.program.variable import Variable
@@ -142,6 +143,9 @@ def transpose(c: Call) -> Any:
     x = c.x()
     rank = c.rank(x)
     axes = [int(a) for a in c.attribute("perm", [*range(rank)][::-1])]
+    source, first = transposed(x)
+    if source is not None and rank and [first[a] for a in axes] == [*range(rank)]:  # turned back
+        return source
     return c.op("transpose2", {"axis": axes}, X=x)[0] if rank else c.op("assign", X=x)
 
 
@@ -275,7 +279,8 @@ def _by_sum(c: Call, x: Variable) -> Variable:
     of = x.spec.known_dtype
     as_number = c.cast(x, INT32) if of is BOOL else x
     zeros = c.op("fill_constant", {"shape": [], "dtype": as_number.spec.known_dtype.code, "value": 0.0}, ShapeTensor=c.x(1))
-    return c.cast(c.binary("elementwise_add", as_number, zeros), of)
+    pair = (zeros, as_number) if is_smaller(as_number, zeros) else (as_number, zeros)
+    return c.cast(c.binary("elementwise_add", *pair), of)
 
 
 @onnx("Tile")
@@ -291,9 +296,15 @@ def tile(c: Call) -> Any:
     return c.op("tile", {"repeat_times": []}, X=x, RepeatTimes=c.x(1))
 
 
+def _row_of_one(x: Variable) -> Variable:
+    """Return a number without dims as the row of one number that it was made of, if it was."""
+    source, _ = made_of(x, Reshape)
+    return source if source is not None and x.spec.dims == () and source.spec.dims == (1,) else x
+
+
 @onnx("Range")
 def range_(c: Call) -> Any:
-    start, end, step = (c.x(at) for at in range(3))
+    start, end, step = (_row_of_one(c.x(at)) for at in range(3))
     of = start.spec.known_dtype
     wide = of if of in (INT32, INT64, FP32, FP64) else FP64 if of.is_floating and c.attribute("stash_type", 1) == 11 else FP32 if of.is_floating else INT32
     return c.cast(c.op("range", Start=c.cast(start, wide), End=c.cast(end, wide), Step=c.cast(step, wide)), of)

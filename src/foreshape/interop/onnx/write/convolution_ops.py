@@ -34,6 +34,20 @@ def _convolution(w: WrittenOp) -> OnnxValue:
     return channels_back(w, made, rank, layout)
 
 
+def as_bias(w: WrittenOp) -> OnnxValue | None:
+    """Return the convolution that nobody else reads with Y, a parameter of one number for each channel, as its bias; None if it is none."""
+    x, y, name = w.x("X"), w.x("Y"), w.op.input_slots["X"][0]
+    node = x.node
+    if w.op.attributes.values.get("axis", -1) != 1 or w.rank("Y") != 1 or w.rank("X") < 3 or y.tensor is None or name in w.writer.fetched:
+        return None
+    if node is None or node.operator not in ("Conv", "ConvTranspose") or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        return None
+    if w.writer.reads.get(name) != [w.op] or node not in w.writer.frames[-1].nodes:
+        return None
+    node.inputs[2:] = [y]
+    return x
+
+
 @writes("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose")
 def _transposed_convolution(w: WrittenOp) -> OnnxValue:
     layout, rank = w.of.data_format, w.rank("Input")
@@ -95,7 +109,7 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
         return made if of.is_floating or of.name in ("int8", "uint8") else w.cast(made, FP64, of)
     if not w.of.exclusive and any(isinstance(n, int) and n + 2 * p < k for n, p, k in zip(image, w.of.paddings, sizes, strict=False)):
         raise Refused("a window larger than its image, and pixels that are counted")
-    counted = not w.of.exclusive and any(pads.get("pads", ()))
+    counted = not w.of.exclusive and (not ceil or any(pads.get("pads", ())))
     return w.node("AveragePool", x, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), count_include_pad=int(counted), **pads)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from foreshape.interop.onnx.write.convolution_ops import as_bias
 from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import BF16, BOOL, FP32, INT8, INT16, INT32, TYPE_OF_CODE, UINT8, DType
+from foreshape.spec import BF16, BOOL, FP32, INT8, INT16, INT32, INT64, TYPE_OF_CODE, UINT8, DType
 
 _UNARY: Final = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "floor": "Floor", "ceil": "Ceil", "abs": "Abs",
@@ -59,6 +60,9 @@ def pair(w: WrittenOp) -> tuple[OnnxValue, OnnxValue]:
 @writes(*_BINARY)
 def _binary(w: WrittenOp) -> OnnxValue:
     type, of = w.op.type, w.dtype("X")
+    bias = as_bias(w) if type == "elementwise_add" else None
+    if bias is not None:
+        return bias
     if type.startswith("bitwise") and (of is BOOL):
         return w.node(_BINARY[type].removeprefix("Bitwise"), *pair(w))
     if type.startswith("bitwise"):
@@ -128,7 +132,11 @@ def _scaled(w: WrittenOp, x: OnnxValue, factor: OnnxValue | None, scale: float, 
 
 @writes("cast")
 def _cast(w: WrittenOp) -> OnnxValue:
-    return w.node("Cast", w.x("X"), to=w.writer.code_of(w.result("Out").known_dtype))
+    x, to = w.x("X"), w.result("Out").known_dtype
+    source = x.node.inputs[0] if x.node is not None and x.node.operator == "Cast" else None
+    if to is INT64 and source is not None and source.node is not None and source.node.operator == "Shape":  # int32 here, and int64 there
+        return source
+    return w.node("Cast", x, to=w.writer.code_of(to))
 
 
 @writes("pow")
@@ -267,7 +275,7 @@ def _prelu(w: WrittenOp) -> OnnxValue:
 
 @writes("square")
 def _square(w: WrittenOp) -> OnnxValue:
-    return w.node("Mul", w.x("X"), w.x("X"))
+    return w.node("Pow", w.x("X"), w.number(2.0)) if w.dtype("X") is FP32 else w.node("Mul", w.x("X"), w.x("X"))
 
 
 @writes("rsqrt")

@@ -8,6 +8,7 @@ from typing import Any
 from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
 from foreshape.interop.onnx.write.filling_ops import filled
 from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.shape_ops import unwrapped
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
@@ -165,10 +166,9 @@ def _lookup(w: WrittenOp) -> OnnxValue:
     ids = w.x("Ids")
     if w.op.type == "lookup_table":
         ids = w.squeeze(ids, w.rank("Ids") - 1)
-    made = w.node("Gather", w.x("W"), ids, axis=0)
-    pad = int(w.of.padding_idx)
+    table, pad, rows = w.x("W"), int(w.of.padding_idx), w.spec("W").known_dims[0]
     if pad == -1:
-        return made
-    rows = w.spec("W").known_dims[0]
+        return w.node("Gather", table, unwrapped(ids, table, [rows] if isinstance(rows, int) else None), axis=0)
+    made = w.node("Gather", table, ids, axis=0)
     hit = w.unsqueeze(w.node("Equal", ids, w.number(pad if pad >= 0 else int(rows) + pad, w.dtype("Ids"))), -1)  # pyright: ignore[reportArgumentType]
     return w.node("Where", hit, w.like(0.0, "W"), made)

@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.interop.onnx.write.filling_ops import one_hot
 from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.shape_ops import unwrapped
 from foreshape.interop.onnx.write.suppression_ops import image_of_rows
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -74,8 +75,10 @@ def _scatter_add(w: WrittenOp) -> Any:
 
 @writes("put_along_axis")
 def _put_along_axis(w: WrittenOp) -> Any:
-    x, index, value, of = term(w, "Input"), term(w, "Index").cast(INT64), term(w, "Value"), w.dtype("Input")
+    x, value, of = term(w, "Input"), term(w, "Value"), w.dtype("Input")
     how, axis = w.of.Reduce, int(w.of.Axis)
+    size = w.spec("Input").known_dims[axis]
+    index = Term(w, unwrapped(w.x("Index"), x.value, [size] if isinstance(size, int) else None), w.dtype("Index")).cast(INT64)
     if how not in _REDUCED:
         raise Refused(f"the reduction {how}")
     value = value if value.of is of else value.cast(of)
@@ -85,7 +88,8 @@ def _put_along_axis(w: WrittenOp) -> Any:
         if not w.of.Include_self:
             begin = {"add": 0, "mul": 1, "min": largest_of(of), "max": least_of(of)}[reduction]
             x = x.node("ScatterElements", index.value, constant(w, begin, of).spread(index.dims()).value, axis=axis)
-    return x.node("ScatterElements", index.value, value.spread(index.dims()).value, axis=axis, reduction=reduction).value
+    value = value if w.spec("Value").dims == w.spec("Index").dims else value.spread(index.dims())
+    return x.node("ScatterElements", index.value, value.value, axis=axis, reduction=reduction).value
 
 
 @writes("index_add")

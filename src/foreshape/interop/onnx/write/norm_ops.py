@@ -120,4 +120,4 @@ def _softmax(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     if rank == 0:
         return w.squeeze(w.node(operator, w.reshape(x, 1), axis=0), 0)
-    return w.node(operator, x, axis=int(w.of.axis) % rank)
+    return w.node(operator, x, axis=int(w.of.axis))

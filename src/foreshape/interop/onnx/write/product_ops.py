@@ -95,13 +95,13 @@ _REDUCTIONS = {
 def _reduce(w: WrittenOp) -> OnnxValue:
     of, to, rank = w.dtype("X"), w.result("Out").known_dtype, w.rank("X")
     every = not rank or w.of.reduce_all or not w.of.dim or len({a % rank for a in w.of.dim}) == rank
-    axes = None if every else sorted({a % rank for a in w.of.dim})
+    axes = None if every and (w.of.reduce_all or not rank or not w.of.dim) else [*w.of.dim]
     if w.op.type in ("reduce_any", "reduce_all"):
-        return _as_inferred(w, _truth(w, of, axes), "Out", 0 if axes is None and not w.of.keep_dim else None)
+        return _as_inferred(w, _truth(w, of, axes), "Out", 0 if every and not w.of.keep_dim else None)
     inner = _number_type(w.op.type, of, to)
     made = w.reduce(_REDUCTIONS[w.op.type], w.cast(w.x("X"), of, inner), axes, bool(w.of.keep_dim))
     made = w.cast(made, inner, to)
-    return _as_inferred(w, made, "Out", 0 if axes is None and not w.of.keep_dim else None)
+    return _as_inferred(w, made, "Out", 0 if every and not w.of.keep_dim else None)
 
 
 def _truth(w: WrittenOp, of: DType, axes: list[int] | None) -> OnnxValue:

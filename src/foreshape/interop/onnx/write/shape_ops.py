@@ -45,6 +45,8 @@ def _flatten(w: WrittenOp) -> OnnxValue:
         return w.reshape(x, 1)
     first, last = w.of.start_axis % rank, w.of.stop_axis % rank
     out = w.result("Out")
+    if first == 1 and last == rank - 1:
+        return w.node("Flatten", x, axis=1)
     if out.dims is not None and all(isinstance(d, int) for d in out.dims) and 0 in out.dims:
         w.needs(14)
         return w.node("Reshape", x, w.ints(*[int(d) for d in out.dims]), allowzero=1)  # pyright: ignore[reportArgumentType]
@@ -76,6 +78,8 @@ def _unsqueeze(w: WrittenOp) -> OnnxValue:
     if given is None:
         return w.node("Unsqueeze", w.x("X"), w.row("AxesTensor"))
     x, rank, axes = w.x("X"), w.rank("X"), [int(a) for a in given]
+    if axes and axes[0] >= 0 and axes == sorted(set(axes)):
+        return w.unsqueeze(x, *axes)
     for axis in axes:  # one after another: each counts in the dims so far
         x = w.unsqueeze(x, axis if axis >= 0 else axis + rank + 1)
         rank += 1
@@ -153,12 +157,19 @@ def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> OnnxValue
     return w.ints(*[int(n) for n in given])
 
 
+def _computed(w: WrittenOp) -> bool:
+    """Tell whether a start or an end is computed."""
+    return any(w.op.input_slots.get(slot) for slot in ("StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList"))
+
+
 @writes("slice", "strided_slice")
 def _slice(w: WrittenOp) -> OnnxValue:
     if w.spec("Input").kind is LOD_TENSOR_ARRAY:
         raise Refused("a part of an array")
     x, rank = w.x("Input"), w.rank("Input")
     axes = axes_of(w, w.of.axes, rank)
+    if rank == 1 and w.variable("Input").spec.value is not None and [*w.of.decrease_axis] == [0] and w.op.type == "slice" and not _computed(w):
+        return w.node("Gather", x, w.number(int(w.of.starts[0]), INT64), axis=0)
     starts = bounds(w, "StartsTensor", "StartsTensorList", w.of.starts)
     strides, by = None, [1] * len(axes)
     if w.op.type == "strided_slice":
@@ -182,10 +193,40 @@ def _slice(w: WrittenOp) -> OnnxValue:
 @writes("gather")
 def _gather(w: WrittenOp) -> OnnxValue:
     axis = single(w, "Axis", w.of.axis)
-    index = w.x("Index")
+    x, index = w.x("X"), w.x("Index")
     if w.rank("Index") == 2:
         index = w.squeeze(index, 1)
-    return w.node("Gather", w.x("X"), index, axis=axis)
+    size = w.spec("X").known_dims[axis]
+    return w.node("Gather", x, unwrapped(index, x, [size] if isinstance(size, int) else None), axis=axis)
+
+
+def unwrapped(index: OnnxValue, x: OnnxValue, sizes: list[int] | None) -> OnnxValue:
+    """Return places without what counts negative ones from the end, which ONNX does itself. ``sizes``: of the axes, if they are known."""
+    node = index.node
+    if node is None or node.operator != "Where" or node.inputs[0] is None or node.inputs[1] is None:
+        return index
+    below, moved, given = node.inputs[0].node, node.inputs[1].node, node.inputs[2]
+    if below is None or moved is None or below.operator != "Less" or moved.operator != "Add" or not (below.inputs[0] is moved.inputs[0] is given):
+        return index
+    return given if given is not None and _is_size(moved.inputs[1], x, sizes) and _numbers(below.inputs[1]) == [0] else index
+
+
+def _numbers(value: OnnxValue | None) -> list[int] | None:
+    """Return the numbers of a constant of int32 or int64; None for other values."""
+    import numpy
+
+    tensor = value.tensor if value is not None else None
+    of = {6: "<i4", 7: "<i8"}.get(tensor.code) if tensor is not None else None
+    return numpy.frombuffer(bytes(tensor.data), of).tolist() if tensor is not None and of is not None else None
+
+
+def _is_size(value: OnnxValue | None, x: OnnxValue, sizes: list[int] | None) -> bool:
+    """Tell whether a value is the size of an axis of ``x``: the known ones, or cut of its dims."""
+    if sizes is not None:
+        return _numbers(value) == sizes
+    while value is not None and value.node is not None and value.node.operator in ("Cast", "Slice", "Squeeze", "Gather", "Reshape"):
+        value = value.node.inputs[0]
+    return value is not None and value.node is not None and value.node.operator == "Shape" and value.node.inputs[0] is x
 
 
 @writes("index_select")
@@ -195,12 +236,16 @@ def _index_select(w: WrittenOp) -> OnnxValue:
 
 @writes("gather_nd")
 def _gather_nd(w: WrittenOp) -> OnnxValue:
-    return w.node("GatherND", w.x("X"), w.as_int64("Index"))
+    x, depth = w.x("X"), w.spec("Index").known_dims[-1]
+    sizes = [d for d in w.spec("X").known_dims[: depth if isinstance(depth, int) else 0] if isinstance(d, int)]
+    return w.node("GatherND", x, unwrapped(w.as_int64("Index"), x, sizes if len(sizes) == depth else None))
 
 
 @writes("take_along_axis")
 def _take_along_axis(w: WrittenOp) -> OnnxValue:
-    return w.node("GatherElements", w.x("Input"), w.x("Index"), axis=int(w.of.Axis))
+    x, axis = w.x("Input"), int(w.of.Axis)
+    size = w.spec("Input").known_dims[axis]
+    return w.node("GatherElements", x, unwrapped(w.x("Index"), x, [size] if isinstance(size, int) else None), axis=axis)
 
 
 @writes("tile")
@@ -230,7 +275,8 @@ def _expand(w: WrittenOp) -> OnnxValue:
     else:
         shape = w.ints(*[1 if d == -1 else d for d in w.of.shape])
         return w.node("Expand", w.x("X"), shape)
-    if w.known("Shape") is None:  # a -1 keeps the dim
+    seen = w.variable("Shape").spec.value if w.has("Shape") else None
+    if seen is None or any(isinstance(n, int) and n < 0 for n in seen):  # a -1 keeps the dim
         shape = w.node("Max", shape, w.ints(1))
     return w.node("Expand", w.x("X"), shape)
 

@@ -188,7 +188,10 @@ def _nms(w: WrittenOp) -> Any:
 @writes("non_max_suppression")
 def _non_max_suppression(w: WrittenOp) -> Any:
     def limit(slot: str) -> OnnxValue | None:
-        return w.reshape(w.cast(w.x(slot), w.dtype(slot), INT64 if slot == "MaxPerClass" else FP32), 1) if w.has(slot) else None
+        if not w.has(slot):
+            return None
+        given = w.cast(w.x(slot), w.dtype(slot), INT64 if slot == "MaxPerClass" else FP32)
+        return given if w.spec(slot).known_dims in ((), (1,)) else w.reshape(given, 1)
 
     limits = [limit(slot) for slot in ("MaxPerClass", "IouThreshold", "ScoreThreshold")]
     boxes, scores = term(w, "BBoxes").cast(FP32), term(w, "Scores").cast(FP32)
