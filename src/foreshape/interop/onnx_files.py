@@ -30,7 +30,8 @@ def save_onnx(
     """Write a network from ``feeds`` to ``fetches`` as an ONNX model; the ``onnx`` package is not needed.
 
     The program is pruned as for `save_inference_model`. Names, symbols of open dims, and scopes (as the first part of nodes' names) stay. Parameters past 2 GiB
-    go to a second one, its name with ``.data``.
+    go to a second one, its name with ``.data``. A ragged input ``x`` is two there: ``x``, padded to ``[sequences, time, *row]``, and ``x.lengths``, the length
+    of each sequence; so is a ragged result.
 
     Args:
         path: the file to write.
@@ -38,7 +39,7 @@ def save_onnx(
         opset: the operator set, from 13 to 24; by default 18, or the least newer one that the operators need.
 
     Raises:
-        FormatError: operators without a form in ONNX (each is named, with the reason); ragged inputs; a file cannot be written. The old one stays then.
+        FormatError: operators without a form in ONNX (each is named, with the reason); a file cannot be written. The old one stays then.
         SchemaError, ExecutionError: as `save_inference_model`.
     """
     _, out, names, results = for_inference(feeds, fetches, program)

@@ -10,11 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from foreshape.errors import ExecutionError, FeedError, FormatError, SchemaError, border
+from foreshape.feeding.ragged import as_ragged
 from foreshape.interop.inference import columns
 from foreshape.interop.model import Results, copied_from, feed_of
 from foreshape.interop.onnx.write import model_of, write_model
+from foreshape.interop.onnx.write.padded_rows import length_name
 from foreshape.interop.onnx_files import opened_for_onnx
 from foreshape.interop.program_files import find_program, holds_onnx
+from foreshape.spec import Spec
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.wire.onnx_encode import LARGEST, encode_model
 
 _ROOM: Final = 1 << 24
@@ -59,20 +63,24 @@ class OnnxSession:
         model, _ = find_program(path)
         self._folder: Any = None
         self._asked: dict[str, str] = {}
+        self._ragged: dict[str, Spec] = {}
         source: Any = model if params is None and holds_onnx(model) else self._written(path, params)
         try:
             self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # it has a class for each kind
             raise FormatError(f"{model}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
         self._inputs: list[tuple[str, str, Sequence[Any]]] = [(one.name, _element(one.type), one.shape) for one in self._session.get_inputs()]
+        self._outputs: list[str] = [one.name for one in self._session.get_outputs()]
         self.elements = {name: element for name, element, _ in self._inputs}
-        self.feeds, self.fetches = [name for name, _, _ in self._inputs], [one.name for one in self._session.get_outputs()]
+        lengths = {length_name(name, at) for name, spec in self._ragged.items() for at in range(spec.lod_level)}
+        self.feeds, self.fetches = ([name for name in names if name not in lengths] for names in (self.elements, self._outputs))
 
     def _written(self, path: str | os.PathLike[str], params: Any) -> Any:
         """Return the bytes of a network as a model of ONNX, or the path of its file in a temporary folder if it is too large for one piece."""
         program, values = opened_for_onnx(path, params)
         feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
         self._asked = {asked: name for name in fetches if (asked := copied_from(program.global_block.var(name))) is not None}
+        self._ragged = {name: spec for name in (*feeds, *fetches) if (spec := program.global_block.var(name).spec).lod is not None}
         model = model_of(program, feeds, {name: name for name in fetches}, values)
         pieces = encode_model(model)
         if sum(map(len, pieces)) <= LARGEST - _ROOM:
@@ -90,13 +98,30 @@ class OnnxSession:
         for name in given:
             if name not in self.feeds:
                 raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.feeds) or 'none'}")
+        if self._ragged:
+            given = self._padded(given)
         sizes: dict[str, tuple[int, str]] = {}
         arrays = {name: self._fed(name, element, dims, given, sizes) for name, element, dims in self._inputs}
         try:
-            found = self._session.run(self.fetches, arrays)
+            found = dict(zip(self._outputs, self._session.run(self._outputs, arrays), strict=True))
         except Exception as error:  # it has a class for each kind
             raise ExecutionError(f"onnxruntime stops: {str(error).strip()[:500]}") from error
-        return Results(dict(zip(self.fetches, found, strict=True)), self._asked)
+        if self._ragged:
+            found = {name: found[name] if name not in self._ragged else without_padding(name, found, self._ragged[name].lod_level) for name in self.fetches}
+        return Results(found, self._asked)
+
+    def _padded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a feed with its ragged inputs in their padded form."""
+        out: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in self._ragged or value is None:
+                out[name] = value
+                continue
+            fed = as_ragged(name, value, self._ragged[name])
+            levels = fed.sequence_lengths
+            out[name] = with_padding(fed.data, levels)
+            out |= {length_name(name, at): with_padding(level, levels[:at]) for at, level in enumerate(levels)}
+        return out
 
     def _fed(self, name: str, element: str, dims: Sequence[Any], given: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> Any:
         import numpy
@@ -123,6 +148,35 @@ class OnnxSession:
         if len({d[0] if d else None for d in dims.values()}) != 1 or any(d[0].__class__ is not str for d in dims.values()):
             seen = ", ".join(f"{name}: {d}" for name, d in dims.items())
             raise SchemaError(f"several requests can be run as one batch where all inputs and results begin with one open dim; seen {seen}")
+
+
+def with_padding(rows: Any, levels: Sequence[Any]) -> Any:
+    """Return rows one after another as [sequences, time, ...], level by level, zeros behind the ends of sequences."""
+    import numpy
+
+    out: Any = numpy.asarray(rows)
+    for level in reversed(levels):
+        lengths: Any = numpy.asarray(level, "int64")
+        within: Any = numpy.arange(lengths.max(initial=0)) < lengths[:, None]
+        dims: Any = (*within.shape, *out.shape[1:])
+        padded: Any = numpy.zeros(dims, out.dtype)
+        padded[within] = out
+        out = padded
+    return out
+
+
+def without_padding(name: str, found: Mapping[str, Any], count: int) -> LoDTensor:
+    """Return a ragged result of its padded form."""
+    import numpy
+
+    rows, levels = found[name], list[Any]()
+    for at in range(count):
+        level = found[length_name(name, at)]
+        for outer in levels:
+            level = level[numpy.arange(level.shape[1]) < outer[:, None]]
+        levels.append(level)
+        rows = rows[numpy.arange(rows.shape[1]) < level[:, None]]
+    return LoDTensor(rows, [level.tolist() for level in levels])
 
 
 def _element(type: str) -> str:

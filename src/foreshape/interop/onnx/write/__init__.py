@@ -29,6 +29,7 @@ from foreshape.interop.onnx.write import (
     product_ops,
     proposal_ops,
     quantized_ops,
+    ragged_ops,
     random_ops,
     recurrence_ops,
     running_ops,
@@ -63,6 +64,7 @@ _FAMILIES = (
     product_ops,
     proposal_ops,
     quantized_ops,
+    ragged_ops,
     random_ops,
     recurrence_ops,
     running_ops,
@@ -95,7 +97,7 @@ def model_of(program: Program, feeds: Sequence[str], fetches: Mapping[str, str],
         opset: the operator set, from 13 on; by default 18, or the least newer one that the operators need.
 
     Raises:
-        FormatError: operators without a form in ONNX, all listed; a ragged input or result; an unknown operator set.
+        FormatError: operators without a form in ONNX, all listed; an input or result that is no tensor; an unknown operator set.
     """
     if opset is not None and not FIRST <= opset <= LAST:
         raise FormatError(f"the operator set must be from {FIRST} to {LAST}; seen {opset}")

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import DescriptionError
 from foreshape.interop.onnx.call import ELEMENT_TYPES
 from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.onnx.write.padded_rows import RowsWriter, levels_of, padded_types
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
 from foreshape.interop.onnx.write.values import Node, OnnxGraph, OnnxValue, named_graph
 from foreshape.interop.onnx.write.written_op import WrittenOp
@@ -67,6 +68,8 @@ class GraphWriter:
         self.reads = _reads(program)
         """Variable -> the ops that read it; an op with a block only what it reads itself."""
         self.fetched: frozenset[str] = frozenset()
+        self.lengths: dict[str, list[OnnxValue]] = {}
+        """Variable whose offsets ragged rows have -> the lengths of the sequences, level by level."""
         self._initializers: dict[Any, OnnxValue] = {}
         """Parameter, or the bytes of a constant, -> its value."""
 
@@ -75,28 +78,56 @@ class GraphWriter:
     def run(self, feeds: Sequence[str], fetches: Mapping[str, str]) -> ModelRecord | None:
         """Write the main block; None if something in it cannot be written. ``fetches``: the name of a result in the file -> its variable."""
         block, frame = self.program.global_block, self.frames[0]
+        types: dict[OnnxValue, TypeRecord] = {}
         for name in feeds:
-            frame.inputs.append(OnnxValue(name, block.vars[name].spec))
-            frame.values[name] = frame.inputs[-1]
+            self._fed(name, block.vars[name], types)
         self.fetched = frozenset(fetches.values())
-        signatures = {name: self._signature(block.vars[name]) for name in (*feeds, *fetches.values())}
+        signatures = {name: self._signatures(name, block.vars[variable]) for name, variable in fetches.items()}
         self.ops(block)
         if self.unwritten:
             return None
         for name, variable in fetches.items():
-            value = self.value(variable)
-            if value.node is None or value in frame.results or value.node not in frame.nodes:
-                value = self.node("Identity", [value])[0]
-            value.name = name
-            frame.results.append(value)
-        types = {v: signatures[n] for n, v in zip((*feeds, *fetches.values()), (*frame.inputs, *frame.results), strict=True)}
+            for value, (called, type) in zip(self._given(block.vars[variable]), signatures[name], strict=True):
+                if value.node is None or value in frame.results or value.node not in frame.nodes:
+                    value = self.node("Identity", [value])[0]
+                value.name = called
+                frame.results.append(value)
+                types[value] = type
         graph = named_graph(frame, types, self._initializers.values(), self._described)
         return ModelRecord(_VERSIONS[self.opset], {"": self.opset}, graph, {}, "Foreshape", None)
 
+    def _fed(self, name: str, variable: Variable, types: dict[OnnxValue, TypeRecord]) -> None:
+        """Add an input; of a ragged one its rows are what is fed without the padding."""
+        frame = self.frames[0]
+        given: list[OnnxValue] = []
+        for called, type in self._signatures(name, variable):
+            given.append(OnnxValue(called, variable.spec if variable.spec.lod is None else None))
+            types[given[-1]] = type
+        frame.inputs += given
+        frame.values[name] = given[0]
+        if variable.spec.lod is not None:
+            frame.values[name], self.lengths[variable.spec.lod.source] = RowsWriter(self).opened(given[0], given[1:])
+
+    def _given(self, variable: Variable) -> list[OnnxValue]:
+        """Return a result; of a ragged one in its padded form, with the lengths of its sequences."""
+        value, spec = self.value(variable.name), variable.spec
+        if spec.lod is None:
+            return [value]
+        return RowsWriter(self).closed(value, levels_of(self, spec.lod) or [], spec.known_dtype)
+
+    def _signatures(self, name: str, variable: Variable) -> list[tuple[str, TypeRecord]]:
+        """Return the names and types of an input or result."""
+        spec = variable.spec
+        if spec.lod is None:
+            return [(name, self._signature(variable))]
+        if spec.dims is None or spec.dtype is None:
+            raise Refused(f"{variable}: its element type and number of dims must be known")
+        return padded_types(self, name, spec)
+
     def _signature(self, variable: Variable) -> TypeRecord:
         spec = variable.spec
-        if spec.kind is not LOD_TENSOR or spec.lod:
-            raise Refused(f"{variable} is {'ragged' if spec.lod else spec.kind}; a graph of ONNX takes and gives dense tensors")
+        if spec.kind is not LOD_TENSOR:
+            raise Refused(f"{variable} is {spec.kind}; a graph of ONNX takes and gives tensors")
         if spec.dims is None or spec.dtype is None:
             raise Refused(f"{variable}: its element type and number of dims must be known")
         return TypeRecord("tensor", self.code_of(spec.dtype), tuple(d if isinstance(d, int) else str(d) for d in spec.dims))
@@ -156,6 +187,9 @@ class GraphWriter:
             for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if one is not None and not is_empty_name(name):
                     self.bind(op, name, one)
+                    variable = op.block.find(name)
+                    if variable is not None and (lod := self.spec(variable).lod) is not None and levels_of(self, lod) is None:
+                        raise Refused(f"{slot.name} has sequences of its own")
 
     def _empties(self, op: Op) -> bool:
         """Write results without elements as constants, whatever makes them: engines differ in operators on nothing."""

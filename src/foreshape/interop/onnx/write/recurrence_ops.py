@@ -50,25 +50,28 @@ def reordered(w: WrittenOp, slot: str, units: Sequence[Sequence[int]], order: Se
 
 @writes("rnn")
 def _rnn(w: WrittenOp) -> Any:
+    lengths = w.cast(w.x("SequenceLength"), w.dtype("SequenceLength"), INT32) if w.has("SequenceLength") else None
+    out, last = recurrent_layers(w, w.x("Input"), lengths, [w.x("PreState", at) for at in range(len(w.op.input_slots["PreState"]))])
+    return out, None, last, None
+
+
+def recurrent_layers(w: WrittenOp, x: OnnxValue, lengths: OnnxValue | None, states: Sequence[OnnxValue | None]) -> tuple[OnnxValue, list[OnnxValue]]:
+    """Append all layers over ``x`` [time, batch, features]; return [time, batch, directions hidden], and the last states [units, batch, hidden]."""
     of = w.of
     if of.dropout_prob and not of.is_test and of.num_layers > 1:
         raise Refused("dropout in training")
-    x, directions, layers = w.x("Input"), 2 if of.is_bidirec else 1, int(of.num_layers)
+    directions, layers = 2 if of.is_bidirec else 1, int(of.num_layers)
     units = directions * layers
-    lengths = w.cast(w.x("SequenceLength"), w.dtype("SequenceLength"), INT32) if w.has("SequenceLength") else None
     ends: list[list[OnnxValue]] = []
     for layer in range(layers):
         own = range(layer * directions, (layer + 1) * directions)
         weights = reordered(w, "WeightList", [[2 * u] for u in own], ORDERS[of.mode][1])
-        states = reordered(w, "WeightList", [[2 * u + 1] for u in own], ORDERS[of.mode][1])
+        recurrent = reordered(w, "WeightList", [[2 * u + 1] for u in own], ORDERS[of.mode][1])
         biases = reordered(w, "WeightList", [[2 * units + 2 * u, 2 * units + 2 * u + 1] for u in own], ORDERS[of.mode][1])
-        initial = [w.x("PreState", at) for at in range(len(w.op.input_slots["PreState"]))]
-        if layers > 1:
-            initial = [w.slice(s, 0, layer * directions, (layer + 1) * directions) for s in initial]
-        x, last = recurrent_layer(w, of.mode, x, (weights, states, biases), lengths, initial, directions)
+        initial = [s if s is None or layers == 1 else w.slice(s, 0, layer * directions, (layer + 1) * directions) for s in states]
+        x, last = recurrent_layer(w, of.mode, x, (weights, recurrent, biases), lengths, initial, directions)
         ends.append(last)
-    joined = [w.node("Concat", *listed, axis=0) if layers > 1 else listed[0] for listed in zip(*ends, strict=True)]
-    return x, None, joined, None
+    return x, [w.node("Concat", *listed, axis=0) if layers > 1 else listed[0] for listed in zip(*ends, strict=True)]
 
 
 def recurrent_layer(
@@ -80,11 +83,12 @@ def recurrent_layer(
     initial: Sequence[OnnxValue | None],
     directions: int,
     reverse: bool = False,
+    hidden: int = 0,
     **attributes: Any,
 ) -> tuple[OnnxValue, list[OnnxValue]]:
     """Append one layer over ``x`` [time, batch, features]; return [time, batch, directions hidden], and the last states [directions, batch, hidden]."""
     operator = ORDERS[mode][0]
-    size = int(w.of.hidden_size)
+    size = hidden or int(w.of.hidden_size)
     given: dict[str, Any] = {"direction": "bidirectional" if directions == 2 else "reverse" if reverse else "forward", "hidden_size": size} | attributes
     if operator == "GRU":
         given.setdefault("linear_before_reset", 1)
@@ -96,7 +100,7 @@ def recurrent_layer(
     return w.node("Reshape", w.transpose(y, (0, 2, 1, 3)), w.ints(0, 0, directions * size)), last
 
 
-def _weights_before_reset(w: WrittenOp) -> tuple[OnnxValue, OnnxValue, int]:
+def weights_before_reset(w: WrittenOp) -> tuple[OnnxValue, OnnxValue, int]:
     """Return the matrices of u and r, and of c, from the numbers that hold both."""
     size = w.spec("Weight").known_dims[0]
     if not isinstance(size, int):
@@ -115,7 +119,7 @@ _ACTIVATIONS: Final = ("Identity", "Sigmoid", "Tanh", "Relu")
 
 @writes("gru_unit")
 def _gru_unit(w: WrittenOp) -> Any:
-    gate_weight, candidate_weight, size = _weights_before_reset(w)
+    gate_weight, candidate_weight, size = weights_before_reset(w)
     x, before = w.x("Input"), w.x("HiddenPrev")
     if w.has("Bias"):
         x = w.node("Add", x, w.x("Bias"))

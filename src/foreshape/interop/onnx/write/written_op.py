@@ -22,13 +22,15 @@ class WrittenOp:
         op: the op.
         of: its operator, with its attributes' values: ``w.of.axis``.
         writer: the state of the whole writing.
+        knows_sequences: the operator is one of sequences; to others ragged rows are rows.
     """
 
-    __slots__ = ("of", "op", "writer")
+    __slots__ = ("knows_sequences", "of", "op", "writer")
 
     def __init__(self, writer: GraphWriter, op: Op, operator: Operator) -> None:
         self.writer, self.op = writer, op
         self.of: Any = operator
+        self.knows_sequences = type(operator).kernel_offsets
 
     # --- operands and results
 
@@ -66,9 +68,9 @@ class WrittenOp:
         return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
 
     def spec(self, slot: str, at: int = 0) -> Spec:
-        """Return the spec of an operand. Raises `Refused` for a ragged one."""
+        """Return the spec of an operand. Raises `Refused` for a ragged one, if the operator knows of sequences."""
         spec = self.writer.spec(self.variable(slot, at))
-        if spec.lod:
+        if spec.lod and (self.knows_sequences or self.of.region):
             raise Refused(f"{slot} is ragged")
         return spec
 
