@@ -15,9 +15,12 @@ import numpy as np
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.write import model_of
+from foreshape.interop.onnx.write.padded_rows import length_name
+from foreshape.interop.onnx_session import with_padding
 from foreshape.operator.operator import Operator
 from foreshape.operator.samples import Sample
 from foreshape.program import Program, program_guard
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.wire.onnx_encode import encode_model
 from support.harness import build
 
@@ -62,9 +65,24 @@ def written(cls: type[Operator], sample: Sample, opset: int | None = None) -> Wr
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             got = Executor("cpu").run(case.program, case.feed, asked, Scope())
-        want = {n: np.asarray(v) for n, v in zip(asked, got, strict=True)}
+        want = {name: array for n, v in zip(asked, got, strict=True) for name, array in padded(n, v, 1).items()}
         exact = sample.exact and not cls.random
-        return Written(b"".join(map(bytes, encode_model(model))), {n: np.asarray(case.feed[n]) for n in fed}, want, tuple(slots[n] for n in left), exact)
+        feed = {name: array for n in fed for name, array in padded(n, case.feed[n]).items()}
+        return Written(b"".join(map(bytes, encode_model(model))), feed, want, tuple(slots[n] for n in left), exact)
+
+
+def padded(name: str, value: Any, least: int = 0) -> dict[str, np.ndarray]:
+    """Return a value by its name; a ragged one padded to a time of at least ``least``, with its lengths."""
+    if not isinstance(value, LoDTensor):
+        return {name: np.asarray(value)}
+    levels = value.sequence_lengths
+    made = [with_padding(value.data, levels), *[with_padding(np.asarray(level, "int64"), levels[:at]) for at, level in enumerate(levels)]]
+    out: dict[str, np.ndarray] = {}
+    for at, array in enumerate(made):
+        inner = len(levels) if at == 0 else at - 1
+        widths = [(0, max(0, least - size) if 1 <= axis <= inner else 0) for axis, size in enumerate(array.shape)]
+        out[name if at == 0 else length_name(name, at - 1)] = np.pad(array, widths)
+    return out
 
 
 def refusal_is_known(name: str, reason: str) -> bool:

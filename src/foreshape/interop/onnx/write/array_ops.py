@@ -32,6 +32,8 @@ def _write(w: WrittenOp) -> OnnxValue:
     known = w.known("I")
     if array is None and known is not None and not known.any():
         return w.node("SequenceConstruct", x)
+    if array is None and known is not None:
+        raise Refused("a place behind the end of the array: a sequence has no elements without a value")
     if array is None:
         array = w.node("SequenceEmpty", dtype=w.writer.code_of(spec.known_dtype))
     at = _position(w)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.padded_rows import levels_of
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.spec import BF16, BOOL, FP32, INT64, DType
@@ -74,11 +75,18 @@ def _zeros_like(w: WrittenOp) -> OnnxValue:
     return filled(w, w.shape(w.x("X")), number_of(w.dtype("X"), 0.0, ""), w.dtype("X"))
 
 
+def size_like(w: WrittenOp, slot: str, axis: int) -> OnnxValue:
+    """Return a size of an operand as a row of one number; the first of ragged rows is the number of their sequences."""
+    lod = w.spec(slot).lod
+    lengths = None if lod is None or axis else levels_of(w.writer, lod)
+    return w.shape(w.x(slot), axis, axis + 1) if lengths is None else w.shape(lengths[-1])
+
+
 @writes("fill_constant_batch_size_like")
 def _fill_batch(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
     shape, at = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
-    size = w.shape(w.x("Input"), w.of.input_dim_idx, w.of.input_dim_idx + 1)
+    size = size_like(w, "Input", int(w.of.input_dim_idx))
     parts = [v for v in (w.ints(*shape[:at]) if at else None, size, w.ints(*shape[at + 1 :]) if at + 1 < len(shape) else None) if v is not None]
     return filled(w, w.node("Concat", *parts, axis=0) if len(parts) > 1 else size, number_of(of, w.of.value, w.of.str_value), of)
 

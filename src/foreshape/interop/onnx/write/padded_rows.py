@@ -92,17 +92,17 @@ class RowsWriter:
 
     def unpadded(self, x: OnnxValue, lengths: OnnxValue) -> OnnxValue:
         """Return the rows of [sequences, time, *row], those behind the ends left out."""
-        shape = self.node("Shape", x)
-        mask = self.mask(lengths, self.time(self.part(shape, 1, 2)))
-        flat = self.node("Reshape", x, self.node("Concat", self.ints(-1), self.part(shape, 2), axis=0))
-        return self.node("Compress", flat, self.node("Reshape", mask, self.ints(-1)), axis=0)
+        time = self.time(self.part(self.node("Shape", x), 1, 2))
+        return self.kept(x, self.mask(lengths, time))
+
+    def kept(self, x: OnnxValue, mask: OnnxValue) -> OnnxValue:
+        """Return the rows of [sequences, time, *row] where [sequences, time] is True."""
+        return self.node("GatherND", x, self.node("Transpose", self.node("NonZero", mask), perm=[1, 0]))
 
     def sequence_of_each_row(self, lengths: OnnxValue) -> OnnxValue:
         """Return the number of the sequence of each row."""
         mask = self.mask(lengths, self.time(self.longest(lengths)))
-        numbers = self.node("Unsqueeze", self.time(self.node("Shape", lengths)), self.ints(1))
-        flat = self.node("Reshape", self.node("Expand", numbers, self.node("Shape", mask)), self.ints(-1))
-        return self.node("Compress", flat, self.node("Reshape", mask, self.ints(-1)), axis=0)
+        return self.node("Squeeze", self.part(self.node("NonZero", mask), 0, 1), self.ints(0))
 
     # --- inputs and results
 

@@ -133,12 +133,11 @@ def _concat(w: WrittenOp) -> OnnxValue:
     by, lengths = given[0].by, [x.alone() for x in given]
     masks = [by.mask(length, by.time(by.longest(length))) for length in lengths]
     joined, mask = w.node("Concat", *[x.padded() for x in given], axis=1), w.node("Concat", *masks, axis=1)
-    flat = w.node("Reshape", joined, w.node("Concat", w.ints(-1), by.part(w.shape(joined), 2), axis=0))
     total = lengths[0]
     for length in lengths[1:]:
         total = w.node("Add", total, length)
     _new_sequences(w, "Out", [total])
-    return w.node("Compress", flat, w.reshape(mask, -1), axis=0)
+    return by.kept(joined, mask)
 
 
 @writes("sequence_pad")
@@ -192,8 +191,6 @@ def _state(w: WrittenOp, slot: str) -> OnnxValue | None:
 def _gru(w: WrittenOp) -> Any:
     import numpy
 
-    for slot in ("BatchGate", "BatchResetHiddenPrev", "BatchHidden"):
-        _unread(w, slot)
     x, of = Sequences(w, "Input"), w.of
     gates, candidate, size = weights_before_reset(w)
     negated = not of.origin_mode  # ONNX weighs the state before with its gate
@@ -219,8 +216,6 @@ def _gru(w: WrittenOp) -> Any:
 def _lstm(w: WrittenOp) -> Any:
     import numpy
 
-    for slot in ("Cell", "BatchGate", "BatchCellPreAct"):
-        _unread(w, slot)
     x, of = Sequences(w, "Input"), w.of
     size = w.writer.spec(w.variable("Weight")).known_dims[0]
     if not isinstance(size, int):
@@ -245,9 +240,3 @@ def _sequence_rnn(w: WrittenOp) -> Any:
     padded, lengths = _by_time(w, x)
     out, last = recurrent_layers(w, padded, lengths, [w.optional("InitHidden"), *([w.optional("InitCell")] if w.of.mode == "LSTM" else [])])
     return _rows_of(w, x, out), last[0], last[1] if len(last) > 1 else None, None
-
-
-def _unread(w: WrittenOp, slot: str) -> None:
-    name = w.op.output(slot)
-    if name is not None and (name in w.writer.reads or name in w.writer.fetched):
-        raise Refused(f"its result {slot} is read")

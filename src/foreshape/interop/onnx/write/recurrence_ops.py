@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from foreshape.interop.onnx.write.filling_ops import filled
 from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
@@ -50,8 +51,12 @@ def reordered(w: WrittenOp, slot: str, units: Sequence[Sequence[int]], order: Se
 
 @writes("rnn")
 def _rnn(w: WrittenOp) -> Any:
+    states = [w.x("PreState", at) for at in range(len(w.op.input_slots["PreState"]))]
+    dims = [d for d in w.result("Out").known_dims if isinstance(d, int)]
+    if 0 in dims[:2] and len(dims) == 3:  # onnxruntime ends the process over nothing
+        return filled(w, dims, 0.0, w.dtype("Input")), None, [w.node("Identity", s) for s in states], None
     lengths = w.cast(w.x("SequenceLength"), w.dtype("SequenceLength"), INT32) if w.has("SequenceLength") else None
-    out, last = recurrent_layers(w, w.x("Input"), lengths, [w.x("PreState", at) for at in range(len(w.op.input_slots["PreState"]))])
+    out, last = recurrent_layers(w, w.x("Input"), lengths, states)
     return out, None, last, None
 
 
