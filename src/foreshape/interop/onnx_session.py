@@ -157,10 +157,9 @@ def with_padding(rows: Any, levels: Sequence[Any]) -> Any:
     out: Any = numpy.asarray(rows)
     for level in reversed(levels):
         lengths: Any = numpy.asarray(level, "int64")
-        within: Any = numpy.arange(lengths.max(initial=0)) < lengths[:, None]
-        dims: Any = (*within.shape, *out.shape[1:])
-        padded: Any = numpy.zeros(dims, out.dtype)
-        padded[within] = out
+        longest = int(lengths.max(initial=0))
+        padded: Any = numpy.zeros([len(lengths), longest, *out.shape[1:]], out.dtype)
+        padded[numpy.arange(longest) < lengths[:, None]] = out
         out = padded
     return out
 

@@ -20,7 +20,7 @@ from foreshape.wire.onnx_model import read_model
 TYPES = {1: "tensor(float)", 7: "tensor(int64)"}
 
 
-class Session:
+class StandIn:
     """As `onnxruntime.InferenceSession`."""
 
     opened: list[Any] = []
@@ -46,11 +46,11 @@ class Session:
 
 @pytest.fixture(autouse=True)
 def _runtime(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    Session.opened = []
+    StandIn.opened = []
     if importlib.util.find_spec("onnxruntime") is None:
         module: Any = ModuleType("onnxruntime")
         module.__spec__ = ModuleSpec("onnxruntime", None)
-        module.InferenceSession, module.SessionOptions = Session, SimpleNamespace
+        module.InferenceSession, module.SessionOptions = StandIn, SimpleNamespace
         monkeypatch.setitem(sys.modules, "onnxruntime", module)
 
 
@@ -83,15 +83,15 @@ def test_a_model_of_onnx_goes_there_as_it_is(tmp_path: Path) -> None:
     path, y = saved(tmp_path)
     fs.save_onnx(tmp_path / "m.onnx", ["x", "k"], {"scores": y})
     there = fs.Predictor(tmp_path / "m.onnx", engine="onnxruntime")
-    assert not Session.opened or Session.opened[0][0] == str(tmp_path / "m.onnx")
+    assert not StandIn.opened or StandIn.opened[0][0] == str(tmp_path / "m.onnx")
     np.testing.assert_allclose(there.run(feed_of(3))["scores"], fs.Predictor(path).run(feed_of(3))["scores"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_large_model_goes_there_by_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = saved(tmp_path)
-    monkeypatch.setattr(onnx_session, "LARGEST", onnx_session._ROOM)
+    monkeypatch.setattr(onnx_session, "LARGEST", 1 << 24)
     there = fs.Predictor(path, engine="onnxruntime")
-    assert not Session.opened or Session.opened[0][0].endswith("model.onnx")
+    assert not StandIn.opened or StandIn.opened[0][0].endswith("model.onnx")
     np.testing.assert_allclose(there.run(feed_of(3))[0], fs.Predictor(path).run(feed_of(3))[0], rtol=1e-5, atol=1e-6)
 
 

@@ -1,6 +1,6 @@
 """Writing of operators of tensor arrays, as sequences.
 
-An array is written at a position that mostly is its length: the element of this position is taken out if there is one, and the new one put in. A position
+An array is mostly written at its length: the element of this position is taken out if there is one, and the new one put in. A position
 behind the end is refused by the sequence when it runs: it has no elements without a value.
 """
 

@@ -1,6 +1,6 @@
-"""Writing of operators that run a block: loops, branches, recurrences; and of those that choose between branches.
+"""Writing of operators that run a block: loops, branches, recurrences; and of the choice between branches.
 
-A loop carries the variables that a round reads before it writes them, and those that are read after the loop. A variable without a value before it begins as
+A loop carries the variables read by a round before it writes them, and the ones read after the loop. A variable without a value before it begins as
 an empty tensor of its element type: nobody reads it before a round has written it.
 """
 
@@ -23,7 +23,7 @@ _TRUTH = TypeRecord("tensor", 9, ())
 
 
 def _after(op: Op, name: str) -> Spec:
-    """Return the spec of a variable after an op with a block that writes it."""
+    """Return the spec of a variable after an op whose block writes it."""
     variable = op.block.find(name)
     made = op.made.get(name)
     if made is None and variable is None:
@@ -42,7 +42,7 @@ def _type(w: WrittenOp, name: str, spec: Spec) -> TypeRecord:
 
 
 def _before(w: WrittenOp, name: str, spec: Spec) -> OnnxValue:
-    """Return the value of a variable before an op whose block writes it, in the rank that it has after."""
+    """Return the value of a variable before an op whose block writes it, in its rank after it."""
     import numpy
 
     found = w.writer.find(name) if name not in w.op.forgets else None

@@ -113,7 +113,10 @@ class GraphWriter:
         value, spec = self.value(variable.name), variable.spec
         if spec.lod is None:
             return [value]
-        return RowsWriter(self).closed(value, levels_of(self, spec.lod) or [], spec.known_dtype)
+        lengths = levels_of(self, spec.lod)
+        if lengths is None:
+            raise Refused(f"{variable} is ragged, and nothing is known of its sequences")
+        return RowsWriter(self).closed(value, lengths, spec.known_dtype)
 
     def _signatures(self, name: str, variable: Variable) -> list[tuple[str, TypeRecord]]:
         """Return the names and types of an input or result."""
@@ -187,9 +190,6 @@ class GraphWriter:
             for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if one is not None and not is_empty_name(name):
                     self.bind(op, name, one)
-                    variable = op.block.find(name)
-                    if variable is not None and (lod := self.spec(variable).lod) is not None and levels_of(self, lod) is None:
-                        raise Refused(f"{slot.name} has sequences of its own")
 
     def _empties(self, op: Op) -> bool:
         """Write results without elements as constants, whatever makes them: engines differ in operators on nothing."""

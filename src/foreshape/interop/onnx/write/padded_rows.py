@@ -2,7 +2,7 @@
 
 An input is padded, ``[sequences, time, *row]`` with ``NAME.lengths``, and so is a result; numbers behind the end of a sequence are never read. With two
 levels it is ``[sequences, parts, time, *row]``, and ``NAME.lengths.1``, ``[sequences, parts]``, has the lengths of the parts. Between, the rows of all
-sequences follow each other: so operators that know of no sequences are written as for dense rows.
+sequences follow each other: so operators without knowledge of sequences are written as for dense rows.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RowsWriter:
         return self.node("Gather", more, self.node("Where", self.mask(lengths, time), index, end), axis=0)
 
     def unpadded(self, x: OnnxValue, lengths: OnnxValue) -> OnnxValue:
-        """Return the rows of [sequences, time, *row], those behind the ends left out."""
+        """Return the rows of [sequences, time, *row], without the ones behind the ends."""
         time = self.time(self.part(self.node("Shape", x), 1, 2))
         return self.kept(x, self.mask(lengths, time))
 

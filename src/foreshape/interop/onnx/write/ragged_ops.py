@@ -1,4 +1,4 @@
-"""Writing of operators of sequences over ragged rows: by the lengths of the sequences, in the padded form where that is needed."""
+"""Writing of operators of sequences over ragged rows: by the lengths of the sequences, padded where needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foreshape.interop.refused import Refused
 from foreshape.spec import INT32, INT64, Spec
 
 
-class Sequences:
+class RaggedOperand:
     """A ragged operand: ``rows``, the ``lengths`` of its sequences at each level, and its ``spec``."""
 
     def __init__(self, w: WrittenOp, slot: str, at: int = 0) -> None:
@@ -55,7 +55,7 @@ def _column(w: WrittenOp, row: OnnxValue, rank: int) -> OnnxValue:
 
 @writes("sequence_pool")
 def _pool(w: WrittenOp) -> Any:
-    x, of, rank = Sequences(w, "X"), w.of.pooltype, len(w.writer.spec(w.variable("X")).known_dims)
+    x, of, rank = RaggedOperand(w, "X"), w.of.pooltype, len(w.writer.spec(w.variable("X")).known_dims)
     lengths, by, dtype = x.innermost, x.by, x.spec.known_dtype
     if of in ("FIRST", "LAST"):
         more, end = by.with_one_more(x.rows, dtype, w.of.pad_value)
@@ -76,13 +76,13 @@ def _pool(w: WrittenOp) -> Any:
 
 @writes("sequence_softmax")
 def _softmax(w: WrittenOp) -> OnnxValue:
-    x = Sequences(w, "X")
+    x = RaggedOperand(w, "X")
     return x.by.unpadded(w.node("Softmax", x.padded(-float("inf")), axis=1), x.innermost)
 
 
 @writes("sequence_reverse")
 def _reverse(w: WrittenOp) -> OnnxValue:
-    x = Sequences(w, "X")
+    x = RaggedOperand(w, "X")
     of_row = x.by.sequence_of_each_row(x.innermost)
     ends = w.node("Add", w.node("Mul", x.by.offsets(x.innermost), w.ints(2)), w.node("Sub", x.innermost, w.ints(1)))
     at = x.by.time(w.shape(of_row))
@@ -91,12 +91,12 @@ def _reverse(w: WrittenOp) -> OnnxValue:
 
 @writes("sequence_expand")
 def _expand(w: WrittenOp) -> OnnxValue:
-    y = Sequences(w, "Y")
+    y = RaggedOperand(w, "Y")
     lengths = y.lengths[int(w.of.ref_level)]
     of_row = y.by.sequence_of_each_row(lengths)
     if w.writer.spec(w.variable("X")).lod is None:
         return w.node("Gather", w.x("X"), of_row, axis=0)
-    x = Sequences(w, "X")
+    x = RaggedOperand(w, "X")
     repeated = w.node("Gather", x.alone(), of_row, axis=0)
     _new_sequences(w, "Out", [repeated])
     return x.by.unpadded(w.node("Gather", x.padded(), of_row, axis=0), repeated)
@@ -104,7 +104,7 @@ def _expand(w: WrittenOp) -> OnnxValue:
 
 @writes("sequence_expand_as")
 def _expand_as(w: WrittenOp) -> OnnxValue:
-    y = Sequences(w, "Y")
+    y = RaggedOperand(w, "Y")
     return w.node("Gather", w.x("X"), y.by.sequence_of_each_row(y.innermost), axis=0)
 
 
@@ -112,7 +112,7 @@ def _expand_as(w: WrittenOp) -> OnnxValue:
 def _convolution(w: WrittenOp) -> OnnxValue:
     if w.of.paddingTrainable:
         raise Refused("trained rows outside of the sequences")
-    x, by = Sequences(w, "X"), RowsWriter(w.writer)
+    x, by = RaggedOperand(w, "X"), RowsWriter(w.writer)
     more, end = by.with_one_more(x.rows, x.spec.known_dtype, 0)
     of_row = by.sequence_of_each_row(x.innermost)
     first = w.node("Gather", by.offsets(x.innermost), of_row, axis=0)
@@ -129,7 +129,7 @@ def _convolution(w: WrittenOp) -> OnnxValue:
 
 @writes("sequence_concat")
 def _concat(w: WrittenOp) -> OnnxValue:
-    given = [Sequences(w, "X", at) for at in range(len(w.op.input_slots["X"]))]
+    given = [RaggedOperand(w, "X", at) for at in range(len(w.op.input_slots["X"]))]
     by, lengths = given[0].by, [x.alone() for x in given]
     masks = [by.mask(length, by.time(by.longest(length))) for length in lengths]
     joined, mask = w.node("Concat", *[x.padded() for x in given], axis=1), w.node("Concat", *masks, axis=1)
@@ -142,7 +142,7 @@ def _concat(w: WrittenOp) -> OnnxValue:
 
 @writes("sequence_pad")
 def _pad(w: WrittenOp) -> Any:
-    x = Sequences(w, "X")
+    x = RaggedOperand(w, "X")
     x.alone()
     fill, count = w.x("PadValue"), int(w.of.padded_length)
     out = x.by.padded(x.rows, x.innermost, x.spec.known_dtype, fill, w.ints(count) if count > 0 else x.by.longest(x.innermost, 0))
@@ -174,12 +174,12 @@ def _activations(*names: str) -> dict[str, Any]:
     return {"activations": given}
 
 
-def _by_time(w: WrittenOp, x: Sequences) -> tuple[OnnxValue, OnnxValue]:
+def _by_time(w: WrittenOp, x: RaggedOperand) -> tuple[OnnxValue, OnnxValue]:
     """Return [time, sequences, *row], and the lengths as int32."""
     return w.transpose(x.padded(), (1, 0, 2)), w.cast(x.innermost, INT64, INT32)
 
 
-def _rows_of(w: WrittenOp, x: Sequences, out: OnnxValue) -> OnnxValue:
+def _rows_of(w: WrittenOp, x: RaggedOperand, out: OnnxValue) -> OnnxValue:
     return x.by.unpadded(w.transpose(out, (1, 0, 2)), x.innermost)
 
 
@@ -191,7 +191,7 @@ def _state(w: WrittenOp, slot: str) -> OnnxValue | None:
 def _gru(w: WrittenOp) -> Any:
     import numpy
 
-    x, of = Sequences(w, "Input"), w.of
+    x, of = RaggedOperand(w, "Input"), w.of
     gates, candidate, size = weights_before_reset(w)
     negated = not of.origin_mode  # ONNX weighs the state before with its gate
     if negated and of.gate_activation != "sigmoid":
@@ -216,7 +216,7 @@ def _gru(w: WrittenOp) -> Any:
 def _lstm(w: WrittenOp) -> Any:
     import numpy
 
-    x, of = Sequences(w, "Input"), w.of
+    x, of = RaggedOperand(w, "Input"), w.of
     size = w.writer.spec(w.variable("Weight")).known_dims[0]
     if not isinstance(size, int):
         raise Refused("Weight must have a known number of hidden units")
@@ -236,7 +236,7 @@ def _lstm(w: WrittenOp) -> Any:
 
 @writes("sequence_rnn")
 def _sequence_rnn(w: WrittenOp) -> Any:
-    x = Sequences(w, "Input")
+    x = RaggedOperand(w, "Input")
     padded, lengths = _by_time(w, x)
     out, last = recurrent_layers(w, padded, lengths, [w.optional("InitHidden"), *([w.optional("InitCell")] if w.of.mode == "LSTM" else [])])
     return _rows_of(w, x, out), last[0], last[1] if len(last) > 1 else None, None

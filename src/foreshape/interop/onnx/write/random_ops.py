@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.interop.onnx.write.filling_ops import filled, size_like
+from foreshape.interop.onnx.write.filling_ops import filled
 from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -48,7 +48,7 @@ def _gaussian(w: WrittenOp) -> Any:
 @writes("uniform_random_batch_size_like")
 def _uniform_like(w: WrittenOp) -> Any:
     shape, at = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
-    size = size_like(w, "Input", int(w.of.input_dim_idx))
+    size = w.shape(w.x("Input"), w.of.input_dim_idx, w.of.input_dim_idx + 1)
     parts = [*([w.ints(*shape[:at])] if at else []), size, *([w.ints(*shape[at + 1 :])] if shape[at + 1 :] else [])]
     made = w.node("Concat", *parts, axis=0) if len(parts) > 1 else size
     return _drawn(w, "RandomUniform", made, w.result("Out").known_dtype, low=float(w.of.min), high=float(w.of.max)).value

@@ -1,6 +1,6 @@
 """Writing of recurrent layers, and of single steps of them. Our gates are i, f, g, o and r, z, n; ONNX's are i, o, f, g and z, r, n.
 
-Weights that are parameters are put in order when they are written, others when the model runs.
+Parameters are put in order when they are written, other weights when the model runs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def recurrent_layer(
 
 
 def weights_before_reset(w: WrittenOp) -> tuple[OnnxValue, OnnxValue, int]:
-    """Return the matrices of u and r, and of c, from the numbers that hold both."""
+    """Return the matrices of u and r, and of c, from the numbers of both."""
     size = w.spec("Weight").known_dims[0]
     if not isinstance(size, int):
         raise Refused("Weight must have a known number of hidden units")

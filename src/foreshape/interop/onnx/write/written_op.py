@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from foreshape.interop.onnx.write.padded_rows import levels_of
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.refused import Refused
 from foreshape.operator.operator import Operator
@@ -68,9 +69,9 @@ class WrittenOp:
         return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
 
     def spec(self, slot: str, at: int = 0) -> Spec:
-        """Return the spec of an operand. Raises `Refused` for a ragged one, if the operator knows of sequences."""
+        """Return the spec of an operand. Raises `Refused` for a ragged one, if the operator knows of sequences, or nothing is known of them."""
         spec = self.writer.spec(self.variable(slot, at))
-        if spec.lod and (self.knows_sequences or self.of.region):
+        if spec.lod and (self.knows_sequences or self.of.region or levels_of(self.writer, spec.lod) is None):
             raise Refused(f"{slot} is ragged")
         return spec
 
