@@ -11,7 +11,7 @@ from foreshape.interop.onnx.computed import dims_of, entry, exactly_reshaped, fr
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, INT32, INT64
+from foreshape.spec import BOOL, INT32, INT64, UINT8
 
 
 def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
@@ -145,6 +145,12 @@ def compress(c: Call) -> Any:
 @onnx("ScatterElements", "Scatter")
 def scatter_elements(c: Call) -> Any:
     x, index, updates = c.x(0), c.x(1), c.x(2)
+    if x.spec.known_dtype is BOOL:
+        return c.cast(_scattered(c, c.cast(x, UINT8), index, c.cast(updates, UINT8)), BOOL)
+    return _scattered(c, x, index, updates)
+
+
+def _scattered(c: Call, x: Variable, index: Variable, updates: Variable) -> Variable:
     axis = c.axis(c.attribute("axis", 0), c.rank(x))
     kind = c.attribute("reduction", "none")
     index = _from_front(c, c.cast(index, INT64), x, axis)
