@@ -64,6 +64,9 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
 def _sizes(network: InferenceModel) -> Iterator[dict[str, list[int]]]:
     """Yield the sizes of inputs for each comparison: the network's nearest ones to the wished."""
     block = network.program.global_block
+    ragged = next((name for name in network.feeds if block.var(name).spec.lod is not None), None)
+    if ragged is not None:
+        raise FormatError(f"{ragged} is ragged: only networks of dense inputs are compared")
     specs = {name: block.var(name).spec.known_dims for name in network.feeds}
     before: dict[str, list[int]] | None = None
     for first, image, other in _SIZES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.ragged_networks import NETWORKS
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.interop import onnx_comparison
 from foreshape.interop.onnx_session import with_padding, without_padding
 from foreshape.passes import for_test
 from foreshape.wire.onnx_model import read_model
@@ -90,3 +92,17 @@ def test_what_has_no_padded_form_is_refused_by_operator(tmp_path: Path) -> None:
         fs.save_onnx(tmp_path / "m.onnx", ["k"], y)
     with pytest.raises(fs.FormatError, match=r"lod_reset"):
         fs.save_onnx(tmp_path / "m.onnx", x, layer.lod_reset(x, target_lod=[0, 2]))
+
+
+def test_a_comparison_is_of_dense_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, fetches = NETWORKS["rows_moved"]()
+    fs.save_inference_model(tmp_path / "m", x, fetches, scope=started())
+    monkeypatch.setattr(onnx_comparison, "need_onnxruntime", lambda what: SimpleNamespace(InferenceSession=lambda *_, **__: SimpleNamespace(get_outputs=list)))
+    with pytest.raises(fs.FormatError, match="x is ragged: only networks of dense inputs are compared"):
+        list(onnx_comparison.check_written("m.onnx", fs.load_inference_model(tmp_path / "m", scope=fs.Scope())))
+
+
+def started() -> fs.Scope:
+    scope = fs.Scope()
+    fs.Executor().run(fs.default_startup_program(), scope=scope)
+    return scope
