@@ -81,7 +81,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
     "read_parameters": (parameters, "_tensor", parameter_file, lambda p: read_parameters(p, ["w"])),
     "load_safetensors": (tensors, "map_file", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
     "load_safetensors, header": (st, "_described", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
-    "load_inference_model": (inference, "_columns", model, lambda p: fs.load_inference_model(p, scope=fs.Scope())),
+    "load_inference_model": (inference, "columns", model, lambda p: fs.load_inference_model(p, scope=fs.Scope())),
     "read_array": (npy_file, "read_file", array_file, npy_file.read_array),
     "container.read": (container, "map_file", checkpoint_file, container.read),
     "Scope.set": (scope, "to_tensor", lambda f: np.ones(3), lambda a: fs.Scope().set("x", a)),

@@ -108,7 +108,9 @@ IN_TESTS = ("c_dropout", "dropout")
 @pytest.mark.parametrize("type_", sorted(t for t, cls in all_operators().items() if cls.computes is not Operator.computes and cls.grad_class is not None))
 def test_the_gradients_here_are_the_usual_ones(type_: str):
     cls = all_operators()[type_]
-    made = [cls.with_values(dict(cls.describe({n: v for n, v in s.arguments.items() if n in cls.schema.attributes}).values)) for s in cls.samples]
+    later = {n: one.default for n, one in cls.schema.later.items()}
+    given = [{n: v for n, v in s.arguments.items() if n in cls.schema.attributes} for s in cls.samples]
+    made = [cls.with_values(later | dict(cls.describe(values).values)) for values in given]
     found = {type(c) for operator in made if (c := operator.computes()) is not None}
     found -= {computations.Scaling} if type_ in IN_TESTS else set()
     assert (found and sum(not kind.forward_only for kind in found) <= 1) or type_ in NOTHING

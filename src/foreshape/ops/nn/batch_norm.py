@@ -254,7 +254,7 @@ class FusedBatchNormAddActivation(BatchNorm):
 
     samples = [
         sample(X=f32(4, 5, 2, 3), Z=f32(4, 5, 2, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
-        sample(X=f32(4, 3), Z=f32(4, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
+        sample(X=f32(4, 3), Z=f32(4, 3), Scale=f32(3, low=0.5), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), unbiased=True),
     ]
     rejects = [
         reject(X=f32(4, 3), Z=f32(5, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="Z must have the dims of X"),
