@@ -70,7 +70,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypat
 def test_functions_of_the_installed_package_compute_as_rules_do(
     operator: str, attributes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("onnx")
+    pytest.importorskip("onnx.defs")
     graph = Graph([node(operator, "x", "y", **attributes)], [value("x", "float32", ["n", 3])], [value("y", "float32", None)])
     want = opened(model(graph, 22), tmp_path).run(X)["y"]
     monkeypatch.setattr(node_rules, "_RULES", {key: rule for key, rule in node_rules._RULES.items() if key != ("", operator)})
