@@ -70,7 +70,7 @@ def test_the_command_shows_plans_and_runs_it(name: str, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     path, feed = str(FOLDER / f"{name}.pdmodel"), opened(FOLDER / name).feeds[0]
     np.save("x.npy", DATA[name]["x"])
-    for words in (["show", path], ["check", path], ["plan", path, "--batch", "2"], ["report", path]):
+    for words in (["show", path], ["check", path], ["plan", path, "--batch", "2"], ["report", path, "--html", tmp_path / "page.html"]):
         code, out, err = call(*words)
         assert code == 0 and ("0 errors" in out or words[0] != "check"), (words, err)
     assert call("run", path, "--params", str(FOLDER / f"{name}.pdiparams"), "--feed", f"{feed}=x.npy", "--out", "out")[0] == 0
