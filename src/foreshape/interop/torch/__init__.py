@@ -6,9 +6,33 @@
 
 from __future__ import annotations
 
-from foreshape.interop.torch import aten_activations, aten_elementwise, aten_indexing, aten_layers, aten_losses, aten_reductions, aten_shapes
+from foreshape.interop.torch import (
+    aten_activations,
+    aten_complex,
+    aten_elementwise,
+    aten_indexing,
+    aten_layers,
+    aten_linear_algebra,
+    aten_losses,
+    aten_random,
+    aten_reductions,
+    aten_shapes,
+    higher_order,
+)
 from foreshape.interop.torch.torch_model import TorchModel, from_torch
 
-_FAMILIES = (aten_activations, aten_elementwise, aten_indexing, aten_layers, aten_losses, aten_reductions, aten_shapes)
+_FAMILIES = (
+    aten_activations,
+    aten_complex,
+    aten_elementwise,
+    aten_indexing,
+    aten_layers,
+    aten_linear_algebra,
+    aten_losses,
+    aten_random,
+    aten_reductions,
+    aten_shapes,
+    higher_order,
+)
 """The modules of functions: their import fills the registry."""
 __all__ = ["TorchModel", "from_torch"]

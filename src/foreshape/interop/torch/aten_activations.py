@@ -44,6 +44,16 @@ def _leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
     return layer.leaky_relu(x, float(negative_slope))
 
 
+@aten("rrelu", "rrelu_with_noise_functional")
+def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
+    numbers = [n for n in given if not isinstance(n, Variable)]
+    lower, upper, training = (*numbers, *(1 / 8, 1 / 3, False)[len(numbers) :])
+    if training:
+        raise Refused("random slopes in training")
+    made = layer.leaky_relu(x, (float(lower) + float(upper)) / 2)
+    return [made, None] if "noise" in t.name else made
+
+
 @aten("hardswish")
 def _hard_swish(t: TorchCall, x: Variable) -> Any:
     return layer.hard_swish(x)
@@ -99,12 +109,12 @@ def _dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> A
 # --- casts and copies
 
 
-@aten("_to_copy", "to", "type_as")
+@aten("_to_copy", "to", "type_as", "convert_element_type")
 def _cast(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
     return t.cast(x, t.dtype)
 
 
-@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "lift", "_conj", "conj", "resolve_conj", "positive")
+@aten("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "lift", "positive")
 def _same(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
     if t.name == "detach":
         made = layer.assign(x)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import OpenSize, as_variable, value_of
+from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
 from foreshape.spec import BOOL, INT32, DType
@@ -42,7 +44,7 @@ def _round(t: TorchCall, x: Variable, decimals: int = 0) -> Variable:
     if not t.dtype.is_floating:
         return layer.assign(x)
     by = 10.0**decimals
-    made = t.op("round", {"round_type": "even"}, X=layer.scale(x, by) if decimals else x)
+    made = t.op("round", {"round_type": 0}, X=layer.scale(x, by) if decimals else x)
     return layer.scale(made, 1 / by) if decimals else made
 
 
@@ -220,6 +222,52 @@ def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     return layer.add(t.tensor(x, t.dtype), made if value == 1 else layer.scale(made, float(value)))
 
 
+@aten("signbit")
+def _signbit(t: TorchCall, x: Variable) -> Any:
+    return layer.less_than(x, 0)
+
+
+@aten("erfc", "exp2", "special_i0", "i0")
+def _others(t: TorchCall, x: Any) -> Any:
+    x = t.tensor(x, t.dtype)
+    if t.name == "exp2":
+        return layer.exp(layer.scale(x, math.log(2.0)))
+    return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else layer.i0(x)
+
+
+@aten("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+def _shift(t: TorchCall, x: Any, y: Any) -> Any:
+    left = t.name in ("__lshift__", "bitwise_left_shift")
+    return (layer.bitwise_left_shift if left else layer.bitwise_right_shift)(*pair(t, x, y, t.dtype))
+
+
+@aten("frac", "heaviside", "copysign")
+def _parts(t: TorchCall, x: Variable, y: Any = None) -> Any:
+    if t.name == "frac":
+        return layer.frac(x)
+    if t.name == "heaviside":
+        return layer.heaviside(*layer.broadcast_tensors(pair(t, x, y, t.dtype)))
+    size = layer.abs(t.tensor(x, t.dtype))
+    return t.where(layer.less_than(t.tensor(y, t.dtype), 0.0), layer.scale(size, -1.0), size)
+
+
+@aten("diff")
+def _diff(t: TorchCall, x: Variable, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    axis = t.axis(x, dim)
+    ends = [one for one in (prepend, x, append) if one is not None]
+    x = layer.concat(ends, axis) if len(ends) > 1 else x
+    for _ in range(n):
+        after, before = layer.slice(x, [axis], [1], [2**31 - 1]), layer.slice(x, [axis], [0], [-1])
+        x = layer.not_equal(after, before) if x.dtype is BOOL else layer.subtract(after, before)
+    return x
+
+
+@aten("hypot")
+def _hypot(t: TorchCall, x: Any, y: Any) -> Any:
+    x, y = pair(t, x, y, t.dtype)
+    return layer.sqrt(layer.add(layer.square(x), layer.square(y)))
+
+
 @aten("lerp")
 def _lerp(t: TorchCall, x: Variable, y: Variable, weight: Any) -> Any:
     return layer.lerp(x, y, weight)
@@ -287,30 +335,17 @@ def _eye(t: TorchCall, n: Any, m: Any = None, **_: Any) -> Any:
     return layer.eye(n, m, t.dtype)
 
 
-@aten("rand", "randn")
-def _random(t: TorchCall, size: Any, **_: Any) -> Any:
-    return layer.uniform_random(t.sizes(size), t.dtype, 0.0, 1.0) if t.name == "rand" else layer.gaussian_random(t.sizes(size), dtype=t.dtype)
-
-
-@aten("rand_like", "randn_like")
-def _random_like(t: TorchCall, x: Variable, **_: Any) -> Any:
-    size = layer.shape(x)
-    return layer.uniform_random(size, t.dtype, 0.0, 1.0) if t.name == "rand_like" else layer.gaussian_random(size, dtype=t.dtype)
-
-
-@aten("bernoulli")
-def _bernoulli(t: TorchCall, x: Variable, *_: Any) -> Any:
-    return layer.bernoulli(x)
-
-
 # --- sizes and demands
 
 
 @aten("sym_size")
 def _sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
-    from foreshape.interop.torch.open_size import size_of
-
     return size_of(x, dim)
+
+
+@aten("sym_numel", "numel")
+def _sym_numel(t: TorchCall, x: Variable) -> Any:
+    return functools.reduce(functools.partial(compute, operator.mul), [size_of(x, axis) for axis in range(t.rank(x))], 1)
 
 
 @aten("item", "_local_scalar_dense")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
-from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
@@ -20,7 +19,14 @@ def _index_select(t: TorchCall, x: Variable, dim: int, index: Variable) -> Any:
     return layer.index_select(x, index, t.axis(x, dim))
 
 
-@aten("gather", "take_along_dim")
+@aten("take_along_dim")
+def _take_along(t: TorchCall, x: Variable, index: Variable, dim: int | None = None) -> Any:
+    if dim is None:
+        return layer.take_along_axis(layer.reshape(x, [-1]), layer.reshape(index, [-1]), 0)
+    return _gather(t, x, dim, index)
+
+
+@aten("gather")
 def _gather(t: TorchCall, x: Variable, dim: int, index: Variable, **_: Any) -> Any:
     at = t.axis(x, dim)
     for axis in range(t.rank(x)):
@@ -46,17 +52,17 @@ def _index_add(t: TorchCall, x: Variable, dim: int, index: Variable, source: Var
     return layer.index_add(x, index, t.axis(x, dim), source if alpha == 1 else layer.scale(source, float(alpha)))
 
 
+@aten("index_reduce")
+def _index_reduce(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, reduce: str, include_self: bool = True) -> Any:
+    at = t.axis(x, dim)
+    places = layer.expand_as(layer.reshape(index, [-1, *[1] * (t.rank(x) - 1 - at)]), source)
+    return _scatter(t, x, dim, places, source, reduce, include_self)
+
+
 @aten("index", "_unsafe_index")
 def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
     """Return the elements at tensors of places: the axes with places go first, are gathered, and go to the place of the first."""
-    given = [(at, one) for at, one in enumerate(indices) if one is not None]
-    places: list[tuple[int, Variable]] = []
-    for at, one in given:
-        if one.dtype is BOOL:
-            rows, count = layer.nonzero(one), t.rank(one)
-            places += [(at + k, layer.squeeze(c, [1])) for k, c in enumerate(layer.split(rows, count, 1) if count > 1 else [rows])]
-        else:
-            places.append((at, one))
+    places = _places(t, indices)
     axes = [at for at, _ in places]
     index = [t.cast(one, INT64) if one.dtype not in (INT32, INT64) else one for _, one in places]
     if len(index) == 1:
@@ -80,6 +86,22 @@ def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
     return out
 
 
+def _places(t: TorchCall, indices: Any) -> list[tuple[int, Variable]]:
+    """Return axis and tensor of places for each index of integers; one of bools stands for as many axes as it has."""
+    places: list[tuple[int, Variable]] = []
+    at = 0
+    for one in indices:
+        if one is not None and one.dtype is BOOL:
+            rows, count = layer.nonzero(one), t.rank(one)
+            places += [(at + k, layer.squeeze(c, [1])) for k, c in enumerate(layer.split(rows, count, 1) if count > 1 else [rows])]
+            at += count
+            continue
+        if one is not None:
+            places.append((at, one))
+        at += 1
+    return places
+
+
 def _from_front(t: TorchCall, index: Variable, x: Variable, axis: int) -> Variable:
     """Return places with negative ones counted from the front."""
     known = index.spec.value
@@ -92,15 +114,69 @@ def _from_front(t: TorchCall, index: Variable, x: Variable, axis: int) -> Variab
 
 @aten("index_put", "_unsafe_index_put")
 def _index_put(t: TorchCall, x: Variable, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    if len(indices) == 1 and indices[0].dtype is BOOL and not accumulate and t.rank(values) == 0:
-        mask = indices[0]
-        if t.rank(mask) < t.rank(x):
-            mask = layer.unsqueeze(mask, [*range(t.rank(mask), t.rank(x))])
-        return t.where(mask, t.cast(values, t.dtype), x)
-    if any(one is None for one in indices):
-        raise Refused("places along axes that are not the first")
-    index = [one if one.dtype is BOOL else _from_front(t, one, x, at) for at, one in enumerate(indices)]
-    return layer.index_put(x, index, values, accumulate)
+    """Return ``x`` with values at tensors of places: the axes with places go first, and back afterwards."""
+    given = [(at, one) for at, one in enumerate(indices) if one is not None]
+    values = t.cast(values, t.dtype)
+    if len(given) == 1 and given[0][1].dtype is BOOL and not accumulate and values.spec.elements == 1:
+        at, mask = given[0]
+        more = [*range(at), *range(at + t.rank(mask), t.rank(x))]
+        return t.where(layer.unsqueeze(mask, more) if more else mask, layer.reshape(values, []), x)
+    places = _places(t, indices)
+    axes = [at for at, _ in places]
+    index = [t.cast(_from_front(t, one, x, at), INT64) for at, one in places]
+    if axes == [*range(len(axes))]:
+        return layer.index_put(x, index, values, accumulate)
+    rest = [a for a in range(t.rank(x)) if a not in axes]
+    order = [*axes, *rest]
+    wide, first = max(t.rank(one) for one in index), axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0
+    if first and t.rank(values) > wide + len(rest) - first:  # the values have axes before those of the places: these go behind them
+        whole = wide + len(rest)
+        values = layer.unsqueeze(values, [*range(whole - t.rank(values))]) if t.rank(values) < whole else values
+        values = layer.transpose(values, [*range(first, first + wide), *range(first), *range(first + wide, whole)])
+    elif first:  # [places, after] -> [places, before, after]
+        after = len(rest) - first
+        values = layer.unsqueeze(values, [*range(after - t.rank(values))]) if t.rank(values) < after else values
+        at = t.rank(values) - after
+        values = layer.unsqueeze(values, [*range(at, at + first)])
+    made = layer.index_put(layer.transpose(x, order), index, values, accumulate)
+    return layer.transpose(made, [order.index(a) for a in range(t.rank(x))])
+
+
+@aten("index_copy", "index_fill")
+def _index_copy(t: TorchCall, x: Variable, dim: int, index: Variable, source: Any) -> Any:
+    """Return ``x`` with entries of an axis replaced."""
+    at = t.axis(x, dim)
+    order = [at, *(a for a in range(t.rank(x)) if a != at)]
+    values = t.tensor(source, t.dtype)
+    if t.rank(values) == t.rank(x):
+        values = layer.transpose(values, order)
+    moved = layer.transpose(x, order) if at else x
+    made = layer.index_put(moved, [_from_front(t, layer.reshape(index, [-1]), x, at)], values)
+    return layer.transpose(made, [order.index(a) for a in range(t.rank(x))]) if at else made
+
+
+@aten("masked_scatter")
+def _masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable) -> Any:
+    """Return ``x`` with the elements of a source, in their order, where the mask holds."""
+    mask = layer.expand_as(mask, x)
+    before = layer.cumsum(layer.cast(layer.reshape(mask, [-1]), INT64), 0)
+    place = layer.maximum(layer.scale(before, 1.0, -1.0), layer.fill_constant([], INT64, 0))
+    taken = layer.index_select(layer.reshape(source, [-1]), place, 0)
+    return layer.where(mask, t.reshape(taken, [size_of(x, a) for a in range(t.rank(x))]), x)
+
+
+@aten("take")
+def _take(t: TorchCall, x: Variable, index: Variable) -> Any:
+    flat = layer.reshape(x, [-1])
+    taken = layer.index_select(flat, _from_front(t, layer.reshape(index, [-1]), flat, 0), 0)
+    return t.reshape(taken, [size_of(index, a) for a in range(t.rank(index))])
+
+
+@aten("put")
+def _put(t: TorchCall, x: Variable, index: Variable, source: Variable, accumulate: bool = False) -> Any:
+    flat = layer.reshape(x, [-1])
+    made = layer.index_put(flat, [_from_front(t, layer.reshape(index, [-1]), flat, 0)], layer.reshape(source, [-1]), accumulate)
+    return t.reshape(made, [size_of(x, a) for a in range(t.rank(x))])
 
 
 @aten("nonzero")

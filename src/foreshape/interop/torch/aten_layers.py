@@ -7,10 +7,13 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_reductions import norm
 from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
+from foreshape.program.current import current_block
 from foreshape.spec import BOOL, FP32, INT64
 
 
@@ -48,6 +51,19 @@ def _addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, a
     made = t.op("matmul_v2", None, X=y, Y=z)
     made = made if alpha == 1 else layer.scale(made, float(alpha))
     return layer.add(made, x if beta == 1 else layer.scale(x, float(beta)))
+
+
+@aten("addbmm")
+def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
+    made = layer.reduce_sum(t.op("matmul_v2", None, X=y, Y=z), [0])
+    made = made if alpha == 1 else layer.scale(made, float(alpha))
+    return layer.add(made, x if beta == 1 else layer.scale(x, float(beta)))
+
+
+@aten("_cdist_forward")
+def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
+    off = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
+    return norm(off, float(p), [t.rank(off) - 1], False)
 
 
 @aten("einsum")
@@ -130,12 +146,13 @@ def _pool(
     sizes = _pairs(kernel, axes)
     strides = _pairs(stride, axes) if stride not in (None, [], ()) else sizes
     pads = _pairs(padding, axes)
-    if any(d != 1 for d in _pairs(dilation, axes)):
-        raise Refused("pooling with dilations")
-    if divisor is not None:
-        raise Refused("pooling with a divisor of its own")
+    dilations = _pairs(dilation, axes)
     single = t.rank(x) == axes + 1
     x = layer.unsqueeze(x, [0]) if single else x
+    if divisor is not None or any(d != 1 for d in dilations):
+        made = _spaced(t, x, kind if divisor is None else "sum", sizes, strides, pads, dilations, ceil)
+        made = made if divisor is None else layer.scale(made, 1.0 / divisor)
+        return layer.squeeze(made, [0]) if single else made
     if axes == 1:
         x, sizes, strides, pads = layer.unsqueeze(x, [2]), [1, *sizes], [1, *strides], [0, *pads]
     attrs = {"ksize": sizes, "strides": strides, "paddings": pads, "pooling_type": kind, "ceil_mode": bool(ceil), "exclusive": exclusive}
@@ -144,19 +161,39 @@ def _pool(
     return layer.squeeze(made, [0]) if single else made
 
 
+def _spaced(t: TorchCall, x: Variable, kind: str, sizes: Any, strides: Any, pads: Any, dilations: Any, ceil: bool, places: bool = False) -> Any:
+    """Return the pooling of windows with spaces, or of sums; with ``places`` two results."""
+    both = [n for p in pads for n in (p, p)]
+    attrs = {"ksize": sizes, "strides": strides, "paddings": both, "dilations": dilations, "pooling_type": kind, "ceil_mode": bool(ceil), "return_mask": places}
+    if not places:
+        return t.op("dilated_pool", attrs, X=x)[0]
+    block = current_block()
+    names = {slot: f"{block.program.layer_name('dilated_pool')}.{slot.lower()}" for slot in ("Out", "Mask")}
+    block.append_op("dilated_pool", {"X": x}, names, attrs)
+    return tuple(block.vars[name] for name in names.values())
+
+
 @aten("max_pool1d", "max_pool2d", "max_pool3d")
 def _max_pool(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
     return _pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation)
 
 
-@aten("max_pool2d_with_indices")
+@aten("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
 def _max_pool_places(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    """Return maxima, and their places in the image: ours are counted over batch and channels too."""
     if not any(len(u.args) > 1 and u.args[1] == 1 for u in t.node.users):
         return [_pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation), None]
-    sizes = _pairs(kernel, 2)
-    attrs = {"ksize": sizes, "strides": _pairs(stride, 2) if stride else sizes, "paddings": _pairs(padding, 2), "ceil_mode": ceil_mode}
-    made, places = t.op("max_pool2d_with_index", attrs, X=x)
-    return [made, layer.cast(places, INT64)]
+    axes = int(t.name.split("pool")[1][0])
+    single = t.rank(x) == axes + 1
+    x = layer.unsqueeze(x, [0]) if single else x
+    sizes = _pairs(kernel, axes)
+    strides = _pairs(stride, axes) if stride else sizes
+    made, places = _spaced(t, x, "max", sizes, strides, _pairs(padding, axes), _pairs(dilation, axes), ceil_mode, True)
+    image = as_variable(size_of(x, 2))
+    for axis in range(3, t.rank(x)):
+        image = layer.multiply(image, as_variable(size_of(x, axis)))
+    both = [made, layer.remainder(places, image)]
+    return [layer.squeeze(one, [0]) for one in both] if single else both
 
 
 @aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -170,6 +207,8 @@ def _mean_pool(
 def _adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
     name = t.name
     kind, axes = "max" if "_max_" in name else "avg", int(name.split("pool")[1][0])
+    if any(not isinstance(s, int) for s in (size if is_list(size) else [size])):
+        raise Refused("an open number of windows")
     sizes = _pairs(size, axes)
     if kind == "avg" and all(s == 1 for s in sizes):
         return layer.reduce_mean(x, [*range(t.rank(x) - axes, t.rank(x))], keepdim=True)
@@ -180,6 +219,8 @@ def _adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
     made = t.op("pool3d" if axes == 3 else "pool2d", {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x)
     made = layer.squeeze(made, [2]) if axes == 1 else made
     made = layer.squeeze(made, [0]) if single else made
+    if kind == "max" and any(len(u.args) > 1 and u.args[1] == 1 and u.users for u in t.node.users):
+        raise Refused("places of an adaptive pooling")
     return [made, None] if kind == "max" else made
 
 
@@ -237,12 +278,25 @@ def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variabl
     return block.vars[op.output("Y") or ""]
 
 
+def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float) -> Variable:
+    """Return each channel by its own mean and variance, which are not kept."""
+    over = [a for a in range(t.rank(x)) if a != 1]
+    off = layer.subtract(x, layer.reduce_mean(x, over, True))
+    made = layer.multiply(off, layer.rsqrt(layer.scale(layer.reduce_mean(layer.square(off), over, True), 1.0, float(eps))))
+    for type, by in (("elementwise_mul", weight), ("elementwise_add", bias)):
+        made = made if by is None else t.op(type, {"axis": 1}, X=made, Y=by)
+    return made
+
+
 @aten("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm")
 def _batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *more: Any) -> Any:
     name = t.name
+    if t.overload == "no_stats":
+        return [_standardized(t, x, weight, bias, more[0]), None, None]
     training, momentum, eps = (False, *more[:2]) if "no_training" in name else more[:3]
     if mean is None or not isinstance(mean, Variable):
-        raise Refused("batch normalization without moving statistics")
+        y = _standardized(t, x, weight, bias, eps)
+        return y if name in ("batch_norm", "instance_norm") else [y, None, None, None, None]
     y = _normalized(t, x, weight, bias, mean, variance, training, momentum, eps)
     return y if name in ("batch_norm", "instance_norm") else [y, None, None, mean, variance]
 
@@ -320,13 +374,23 @@ def _embedding_bag(
     include_last: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    if include_last or (padding_idx or -1) >= 0:
-        raise Refused("bags with a last offset or an id left out")
+    count = layer.slice(layer.shape(ids), [0], [0], [1])
+    offsets = t.cast(offsets, INT64)
+    if include_last:
+        offsets = layer.slice(offsets, [0], [0], [-1])
+    bag = layer.subtract(layer.searchsorted(offsets, layer.range(0, count, 1), right=True), 1)
+    bags = layer.cast(layer.shape(offsets), INT64)
     rows = t.op("lookup_table_v2", None, W=weight, Ids=ids)
     rows = rows if weights is None else layer.multiply(rows, layer.unsqueeze(weights, [-1]))
-    bag = layer.subtract(layer.searchsorted(t.cast(offsets, INT64), layer.range(0, layer.slice(layer.shape(ids), [0], [0], [1]), 1), right=True), 1)
     kind = ("sum", "mean", "max")[mode]
-    made = layer.segment_pool(rows, bag, kind)
+    if padding_idx is not None and padding_idx >= 0:
+        kept = layer.nonzero(layer.not_equal(ids, padding_idx))
+        rows, bag = layer.gather_nd(rows, kept), layer.gather_nd(bag, kept)
+    width = weight.spec.known_dims[-1]
+    zeros = layer.fill_constant([bags, int(width)], rows.spec.known_dtype, 0.0)  # pyright: ignore[reportArgumentType]
+    place = layer.expand_as(layer.unsqueeze(bag, [1]), rows)
+    how = {"sum": "add", "mean": "mean", "max": "amax"}[kind]
+    made = layer.put_along_axis(zeros, place, rows, 0, how, kind == "sum")
     return [made, None, None, None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import as_dim
+from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
@@ -49,15 +49,28 @@ def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: 
 
 @aten("binary_cross_entropy_with_logits")
 def _bce_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
-    if pos_weight is not None:
-        raise Refused("weights of the positive class")
-    made = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
+    if pos_weight is None:
+        made = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
+    else:  # (1 - y) x + (1 + (p - 1) y) log(1 + e^-x)
+        by = layer.scale(layer.multiply(layer.scale(pos_weight, 1.0, -1.0), y), 1.0, 1.0)
+        made = layer.add(layer.multiply(layer.scale(y, -1.0, 1.0), x), layer.multiply(by, layer.softplus(layer.scale(x, -1.0), 1.0, 1e4)))
     return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
 
 
 @aten("nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
 def _nll(t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Any:
     attrs = {"ignore_index": ignore_index, "reduction": ("none", "mean", "sum")[reduction]}
+    rank = t.rank(x)
+    if rank not in (2, 4):  # ours are of rows, and of images
+        sizes = [size_of(target, a) for a in range(t.rank(target))]
+        if rank == 1:
+            x, target = layer.unsqueeze(x, [0]), layer.reshape(target, [1])
+        else:
+            x = layer.unsqueeze(x, [3]) if rank == 3 else layer.flatten(x, 2, -1)
+            x = layer.unsqueeze(x, [3]) if t.rank(x) == 3 else x
+            target = layer.unsqueeze(layer.flatten(target, 1, -1), [2])
+        made = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)[0]
+        return t.reshape(made, sizes) if reduction == 0 else made
     made, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
     return [made, total] if "forward" in t.name else made
 
@@ -68,25 +81,35 @@ def _cross_entropy(
 ) -> Any:
     axis = 1 if t.rank(x) > 1 else 0
     logs = layer.log_softmax(x, axis)
+    classes = logs.spec.known_dims[axis]
+    if not isinstance(classes, int):
+        raise Refused("an open number of classes")
+    column = None if weight is None else layer.reshape(weight, [-1, *[1] * (t.rank(x) - 1 - axis)])
     if target.dtype == x.dtype:
-        if weight is not None or smoothing:
-            raise Refused("weights of classes or smoothing with targets of probabilities")
-        made = layer.scale(layer.reduce_sum(layer.multiply(logs, target), axis), -1.0)
+        if smoothing:
+            target = layer.scale(target, 1.0 - smoothing, smoothing / classes)
+        made = layer.multiply(logs, target if column is None else layer.multiply(target, column))
+        made = layer.scale(layer.reduce_sum(made, axis), -1.0)
         if reduction == 1 and t.rank(made) > 1:
-            return layer.divide(layer.reduce_sum(made), layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype))
+            return layer.divide(layer.reduce_sum(made), layer.reshape(layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype), []))
         return _reduced(made, reduction)
     if axis == 0:
         logs, target = layer.unsqueeze(logs, [0]), layer.reshape(target, [1])
     hard = _nll(t, logs, target, weight, reduction, ignore_index)
     if not smoothing:
-        return hard
-    if weight is not None or reduction != 1:
-        raise Refused("smoothing with weights of classes, or without a mean")
-    classes = logs.spec.known_dims[1]
+        return layer.reshape(hard, []) if axis == 0 and reduction == 0 else hard
     counted = layer.cast(layer.not_equal(target, ignore_index), x.dtype)
-    soft = layer.multiply(layer.reduce_mean(logs, 1), counted)
-    del classes
-    return layer.add(layer.scale(hard, 1.0 - smoothing), layer.scale(layer.divide(layer.reduce_sum(soft), layer.reduce_sum(counted)), -smoothing))
+    soft = layer.multiply(layer.scale(layer.reduce_sum(logs if column is None else layer.multiply(logs, column), 1), -1.0), counted)
+    if reduction == 1:
+        number = counted
+        if weight is not None:
+            safe = layer.where(layer.equal(target, ignore_index), layer.fill_like(target, 0), target)
+            of_each = t.reshape(layer.index_select(weight, layer.reshape(safe, [-1]), 0), [size_of(target, a) for a in range(t.rank(target))])
+            number = layer.multiply(of_each, counted)
+        soft = layer.divide(layer.reduce_sum(soft), layer.reduce_sum(number))
+    else:
+        soft = _reduced(soft, reduction)
+    return layer.add(layer.scale(hard, 1.0 - smoothing), layer.scale(soft, smoothing / classes))
 
 
 @aten("kl_div")
@@ -133,13 +156,15 @@ def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
 
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(t: TorchCall, x: Variable, grid: Variable, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
+    if mode == 2:
+        raise Refused("a grid read bicubically")
     return layer.grid_sample(x, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding], bool(align_corners))
 
 
 @aten("affine_grid_generator")
 def _affine_grid(t: TorchCall, theta: Variable, size: Any, align_corners: bool) -> Any:
-    if any(not isinstance(as_dim(s), int) for s in size):
-        raise Refused("a grid for images of open sizes")
+    if any(isinstance(s, OpenSize) for s in size):
+        return layer.affine_grid(theta, layer.concat([as_variable(s) for s in size], 0), align_corners)
     return layer.affine_grid(theta, [int(s) for s in size], align_corners)
 
 

@@ -70,6 +70,30 @@ def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = 
     return list(layer.kthvalue(x, k, t.axis(x, dim), keepdim))
 
 
+@aten("median", "nanmedian")
+def _median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Return the middle elements, the lower ones of two, and with an axis their places too."""
+    if t.name == "nanmedian":
+        raise Refused("a median without NaN")
+    if dim is None:
+        return layer.reshape(layer.median(x, None, mode="min"), [])
+    axis = t.axis(x, dim)
+    size = x.spec.known_dims[axis]
+    if not isinstance(size, int):
+        raise Refused("the median of an open number of elements")
+    return list(layer.kthvalue(x, (size + 1) // 2, axis, keepdim))
+
+
+@aten("mode")
+def _mode(t: TorchCall, x: Variable, dim: int = -1, keepdim: bool = False) -> Any:
+    return list(layer.mode(x, t.axis(x, dim), keepdim))
+
+
+@aten("logcumsumexp", "_logcumsumexp")
+def _logcumsumexp(t: TorchCall, x: Variable, dim: int) -> Any:
+    return layer.logcumsumexp(x, t.axis(x, dim))
+
+
 @aten("cumsum")
 def _cumsum(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
     return layer.cumsum(t.cast(x, t.dtype), t.axis(x, dim)) if t.rank(x) else t.cast(x, t.dtype)
@@ -130,8 +154,11 @@ def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, 
 
 @aten("linalg_vector_norm", "norm")
 def _norm(t: TorchCall, x: Variable, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    axes = t.axes(x, dim)
-    order = 2.0 if ord is None else float(ord)
+    return norm(x, 2.0 if ord is None else float(ord), t.axes(x, dim), keepdim)
+
+
+def norm(x: Variable, order: float, axes: list[int] | None, keepdim: bool) -> Variable:
+    """Return the norm of an order, of vectors along axes."""
     if order == 2:
         return layer.sqrt(layer.reduce_sum(layer.square(x), axes, keepdim))
     if order == 1:
@@ -141,6 +168,11 @@ def _norm(t: TorchCall, x: Variable, ord: Any = 2, dim: Any = None, keepdim: boo
     if order == 0:
         return layer.reduce_sum(layer.cast(layer.not_equal(x, 0.0), x.dtype), axes, keepdim)
     return layer.pow(layer.reduce_sum(layer.pow(layer.abs(x), order), axes, keepdim), 1 / order)
+
+
+@aten("histc")
+def _histogram(t: TorchCall, x: Variable, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    return t.cast(layer.histogram(x, bins, min, max), t.dtype)
 
 
 @aten("cosine_similarity")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import OpenSize, as_dim, size_of
+from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
@@ -36,7 +37,9 @@ def _unflatten(t: TorchCall, x: Variable, dim: int, sizes: Any) -> Any:
 
 
 @aten("transpose", "swapaxes")
-def _transpose(t: TorchCall, x: Variable, dim0: int, dim1: int) -> Any:
+def _transpose(t: TorchCall, x: Variable, dim0: Any, dim1: int = 0) -> Any:
+    if is_list(dim0):  # of prims
+        return _permute(t, x, dim0)
     order = [*range(t.rank(x))]
     if not order:
         return x
@@ -103,10 +106,6 @@ def _slice(t: TorchCall, x: Variable, dim: int = 0, start: Any = None, end: Any 
 
 @aten("narrow")
 def _narrow(t: TorchCall, x: Variable, dim: int, start: Any, length: Any) -> Any:
-    import operator
-
-    from foreshape.interop.torch.open_size import compute
-
     end = compute(operator.add, start, length) if isinstance(start, OpenSize) or isinstance(length, OpenSize) else start + length
     return layer.slice(x, [t.axis(x, dim)], t.sizes([start]), t.sizes([end]))
 
@@ -136,10 +135,6 @@ def _split(t: TorchCall, x: Variable, sections: Any, dim: int = 0) -> Any:
     if is_list(sections):
         if all(isinstance(s, int) for s in sections):
             return list(layer.split(x, sections, at)) if count > 1 else [x]
-        import operator
-
-        from foreshape.interop.torch.open_size import compute
-
         out: list[Any] = []
         start: Any = 0
         for length in sections:
@@ -196,7 +191,17 @@ def _flip(t: TorchCall, x: Variable, dims: Any) -> Any:
 
 @aten("roll")
 def _roll(t: TorchCall, x: Variable, shifts: Any, dims: Any = ()) -> Any:
-    return layer.roll(x, shifts, [t.axis(x, d) for d in dims] or None)
+    listed = shifts if is_list(shifts) else [shifts]
+    axes = [t.axis(x, d) for d in (dims if is_list(dims) else [dims])]
+    if all(isinstance(s, int) for s in listed):
+        return layer.roll(x, listed, axes or None)
+    for shift, axis in zip(listed, axes, strict=True):  # by a size: the places, moved back
+        size = size_of(x, axis)
+        moved = compute(operator.mod, compute(operator.sub, size, compute(operator.mod, shift, size)), size)
+        count = as_variable(size)
+        place = layer.remainder(layer.add(layer.range(0, count, 1, dtype=INT64), as_variable(moved)), count)
+        x = layer.index_select(x, place, axis)
+    return x
 
 
 @aten("tril", "triu")
@@ -237,7 +242,9 @@ def _meshgrid(t: TorchCall, xs: Any, indexing: str = "ij") -> Any:
 
 @aten("broadcast_tensors")
 def _broadcast(t: TorchCall, xs: Any) -> Any:
-    return list(layer.broadcast_tensors(xs))
+    if len({x.dtype for x in xs}) == 1:
+        return list(layer.broadcast_tensors(xs))
+    return [layer.broadcast_tensors([x, *(t.cast(y, x.spec.known_dtype) for y in xs if y is not x)])[0] for x in xs]
 
 
 @aten("diagonal")
@@ -312,7 +319,13 @@ def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
 
 @aten("unfold")
 def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> Any:
-    return t.op("tensor_unfold", {"axis": t.axis(x, dimension), "size": size, "step": step}, X=x)
+    """Return windows of an axis: their number in its place, their elements last."""
+    at, rank = t.axis(x, dimension), t.rank(x)
+    moved = layer.transpose(x, [*(a for a in range(rank) if a != at), at]) if at != rank - 1 else x
+    frames = layer.frame(moved, size, step)  # [..., size, windows]
+    order = [*range(rank - 1)]
+    order.insert(at, rank)
+    return layer.transpose(frames, [*order, rank - 1])
 
 
 @aten("as_strided")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_recurrent import whole_recurrent
 
@@ -69,7 +70,18 @@ def pytree() -> Any:
     return importlib.import_module("torch.utils._pytree")
 
 
-def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> Any:
+class TracedGraph(NamedTuple):
+    """A graph of torch.export.
+
+    ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch.
+    """
+
+    program: Any
+    guards: list[TracedGuard]
+    fixed: dict[tuple[int, int], int]
+
+
+def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``.
 
     Raises:
@@ -77,19 +89,48 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> Any:
     """
     leaves, tree = pytree().tree_flatten(tuple(inputs))
     failed: Exception | None = None
+    found: TracedGraph | None = None
     for times in _LARGER:
         told, grown = _traced_at(leaves, axes, times)
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with warnings.catch_warnings(), _open_time(), whole_recurrent():
             warnings.simplefilter("ignore")
             try:
-                made = torch.export.export(
-                    module, example, dynamic_shapes=_for_star(module, shapes), strict=False, prefer_deferred_runtime_asserts_over_guards=True
-                )
-                return made.run_decompositions({})
+                found = _exported(module, example, shapes, axes)
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
                 failed = error
-    raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
+                continue
+        if not found.fixed:
+            break
+    if found is None:
+        raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
+    return found._replace(program=found.program.run_decompositions({}))
+
+
+def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
+    made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
+    given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
+    if len(tensors) != len(axes):
+        return TracedGraph(made, traced_guards(made), {})
+    fixed = {(at, axis): int(tensors[at].shape[axis]) for at, said in enumerate(axes) for axis in said if _is_fixed(tensors[at].shape[axis])}
+    return TracedGraph(made, traced_guards(made), fixed)
+
+
+def _is_fixed(size: Any) -> bool:
+    return isinstance(size, int) or bool(size.node.expr.is_Integer)
+
+
+def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
+    """Return the graph with these operators written out by torch's own decompositions; None if there are none, or torch fails."""
+    first, more = torch.export.default_decompositions(), importlib.import_module("torch._decomp").decomposition_table
+    chosen = {target: table[target] for target in targets for table in (more, first) if target in table}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return exported.run_decompositions(chosen) if chosen else None
+        except Exception:  # torch's own, of several classes; some decompositions do what no exported graph may: the operators stay missing, and are told
+            return None
 
 
 def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int) -> tuple[list[Any], list[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape import layer
-from foreshape.dims import Dim, Size, floordiv, maximum, minimum, mod
+from foreshape.dims import Dim, Size, equal, floordiv, less_equal, maximum, minimum, mod
 from foreshape.program import Variable
 from foreshape.spec import INT64
 
@@ -80,6 +80,37 @@ class Untold(NamedTuple):
     reason: str
 
 
+class Compared(NamedTuple):
+    """A relation of sizes, open before the run."""
+
+    name: str
+    left: AnySize
+    right: AnySize
+
+    @property
+    def variable(self) -> Variable:
+        """Return it as a tensor of one bool."""
+        return getattr(layer, _RELATIONS[self.name])(as_variable(self.left), as_variable(self.right))
+
+
+_RELATIONS: Final = {"eq": "equal", "ne": "not_equal", "lt": "less_than", "le": "less_equal", "gt": "greater_than", "ge": "greater_equal"}
+_OPPOSITE: Final = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
+
+
+def _compared(name: str, left: AnySize, right: AnySize) -> Any:
+    """Return the truth of a relation of sizes, if it is the same for all of them."""
+    a, b = as_dim(left), as_dim(right)
+    if a is None or b is None:
+        return Compared(name, left, right)
+    if name in ("eq", "ne"):
+        known = equal(a, b)
+    elif name in ("le", "ge"):
+        known = less_equal(a, b) if name == "le" else less_equal(b, a)
+    else:
+        known = less_equal(a + 1, b) if name == "lt" else less_equal(b + 1, a)
+    return Compared(name, left, right) if known is None else (not known if name == "ne" else known)
+
+
 def is_arithmetic(function: Any) -> bool:
     """Tell whether it is a function of two sizes."""
     return function in _OPERATIONS or getattr(function, "__name__", "") in _OPERATIONS
@@ -87,7 +118,7 @@ def is_arithmetic(function: Any) -> bool:
 
 def host_number(function: Any, arguments: Sequence[Any]) -> Any:
     """Return the result of a function of torch's graph, no operator: of numbers, sizes and quotients."""
-    if not any(isinstance(a, (OpenSize, OpenQuotient, Untold)) for a in arguments):
+    if not any(isinstance(a, (OpenSize, OpenQuotient, Untold, Compared)) for a in arguments):
         return function(*arguments)
     name = getattr(function, "__name__", str(function))
     if any(isinstance(a, Untold) for a in arguments):
@@ -95,6 +126,10 @@ def host_number(function: Any, arguments: Sequence[Any]) -> Any:
     first = arguments[0]
     if is_arithmetic(function) and not any(isinstance(a, (OpenQuotient, float)) for a in arguments):
         return compute(function, *arguments)
+    if name in _RELATIONS and all(isinstance(a, (int, OpenSize)) for a in arguments):
+        return _compared(name, *arguments)
+    if name in ("sym_not", "not_") and isinstance(first, Compared):
+        return first._replace(name=_OPPOSITE[first.name])
     if name == "neg" and isinstance(first, OpenSize):
         return compute(operator.mul, first, -1)
     if name == "truediv" and not isinstance(arguments[0], OpenQuotient):

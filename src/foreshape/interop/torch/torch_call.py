@@ -74,6 +74,9 @@ class TorchCall:
             x = layer.reshape(x.variable, [])
         if isinstance(x, (bool, int, float)):
             return layer.fill_constant([], of or (BOOL if isinstance(x, bool) else INT64 if isinstance(x, int) else FP32), x)
+        if isinstance(x, complex):
+            made = layer.complex(layer.fill_constant([], FP32, x.real), layer.fill_constant([], FP32, x.imag))
+            return made if of is None or made.dtype is of else layer.cast(made, of)
         if not isinstance(x, Variable):
             raise Refused(f"{type(x).__name__} where a tensor is needed")
         return x if of is None or x.dtype is of else layer.cast(x, of)

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from foreshape.dims import symbol
+from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten_rule
+from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
+from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program, Variable, program_guard
 from foreshape.program.call_site import Site, telling_site
@@ -26,6 +28,10 @@ _FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
 _MARK: Final = re.compile(r"[^\w.-]")
 
 
+class _Follows(Refused):
+    """Another operator before was refused."""
+
+
 class TorchImporter:
     """The state of one import.
 
@@ -36,10 +42,14 @@ class TorchImporter:
         results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
         changed: buffer -> the variable with its new value.
         missing: the operators without a function, each with the paths of its modules.
+        refused: the operators without a form here, torch's own objects, to be taken apart by torch.
     """
 
-    def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]]) -> None:
+    def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]], guards: Sequence[TracedGuard] = ()) -> None:
         self.exported = exported
+        self.guards = self.given_guards = guards
+        self._sizes: dict[str, Size] = {}
+        self._places: dict[str, tuple[Variable, int]] = {}
         self.axes = axes
         self.program = Program()
         self.values: dict[str, Any] = {}
@@ -48,6 +58,7 @@ class TorchImporter:
         self.fetches: list[Variable] = []
         self.changed: dict[str, Variable] = {}
         self.missing: dict[str, list[str]] = {}
+        self.refused: dict[Any, None] = {}
         self.found: dict[Any, Any] = {}
         self._inside_torch = os.path.dirname(torch.__file__) + os.sep
 
@@ -64,6 +75,7 @@ class TorchImporter:
                 elif node.op == "get_attr":
                     self.found[node] = self._constant(node)
                 elif node.op == "call_function":
+                    self._demand_sizes()
                     self.found[node] = self._call(node)
                 else:
                     self._output(node, signature.output_specs)
@@ -75,20 +87,63 @@ class TorchImporter:
                     self.fetches.append(current_block().apply("assign", {"X": value}) if copied else value)
         return self.program
 
+    def run_graph(self, module: Any, values: Sequence[Any]) -> list[Any]:
+        """Import the graph of a branch or a body into the current block, for these values of its inputs; returns its results."""
+        given = iter(values)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                self.found[node] = next(given)
+            elif node.op == "get_attr":
+                self.found[node] = self._constant(node, module)
+            elif node.op == "call_function":
+                self.found[node] = self._call(node)
+            else:
+                results = node.args[0]
+                return self._given(results if type(results) in (tuple, list) or is_list(results) else [results])
+        return []
+
     def _placeholder(self, node: Any, spec: Any) -> Any:
         kind, traced = spec.kind.name, node.meta.get("val")
         if kind == "USER_INPUT":
             if not isinstance(traced, torch.Tensor):
                 return traced if traced is not None else getattr(spec.arg, "value", None)
             axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
-            dims = [symbol(axes[at]) if at in axes else int(n) for at, n in enumerate(traced.shape)]
+            dims = [self._dim(n, axes.get(at)) for at, n in enumerate(traced.shape)]
             of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
             self.feeds.append(node.name)
-            return self.program.global_block.create_variable(node.name, of, need_check_feed=True, stop_gradient=True)
+            made = self.program.global_block.create_variable(node.name, of, need_check_feed=True, stop_gradient=True)
+            for at, dim in enumerate(dims):
+                if not isinstance(dim, int):
+                    self._places.setdefault(str(dim), (made, at))
+            return made
+        if kind == "TOKEN":  # torch's order of effects
+            return None
         if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             raise SchemaError(f"the input {node.name} of torch's graph is a {kind.lower()}, which has no form here")
         held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
         return self._held(spec.target, held[spec.target], kind == "PARAMETER")
+
+    def _dim(self, traced: Any, name: str | None) -> Size:
+        """Return the size of an input's axis: torch's number, or a symbol for torch's symbol."""
+        if isinstance(traced, int):
+            return traced
+        own = getattr(traced.node, "_expr", traced.node.expr)
+        if name is None:
+            name = f"size_{own}" if own.is_Symbol else None
+        if name is None:
+            raise SchemaError(f"an input has the size {own}, which has no form here")
+        dim = symbol(name)
+        if own.is_Symbol:
+            self._sizes[own.name] = dim
+        if traced.node.expr.is_Symbol:
+            self._sizes.setdefault(traced.node.expr.name, dim)
+        return dim
+
+    def _demand_sizes(self) -> None:
+        """Write the demands on sizes, once, behind the inputs."""
+        guards, self.guards = self.guards, ()
+        if guards:
+            write_demands(self.program, guards, self._sizes, self._places)
 
     def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
         """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""
@@ -102,8 +157,8 @@ class TorchImporter:
         trained = parameter and bool(tensor.requires_grad)
         return self.program.global_block.create_variable(name, spec, persistable=True, is_parameter=parameter, trainable=trained, stop_gradient=not trained)
 
-    def _constant(self, node: Any) -> Any:
-        value = self.exported.graph_module
+    def _constant(self, node: Any, module: Any = None) -> Any:
+        value = self.exported.graph_module if module is None else module
         for part in str(node.target).split("."):
             value = getattr(value, part)
         return self._held(str(node.target), value, False) if isinstance(value, torch.Tensor) else value
@@ -119,7 +174,7 @@ class TorchImporter:
                 self.changed[spec.target] = target
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 self.results.append(value)
-            else:
+            elif spec.kind.name != "TOKEN":
                 raise SchemaError(f"the network changes its input {spec.target}: give it a copy, or a buffer of the module instead")
 
     # --- nodes
@@ -130,9 +185,9 @@ class TorchImporter:
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][arguments[1]]
         if getattr(target, "_schema", None) is None:
-            return host_number(target, arguments)
+            return higher_order(self, node, arguments) if is_higher_order(target) else host_number(target, arguments)
         name, overload = _name_of(target)
-        rule = aten_rule(name, overload)
+        rule = aten_rule(name.removeprefix("prims."), overload)
         block = current_block()
         first = len(block.ops)
         with telling_site(self.site(node)):
@@ -141,11 +196,13 @@ class TorchImporter:
                     raise Refused("there is no function for it")
                 for argument in _flat(arguments):
                     if isinstance(argument, Variable) and not argument.known:
-                        raise Refused(f"it depends on {argument.name}, which is not known")
+                        raise _Follows(f"it depends on {argument.name}, which is not known")
                     if isinstance(argument, Untold) and "assert" not in name:
-                        raise Refused(f"it depends on a number that is not computed here: {argument.reason}")
+                        raise _Follows(f"it depends on a number that is not computed here: {argument.reason}")
                 result = rule(TorchCall(self, node), *arguments, **_without(named))
             except Refused as refused:
+                if not isinstance(refused, _Follows):
+                    self.refused[target] = None
                 if rule is None:
                     self.missing.setdefault(f"{name}.{overload}", []).append(self.path(node))
                 result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
@@ -165,6 +222,8 @@ class TorchImporter:
         """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
         block = current_block()
         traced = node.meta.get("val")
+        if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return Untold(reason)
         many = type(traced) in (tuple, list)
         listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
         made: list[Variable] = []

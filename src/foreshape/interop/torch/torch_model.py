@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
-from foreshape.interop.torch.exporting import export, flat_axes, is_exported, pytree
+from foreshape.interop.torch.exporting import export, flat_axes, is_exported, pytree, taken_apart
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_importer import TorchImporter
+from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Program, Variable, program_guard
+
+_ROUNDS: Final = 5
+"""So many times at most operators without a form here are taken apart by torch; a part may have parts."""
 
 
 class TorchModel:
@@ -92,6 +96,20 @@ class TorchModel:
         return f"TorchModel({feeds} -> {', '.join(map(str, self.fetches))})"
 
 
+def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter] | None:
+    """Return the graph and its import with operators without a form here taken apart by torch, all of them or one; None where this gains nothing."""
+    all_of_them = list(importer.refused)
+    for targets in [all_of_them, *([one] for one in all_of_them)] if len(all_of_them) > 1 else [all_of_them] if all_of_them else []:
+        graph = taken_apart(exported, targets)
+        if graph is None:
+            continue
+        made = TorchImporter(graph, importer.axes, importer.given_guards)
+        made.run()
+        if not any(name.startswith("prims.") for name in made.missing):
+            return graph, made
+    return None
+
+
 def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None) -> TorchModel:
     """Return a module of torch as a program, with its parameters and buffers.
 
@@ -104,14 +122,20 @@ def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] |
         SchemaError: torch.export refuses the module; the module changes an input.
     """
     if is_exported(module):
-        exported = module.run_decompositions({})
+        exported, guards = module.run_decompositions({}), traced_guards(module)
         axes: list[Mapping[int, str]] = []
     else:
         inputs: tuple[Any, ...] = tuple(example_inputs) if type(example_inputs) in (tuple, list) else (example_inputs,)
         axes = flat_axes(inputs, dynamic)
-        exported = export(module, inputs, axes)
-    importer = TorchImporter(exported, axes)
-    program = importer.run()
+        exported, guards, _ = export(module, inputs, axes)
+    importer = TorchImporter(exported, axes, guards)
+    importer.run()
+    for _ in range(_ROUNDS):
+        apart = _taken_apart(exported, importer)
+        if apart is None:
+            break
+        exported, importer = apart
+    program = importer.program
     program.mark_loaded()
     scope = Scope()
     with torch.inference_mode():

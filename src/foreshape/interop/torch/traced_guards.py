@@ -1,0 +1,164 @@
+"""The demands on sizes of a trace of torch, as ops: questions of the network's own code, each with its line, and equalities used by torch.
+
+Other questions of torch's tracing (a size not 1, at least 2) are left out: our operators make guards of their own.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final, NamedTuple
+
+from foreshape.dims import Size, equal, floordiv, less_equal, maximum, minimum, mod, product, substitute, symbol, symbols_of
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.program import Program, Variable
+from foreshape.program.call_site import Site, telling_site
+
+_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
+_WORDS: Final = "the network's code took another way for other sizes"
+
+
+class TracedGuard(NamedTuple):
+    """A relation of sympy between torch's symbols, and the line of the question."""
+
+    relation: Any
+    site: Site
+    own: bool
+    """It is asked by code outside of torch, or by its layers; or torch went on with one size in the place of another."""
+
+
+def traced_guards(exported: Any) -> list[TracedGuard]:
+    """Return the guards of torch's tracing."""
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                traced = size.node.shape_env
+                replaced = {one.name for one in traced.replacements}
+                return [_told(guard, replaced) for guard in traced.guards]
+    return []
+
+
+def _told(guard: Any, replaced: set[str]) -> TracedGuard:
+    frame = guard.sloc.framework_loc
+    file = getattr(frame, "filename", "")
+    own = bool(file) and (not file.startswith(_TORCH) or file.startswith(_LAYERS))
+    site: Site = None
+    if file and not file.startswith(_TORCH):
+        site = file, int(frame.lineno), frame.name
+    if type(guard.expr).__name__ == "Equality":
+        own = own or any((side.is_Symbol and side.name in replaced) or type(side).__name__ in ("Mod", "PythonMod") for side in guard.expr.args)
+    return TracedGuard(guard.expr, site, own)
+
+
+# --- sympy's sizes as ours
+
+_OPERATIONS: Final[dict[str, Callable[..., Size]]] = {
+    "Add": lambda *of: reduce(operator.add, of),
+    "Mul": lambda *of: product(of),
+    **dict.fromkeys(("Mod", "PythonMod"), mod),
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), floordiv),
+    "Max": maximum,
+    "Min": minimum,
+}
+
+
+class _Foreign(Exception):
+    """Sympy's expression has no form here."""
+
+
+def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol:
+        if expression.name not in symbols:
+            raise _Foreign
+        return symbols[expression.name]
+    parts = [_size(one, symbols) for one in expression.args]
+    name = type(expression).__name__
+    if name in ("Pow", "PowByNatural") and isinstance(parts[1], int) and parts[1] > 0:
+        return product([parts[0]] * parts[1])
+    if name not in _OPERATIONS:
+        raise _Foreign
+    return _OPERATIONS[name](*parts)
+
+
+def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]]:
+    """Return the demands, as left, relation and right, of a relation of sympy."""
+    name = type(relation).__name__
+    if name == "And":
+        return [one for part in relation.args for one in _demands(part, symbols)]
+    if name not in ("Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan", "GreaterThan"):
+        raise _Foreign
+    left, right = (_size(side, symbols) for side in relation.args)
+    if name == "Equality":
+        sympy_left = relation.args[0]
+        if right == 0 and type(sympy_left).__name__ in ("Mod", "PythonMod"):
+            return [(_size(sympy_left.args[1], symbols), "divides", _size(sympy_left.args[0], symbols))]
+        return [(left, "==", right)]
+    if name == "Unequality":
+        off = left - right
+        return [(1, "<=", left if right == 0 else product([off, off]))]  # sizes are not negative
+    if name.endswith("GreaterThan"):
+        left, right = right, left
+    return [(left + 1 if name.startswith("Strict") else left, "<=", right)]
+
+
+# --- ops
+
+
+def write_demands(
+    program: Program, guards: Sequence[TracedGuard], symbols: Mapping[str, Size], places: Mapping[str, tuple[Variable, int]]
+) -> list[TracedGuard]:
+    """Append an op for each guard to be kept, unless it holds for all sizes.
+
+    Args:
+        program: with the inputs; the ops go to the end of its first block.
+        guards: as torch has them.
+        symbols: torch's symbol -> our size.
+        places: the name of our symbol -> an input and the axis of this size.
+
+    Returns:
+        The guards of own code without a form here.
+    """
+    left_out: list[TracedGuard] = []
+    seen: set[tuple[Size, str, Size]] = set()
+    for guard in guards:
+        if not guard.own:
+            continue
+        try:
+            demands = _demands(guard.relation, symbols)
+        except _Foreign:
+            left_out.append(guard)
+            continue
+        for demand in demands:
+            if demand not in seen and not _holds(*demand):
+                seen.add(demand)
+                _write(program, demand, guard, places)
+    return left_out
+
+
+def _holds(left: Size, relation: str, right: Size) -> bool:
+    if relation == "divides":
+        return not isinstance(left, int) or right % left == 0
+    return (equal if relation == "==" else less_equal)(left, right) is True
+
+
+def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard, places: Mapping[str, tuple[Variable, int]]) -> None:
+    left, relation, right = demand
+    names = sorted(symbols_of(left) | symbols_of(right))
+    if any(name not in places for name in names):
+        return
+    inputs: list[Variable] = []
+    as_read: dict[str, Size] = {}
+    for name in names:
+        variable, axis = places[name]
+        if not any(variable is one for one in inputs):
+            inputs.append(variable)
+        as_read[name] = symbol(f"x{next(at for at, one in enumerate(inputs) if one is variable)}.{axis}")
+    attrs = {"left": str(substitute(left, as_read)), "relation": relation, "right": str(substitute(right, as_read)), "requirement": _WORDS}
+    with telling_site(guard.site):
+        program.global_block.append_op("size_demand", {"X": inputs}, {}, attrs)

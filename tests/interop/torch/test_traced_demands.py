@@ -1,0 +1,55 @@
+"""Demands on sizes that a network's own code makes, and its branches and loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import foreshape as fs
+from foreshape.interop.torch import from_torch
+
+
+class Choosy(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] % 7:
+            x = nn.functional.pad(x, (0, 0, 0, 7 - x.shape[1] % 7))
+        if x.shape[2] > 5:
+            x = x * 2
+        assert y.shape[0] == x.shape[0]
+        return x.sum((1, 2)) + y
+
+
+def test_a_size_for_which_the_code_goes_another_way_is_refused_with_its_line() -> None:
+    model = from_torch(Choosy(), (torch.ones(2, 21, 16), torch.ones(2)), ({0: "batch", 1: "height", 2: "width"}, {0: "other"}))
+    given = torch.rand(3, 14, 8), torch.rand(3)
+    torch.testing.assert_close(model(*given), Choosy()(*given))
+    for dims, line in (((3, 13, 8), "if x.shape[1] % 7:"), ((3, 14, 4), "if x.shape[2] > 5:"), ((1, 14, 8), "assert y.shape[0] == x.shape[0]")):
+        with pytest.raises(fs.GuardError) as error:
+            model(torch.rand(*dims), torch.rand(3))
+        assert f"at {line}" in str(error.value)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        from torch._higher_order_ops import while_loop
+
+        chosen = torch.cond(x.sum() > 0, lambda x: self.a(x).relu(), lambda x: self.b(x).tanh(), (x,))
+        looped = while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, torch.tanh(self.a(h))), (torch.zeros((), dtype=torch.long), x))[1]
+        with torch.no_grad():
+            frozen = self.b(x)
+        return chosen + looped, frozen, x[x[:, 0] > 0], torch.nonzero(x > 0.5).shape[0] * 2
+
+
+def test_branches_loops_and_sizes_of_the_run_are_those_of_torch() -> None:
+    module = Branches().eval()
+    model = from_torch(module, (torch.rand(3, 6),))
+    for x in (torch.rand(5, 6), -torch.rand(4, 6), torch.randn(6, 6)):
+        for want, seen in zip(module(x), model(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(seen), torch.as_tensor(want).detach(), rtol=1e-5, atol=1e-6)
