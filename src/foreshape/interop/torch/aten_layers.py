@@ -1,4 +1,4 @@
-"""Import of layers: products, convolutions, pooling, normalization, attention, embeddings, recurrent nets and losses."""
+"""Import of layers: products, convolutions, normalization, attention, embeddings, recurrent nets and losses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_reductions import norm
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.program.current import current_block
 from foreshape.spec import BOOL, FP32, INT64
 
 
-def _pairs(given: Any, count: int) -> list[int]:
+def pairs(given: Any, count: int) -> list[int]:
+    """Return a number for each of ``count`` axes."""
     listed = [int(n) for n in (given if is_list(given) else [given])]
     return listed * count if len(listed) == 1 else listed
 
@@ -80,7 +79,7 @@ def _convolution(t: TorchCall, x: Variable, weight: Variable, bias: Any = None, 
     single = t.rank(x) == axes + 1
     if single:
         x = layer.unsqueeze(x, [0])
-    dilations, strides = _pairs(dilation, axes), _pairs(stride, axes)
+    dilations, strides = pairs(dilation, axes), pairs(stride, axes)
     kernel = [int(k) for k in weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
@@ -88,7 +87,7 @@ def _convolution(t: TorchCall, x: Variable, weight: Variable, bias: Any = None, 
     elif padding == "valid":
         pads = [0] * axes
     else:
-        pads = _pairs(padding, axes)
+        pads = pairs(padding, axes)
     if axes == 1:
         x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
         strides, dilations, pads = [1, *strides], [1, *dilations], ([0, 0, *pads] if len(pads) == 2 else [0, *pads])
@@ -114,7 +113,7 @@ def _transposed(
     dilation: Any = 1,
 ) -> Any:
     axes = t.rank(weight) - 2
-    strides, pads, more, dilations = (_pairs(g, axes) for g in (stride, padding, output_padding, dilation))
+    strides, pads, more, dilations = (pairs(g, axes) for g in (stride, padding, output_padding, dilation))
     if axes == 1:
         x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
         strides, pads, more, dilations = [1, *strides], [0, *pads], [0, *more], [1, *dilations]
@@ -134,94 +133,6 @@ def _any_convolution(
     if transposed:
         return _transposed(t, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return _convolution(t, x, weight, bias, stride, padding, dilation, groups)
-
-
-# --- pooling
-
-
-def _pool(
-    t: TorchCall, x: Variable, kind: str, kernel: Any, stride: Any, padding: Any, ceil: bool, exclusive: bool, dilation: Any = 1, divisor: Any = None
-) -> Any:
-    axes = int(t.name.split("pool")[1][0])
-    sizes = _pairs(kernel, axes)
-    strides = _pairs(stride, axes) if stride not in (None, [], ()) else sizes
-    pads = _pairs(padding, axes)
-    dilations = _pairs(dilation, axes)
-    single = t.rank(x) == axes + 1
-    x = layer.unsqueeze(x, [0]) if single else x
-    if divisor is not None or any(d != 1 for d in dilations):
-        made = _spaced(t, x, kind if divisor is None else "sum", sizes, strides, pads, dilations, ceil)
-        made = made if divisor is None else layer.scale(made, 1.0 / divisor)
-        return layer.squeeze(made, [0]) if single else made
-    if axes == 1:
-        x, sizes, strides, pads = layer.unsqueeze(x, [2]), [1, *sizes], [1, *strides], [0, *pads]
-    attrs = {"ksize": sizes, "strides": strides, "paddings": pads, "pooling_type": kind, "ceil_mode": bool(ceil), "exclusive": exclusive}
-    made = t.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
-    made = layer.squeeze(made, [2]) if axes == 1 else made
-    return layer.squeeze(made, [0]) if single else made
-
-
-def _spaced(t: TorchCall, x: Variable, kind: str, sizes: Any, strides: Any, pads: Any, dilations: Any, ceil: bool, places: bool = False) -> Any:
-    """Return the pooling of windows with spaces, or of sums; with ``places`` two results."""
-    both = [n for p in pads for n in (p, p)]
-    attrs = {"ksize": sizes, "strides": strides, "paddings": both, "dilations": dilations, "pooling_type": kind, "ceil_mode": bool(ceil), "return_mask": places}
-    if not places:
-        return t.op("dilated_pool", attrs, X=x)[0]
-    block = current_block()
-    names = {slot: f"{block.program.layer_name('dilated_pool')}.{slot.lower()}" for slot in ("Out", "Mask")}
-    block.append_op("dilated_pool", {"X": x}, names, attrs)
-    return tuple(block.vars[name] for name in names.values())
-
-
-@aten("max_pool1d", "max_pool2d", "max_pool3d")
-def _max_pool(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-    return _pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation)
-
-
-@aten("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
-def _max_pool_places(t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-    """Return maxima, and their places in the image: ours are counted over batch and channels too."""
-    if not any(len(u.args) > 1 and u.args[1] == 1 for u in t.node.users):
-        return [_pool(t, x, "max", kernel, stride, padding, ceil_mode, True, dilation), None]
-    axes = int(t.name.split("pool")[1][0])
-    single = t.rank(x) == axes + 1
-    x = layer.unsqueeze(x, [0]) if single else x
-    sizes = _pairs(kernel, axes)
-    strides = _pairs(stride, axes) if stride else sizes
-    made, places = _spaced(t, x, "max", sizes, strides, _pairs(padding, axes), _pairs(dilation, axes), ceil_mode, True)
-    image = as_variable(size_of(x, 2))
-    for axis in range(3, t.rank(x)):
-        image = layer.multiply(image, as_variable(size_of(x, axis)))
-    both = [made, layer.remainder(places, image)]
-    return [layer.squeeze(one, [0]) for one in both] if single else both
-
-
-@aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _mean_pool(
-    t: TorchCall, x: Variable, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None
-) -> Any:
-    return _pool(t, x, "avg", kernel, stride, padding, ceil_mode, not count_include_pad, 1, divisor)
-
-
-@aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def _adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
-    name = t.name
-    kind, axes = "max" if "_max_" in name else "avg", int(name.split("pool")[1][0])
-    if any(not isinstance(s, int) for s in (size if is_list(size) else [size])):
-        raise Refused("an open number of windows")
-    sizes = _pairs(size, axes)
-    if kind == "avg" and all(s == 1 for s in sizes):
-        return layer.reduce_mean(x, [*range(t.rank(x) - axes, t.rank(x))], keepdim=True)
-    single = t.rank(x) == axes + 1
-    x = layer.unsqueeze(x, [0]) if single else x
-    if axes == 1:
-        x, sizes = layer.unsqueeze(x, [2]), [1, *sizes]
-    made = t.op("pool3d" if axes == 3 else "pool2d", {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x)
-    made = layer.squeeze(made, [2]) if axes == 1 else made
-    made = layer.squeeze(made, [0]) if single else made
-    if kind == "max" and any(len(u.args) > 1 and u.args[1] == 1 and u.users for u in t.node.users):
-        raise Refused("places of an adaptive pooling")
-    return [made, None] if kind == "max" else made
 
 
 # --- normalization
