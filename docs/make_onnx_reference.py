@@ -16,9 +16,15 @@ from typing import Any
 import foreshape.interop.onnx as room
 from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
 from foreshape.interop.onnx.node_rules import known_operators, rules_of
+from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST
+from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.onnx.write.unwritten_ops import reason_of
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators
 
 PAGE = Path(__file__).with_name("onnx.md")
 RECORD = Path(__file__).with_name("onnx.json")
+APART = ("feed", "fetch")
 INTRODUCTION = """# ONNX
 
 An `.onnx` is opened as a `.pdmodel` is, by every function and by the command. The `onnx` package is not needed.
@@ -47,6 +53,7 @@ InferenceModel(image: f32[batch, 3, height, width] -> scores: f32[batch, 10])
 foreshape show net.onnx                # its layers, with every size
 foreshape check net.onnx               # what holds it back from a run, and the sizes that it takes
 foreshape convert net.onnx out.pdmodel # for PaddlePaddle 2.6.2
+foreshape convert net.pdmodel out.onnx --check  # written, and compared in onnxruntime where that is installed
 ```
 
 ## What becomes of a model
@@ -178,8 +185,33 @@ cases whose gradients are compared with the slopes of the results. In a reason â
 
 
 def writing() -> list[str]:
-    """The operators that are written: a section of its own, of the registry of writers."""
-    return []
+    """The operators that are written, by rooms, and those that are not, by reasons."""
+    forward = {
+        t: c
+        for t, c in all_operators().items()
+        if t not in APART and c.__module__.startswith("foreshape.ops.") and c.forward_class is None and not t.endswith("_grad")
+    }
+    written = {t for t in forward if writer_of(t) is not None}
+    composed = {t for t, c in forward.items() if t not in written and c.expand is not Operator.expand}
+    reasons: dict[str, list[str]] = {}
+    for t, c in sorted(forward.items()):
+        if t not in written | composed:
+            reasons.setdefault(reason_of(t, c.__module__) or "it has no form here yet", []).append(t)
+    out = ["## Operators that are written", ""]
+    out += [
+        f"""`fs.save_onnx` and `foreshape convert MODEL out.onnx` write {len(written)} operators, and {len(composed)} more by their parts.
+The operator set is {DEFAULT}, or a newer one where an operator needs it; `--opset` takes {FIRST} to {LAST}. `--check` compares the results in onnxruntime at two sizes.
+`make onnx` runs every sample of every operator through `onnx.checker`, shape inference and onnxruntime.
+"""
+    ]
+    out += ["| room | operators |", "|---|---|"]
+    rooms: dict[str, list[str]] = {}
+    for t in sorted(written | composed):
+        rooms.setdefault(forward[t].__module__.split(".")[2], []).append(f"`{t}`")
+    out += [f"| {name} | {', '.join(rooms[name])} |" for name in sorted(rooms)]
+    out += ["", "### Not written", "", "| reason | operators |", "|---|---|"]
+    out += [f"| {reason} | {', '.join(f'`{t}`' for t in types)} |" for reason, types in reasons.items()]
+    return [*out, ""]
 
 
 def page() -> str:
