@@ -200,7 +200,8 @@ def writing() -> list[str]:
     out = ["## Operators that are written", ""]
     out += [
         f"""`fs.save_onnx` and `foreshape convert MODEL out.onnx` write {len(written)} operators, and {len(composed)} more by their parts.
-The operator set is {DEFAULT}, or a newer one where an operator needs it; `--opset` takes {FIRST} to {LAST}. `--check` compares the results in onnxruntime at two sizes.
+The operator set is {DEFAULT}, or a newer one where an operator needs it; `--opset` takes {FIRST} to {LAST}.
+`--check` compares the results in onnxruntime at two sizes.
 `make onnx` runs every sample of every operator through `onnx.checker`, shape inference and onnxruntime.
 """
     ]
