@@ -55,6 +55,7 @@ WITHOUT: Final = {
         fusion_seqpool_cvm_concat fusion_squared_mat_sub multi_gru multihead_matmul quantize requantize""",
     "operators of ONNX that no operator of PaddlePaddle is": """
         dilated_pool non_max_suppression""",
+    "demands on sizes of networks of torch, written by their import": "size_demand",
 }
 """Why -> the operators. Those of the first three are written here, the others are there for the files of PaddlePaddle 1.8 to 2.6."""
 

@@ -65,6 +65,23 @@ def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = Non
     return norm(off, float(p), [t.rank(off) - 1], False)
 
 
+@aten("_grouped_mm", "grouped_mm_fallback")
+def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_: Any, **__: Any) -> Any:
+    """Return the rows times the matrix of their group, ``weight[group]``; ``offsets`` are the ends of the groups. Each matrix is applied to all rows."""
+    groups = weight.spec.known_dims[0]
+    if not isinstance(groups, int) or t.rank(x) != 2 or t.rank(weight) != 3:
+        raise Refused("an open number of groups, or groups of columns")
+    rows = layer.range(0, layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), INT64), 1, dtype=INT64)
+    group = layer.unsqueeze(layer.searchsorted(t.cast(offsets, INT64), rows, right=True), [1])
+    made: Variable | None = None
+    for at in range(groups):
+        own = t.cast(layer.equal(group, layer.fill_constant([], INT64, at)), x.spec.known_dtype)
+        matrix = layer.squeeze(layer.slice(weight, [0], [at], [at + 1]), [0])
+        part = layer.multiply(t.op("matmul_v2", None, X=x, Y=matrix), own)
+        made = part if made is None else layer.add(made, part)
+    return made
+
+
 @aten("einsum")
 def _einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
     return layer.einsum(equation, *xs)

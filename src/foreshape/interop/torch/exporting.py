@@ -5,6 +5,7 @@ The graph is the coarse functional one (`run_decompositions({})`): linear, convo
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import warnings
@@ -109,6 +110,11 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> TracedGr
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
     made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
+    if any(spec.kind.name == "PARAMETER_MUTATION" for spec in made.graph_signature.output_specs):  # a network that makes itself ready at its first call
+        module = copy.deepcopy(module)
+        with torch.no_grad():
+            module(*example)
+        made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
     given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     if len(tensors) != len(axes):

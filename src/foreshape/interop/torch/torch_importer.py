@@ -42,12 +42,14 @@ class TorchImporter:
         results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
         changed: buffer -> the variable with its new value.
         missing: the operators without a function, each with the paths of its modules.
+        unguarded: questions about sizes in the network's code, answered for the example, without a form here.
         refused: the operators without a form here, torch's own objects, to be taken apart by torch.
     """
 
     def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]], guards: Sequence[TracedGuard] = ()) -> None:
         self.exported = exported
         self.guards = self.given_guards = guards
+        self.unguarded: list[str] = []
         self._sizes: dict[str, Size] = {}
         self._places: dict[str, tuple[Variable, int]] = {}
         self.axes = axes
@@ -143,7 +145,7 @@ class TorchImporter:
         """Write the demands on sizes, once, behind the inputs."""
         guards, self.guards = self.guards, ()
         if guards:
-            write_demands(self.program, guards, self._sizes, self._places)
+            self.unguarded = [f"{one.relation}, asked in {one.site}" for one in write_demands(self.program, guards, self._sizes, self._places)]
 
     def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
         """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""
@@ -175,7 +177,7 @@ class TorchImporter:
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 self.results.append(value)
             elif spec.kind.name != "TOKEN":
-                raise SchemaError(f"the network changes its input {spec.target}: give it a copy, or a buffer of the module instead")
+                raise SchemaError(f"the network changes {spec.target} in each call, an input or a parameter: give it a copy, or a buffer of the module instead")
 
     # --- nodes
 
@@ -187,7 +189,7 @@ class TorchImporter:
         if getattr(target, "_schema", None) is None:
             return higher_order(self, node, arguments) if is_higher_order(target) else host_number(target, arguments)
         name, overload = _name_of(target)
-        rule = aten_rule(name.removeprefix("prims."), overload)
+        rule = aten_rule(name.removeprefix("prims.").removeprefix("transformers."), overload)
         block = current_block()
         first = len(block.ops)
         with telling_site(self.site(node)):

@@ -26,6 +26,7 @@ class TorchModel:
         scope: holds the values of parameters and buffers, copies of the module's.
         feeds: the names of the inputs, in the order of torch's pytrees.
         fetches: its results, variables of the program, in this order.
+        unguarded: questions about sizes in the network's own code, answered for the example alone and without a guard: other sizes may be computed wrongly.
         missing: the operators of torch without a form here, each with the paths of its modules. With any, no run begins.
     """
 
@@ -36,6 +37,7 @@ class TorchModel:
         self._results = importer.results
         self._out_tree = out_tree
         self.missing = importer.missing
+        self.unguarded = importer.unguarded
         self.buffers = list(importer.changed)
         self._executor = Executor()
         self._training: tuple[Program, dict[str, str]] | None = None

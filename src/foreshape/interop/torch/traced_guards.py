@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
-from foreshape.dims import Size, equal, floordiv, less_equal, maximum, minimum, mod, product, substitute, symbol, symbols_of
+from foreshape.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import Site, telling_site
@@ -137,7 +137,8 @@ def write_demands(
         for demand in demands:
             if demand not in seen and not _holds(*demand):
                 seen.add(demand)
-                _write(program, demand, guard, places)
+                if not _write(program, demand, guard, places):
+                    left_out.append(guard)
     return left_out
 
 
@@ -147,11 +148,12 @@ def _holds(left: Size, relation: str, right: Size) -> bool:
     return (equal if relation == "==" else less_equal)(left, right) is True
 
 
-def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard, places: Mapping[str, tuple[Variable, int]]) -> None:
+def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard, places: Mapping[str, tuple[Variable, int]]) -> bool:
+    """Append the op of a demand; False if it is of other sizes than the inputs', or too long to be read again."""
     left, relation, right = demand
     names = sorted(symbols_of(left) | symbols_of(right))
     if any(name not in places for name in names):
-        return
+        return False
     inputs: list[Variable] = []
     as_read: dict[str, Size] = {}
     for name in names:
@@ -159,6 +161,10 @@ def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard,
         if not any(variable is one for one in inputs):
             inputs.append(variable)
         as_read[name] = symbol(f"x{next(at for at, one in enumerate(inputs) if one is variable)}.{axis}")
-    attrs = {"left": str(substitute(left, as_read)), "relation": relation, "right": str(substitute(right, as_read)), "requirement": _WORDS}
+    sides = [substitute(side, as_read) for side in (left, right)]
+    if any(len(str(side)) > MAX_TEXT or parse(str(side)) != side for side in sides):
+        return False
+    attrs = {"left": str(sides[0]), "relation": relation, "right": str(sides[1]), "requirement": _WORDS}
     with telling_site(guard.site):
         program.global_block.append_op("size_demand", {"X": inputs}, {}, attrs)
+    return True
