@@ -53,3 +53,25 @@ def test_branches_loops_and_sizes_of_the_run_are_those_of_torch() -> None:
     for x in (torch.rand(5, 6), -torch.rand(4, 6), torch.randn(6, 6)):
         for want, seen in zip(module(x), model(x), strict=True):
             torch.testing.assert_close(torch.as_tensor(seen), torch.as_tensor(want).detach(), rtol=1e-5, atol=1e-6)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.ready = nn.Linear(4, 4), False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.ready:
+            with torch.no_grad():
+                self.fc.weight.div_(2.0)
+            self.ready = True
+        return self.fc(x)
+
+
+def test_a_network_that_makes_itself_ready_in_its_first_call_is_imported_ready_and_left_as_it_was() -> None:
+    module, x = Lazy().eval(), torch.rand(3, 4)
+    model = from_torch(module, (x,))
+    assert not module.ready
+    want = module(x).detach()
+    torch.testing.assert_close(model(x), want)
+    torch.testing.assert_close(model(x), want)

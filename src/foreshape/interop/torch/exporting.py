@@ -82,7 +82,7 @@ class TracedGraph(NamedTuple):
     fixed: dict[tuple[int, int], int]
 
 
-def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> TracedGraph:
+def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: bool = True) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``.
 
     Raises:
@@ -105,16 +105,20 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> TracedGr
             break
     if found is None:
         raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
-    return found._replace(program=found.program.run_decompositions({}))
+    program = found.program.run_decompositions({})
+    if settle and any(spec.kind.name == "PARAMETER_MUTATION" for spec in program.graph_signature.output_specs):
+        module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
+        with torch.no_grad():
+            module(*inputs)
+        return export(module, inputs, axes, settle=False)
+    return found._replace(program=program)
 
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
+    parts = [(part, dict(part.__dict__)) for part in module.modules()]
     made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
-    if any(spec.kind.name == "PARAMETER_MUTATION" for spec in made.graph_signature.output_specs):  # a network that makes itself ready at its first call
-        module = copy.deepcopy(module)
-        with torch.no_grad():
-            module(*example)
-        made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
+    for part, before in parts:  # the trace ran the module's code: its marks, such as that it is ready, are those of before
+        part.__dict__.update({name: value for name, value in before.items() if isinstance(value, (bool, int, float, str))})
     given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     if len(tensors) != len(axes):
