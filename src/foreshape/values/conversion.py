@@ -22,6 +22,8 @@ def to_tensor(array: Any) -> Tensor:
     if isinstance(array, torch.Tensor):
         return _own(array) if type(array) is torch.Tensor else _plain(array)
     array = numpy.asarray(array)
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # of the package ml_dtypes, as jax and onnx have it: torch takes its bits
+        return to_tensor(array.view("int16")).view(torch.bfloat16)
     flags = array.flags
     if array.dtype.isnative and flags.writeable and ((flags.c_contiguous and array.size) or all(s >= 0 for s in array.strides)):
         return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
