@@ -75,3 +75,15 @@ def test_a_network_that_makes_itself_ready_in_its_first_call_is_imported_ready_a
     want = module(x).detach()
     torch.testing.assert_close(model(x), want)
     torch.testing.assert_close(model(x), want)
+
+
+def test_a_way_that_the_example_alone_takes_is_the_one_imported() -> None:
+    class Shortcut(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.shape[1] == 4 else x + 1
+
+    x = torch.randn(2, 4)
+    model = from_torch(Shortcut(), x, ({0: "batch", 1: "words"},))
+    torch.testing.assert_close(model(x), x * 2)
+    with pytest.raises((fs.GuardError, fs.FeedError)):
+        model(torch.randn(2, 5))

@@ -18,7 +18,7 @@ from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_recurrent import whole_recurrent
 
-_LARGER: Final = (8, 2, 1)
+LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
 tried where the network takes no sizes so large."""
 
@@ -82,8 +82,8 @@ class TracedGraph(NamedTuple):
     fixed: dict[tuple[int, int], int]
 
 
-def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: bool = True) -> TracedGraph:
-    """Return the exported program of a module for a call with ``inputs``.
+def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: bool = True, larger: Sequence[int] = LARGER) -> TracedGraph:
+    """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Raises:
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
@@ -91,7 +91,7 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
     leaves, tree = pytree().tree_flatten(tuple(inputs))
     failed: Exception | None = None
     found: TracedGraph | None = None
-    for times in _LARGER:
+    for times in larger:
         told, grown = _traced_at(leaves, axes, times)
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with warnings.catch_warnings(), _open_time(), whole_recurrent():
@@ -110,7 +110,7 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, settle=False)
+        return export(module, inputs, axes, False, larger)
     return found._replace(program=program)
 
 

@@ -13,6 +13,7 @@ from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Program, Variable, program_guard
+from foreshape.program.call_site import warn_user
 
 _ROUNDS: Final = 5
 """So many times at most operators without a form here are taken apart by torch; a part may have parts."""
@@ -112,6 +113,30 @@ def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImpo
     return None
 
 
+def _imported(exported: Any, guards: Any, axes: Sequence[Mapping[int, str]]) -> tuple[Any, TorchImporter]:
+    """Return a graph and its import, as far apart as operators without a form here demand."""
+    importer = TorchImporter(exported, axes, guards)
+    importer.run()
+    for _ in range(_ROUNDS):
+        apart = _taken_apart(exported, importer)
+        if apart is None:
+            break
+        exported, importer = apart
+    importer.program.mark_loaded()
+    return exported, importer
+
+
+def _takes(importer: TorchImporter, inputs: Sequence[Any]) -> bool:
+    """Tell whether the demands of the program hold for the sizes of the example."""
+    tensors = [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor)]
+    sizes: dict[str, int] = {}
+    for name, tensor in zip(importer.feeds, tensors, strict=True):
+        for dim, n in zip(importer.program.global_block.vars[name].spec.known_dims, tensor.shape, strict=True):
+            if not isinstance(dim, int):
+                sizes[str(dim)] = int(n)
+    return all(guard.condition.answer(sizes) is not False for guard in importer.program.guard_list() if guard.condition.symbols <= sizes.keys())
+
+
 def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None) -> TorchModel:
     """Return a module of torch as a program, with its parameters and buffers.
 
@@ -126,19 +151,18 @@ def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] |
     if is_exported(module):
         exported, guards = module.run_decompositions({}), traced_guards(module)
         axes: list[Mapping[int, str]] = []
+        inputs: tuple[Any, ...] = ()
     else:
-        inputs: tuple[Any, ...] = tuple(example_inputs) if type(example_inputs) in (tuple, list) else (example_inputs,)
+        inputs = tuple(example_inputs) if type(example_inputs) in (tuple, list) else (example_inputs,)
         axes = flat_axes(inputs, dynamic)
         exported, guards, _ = export(module, inputs, axes)
-    importer = TorchImporter(exported, axes, guards)
-    importer.run()
-    for _ in range(_ROUNDS):
-        apart = _taken_apart(exported, importer)
-        if apart is None:
-            break
-        exported, importer = apart
-    program = importer.program
-    program.mark_loaded()
+    exported, importer = _imported(exported, guards, axes)
+    if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes
+        exported, guards, _ = export(module, inputs, axes, larger=(1,))
+        exported, importer = _imported(exported, guards, axes)
+    if importer.unguarded:
+        shown = "; ".join(importer.unguarded[:3]) + (f" and {len(importer.unguarded) - 3} more" if len(importer.unguarded) > 3 else "")
+        warn_user(f"the network's code asks about sizes, and was answered for the example alone: others may be computed wrongly ({shown})")
     scope = Scope()
     with torch.inference_mode():
         for name, tensor in importer.values.items():
