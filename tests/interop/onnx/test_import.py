@@ -236,3 +236,9 @@ def test_a_check_tells_refused_nodes_from_unknown_operators(capsys: pytest.Captu
     told = json.loads(capsys.readouterr().out)
     support = {one["type"]: one["support"] for one in told["operators"]}
     assert support["far.Wonder"] == "not known" and support["onnx.Dropout"] == support["onnx.Relu"] == "no: refused, or an operand is"
+
+
+def test_a_node_without_an_operand_that_it_needs_is_refused_in_words() -> None:
+    graph = Graph([node("Pad", "x", "y")], [value("x", "float32", [2])], [value("y", "float32", None)])
+    with pytest.raises(fs.FormatError, match=r"no Pad as ONNX has it"):
+        fs.load_program(model(graph))

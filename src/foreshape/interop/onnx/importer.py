@@ -253,7 +253,15 @@ class Importer:
         except Refused as refused:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}) cannot be imported: {refused}").told(op=node.operator))
             return
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:  # attributes of other kinds than the operator's
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            AssertionError,
+        ) as error:  # other operands or attributes than its own
             raise FormatError(f"{node.place}: no {node.operator} as ONNX has it: {type(error).__name__}: {error}"[:500]) from error
         except DescriptionError as error:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
