@@ -6,35 +6,8 @@
 
 from __future__ import annotations
 
-from foreshape.interop.torch import (
-    aten_activations,
-    aten_complex,
-    aten_elementwise,
-    aten_indexing,
-    aten_layers,
-    aten_linear_algebra,
-    aten_losses,
-    aten_pools,
-    aten_random,
-    aten_reductions,
-    aten_shapes,
-    higher_order,
-)
+from foreshape.interop.families import import_families
 from foreshape.interop.torch.torch_model import TorchModel, from_torch
 
-_FAMILIES = (
-    aten_activations,
-    aten_complex,
-    aten_elementwise,
-    aten_indexing,
-    aten_layers,
-    aten_linear_algebra,
-    aten_losses,
-    aten_pools,
-    aten_random,
-    aten_reductions,
-    aten_shapes,
-    higher_order,
-)
-"""The modules of functions: their import fills the registry."""
+import_families(__name__, __path__, "aten")
 __all__ = ["TorchModel", "from_torch"]

@@ -17,13 +17,16 @@ _SCHEMA: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int
 
 @functools.cache
 def _operators() -> Any:
-    """Define the operators ``foreshape::lstm`` and its like in torch, once; the library must be kept."""
-    library = torch.library.Library("foreshape", "FRAGMENT")
+    """Define the operators ``foreshape::lstm`` and its like in torch, once; they live as long as the returned object."""
+    from torch import library as custom_operators
+
+    defining: Any = custom_operators
+    fragment = defining.Library("foreshape", "FRAGMENT")
     for kind in _KINDS:
-        library.define(f"{kind}{_SCHEMA}")
-        library.impl(kind, functools.partial(_computed, kind), "CompositeExplicitAutograd")
-        torch.library.register_fake(f"foreshape::{kind}", _shaped, lib=library)
-    return library
+        fragment.define(f"{kind}{_SCHEMA}")
+        fragment.impl(kind, functools.partial(_computed, kind), "CompositeExplicitAutograd")
+        defining.register_fake(f"foreshape::{kind}", _shaped, lib=fragment)
+    return fragment
 
 
 def _computed(kind: str, x: Any, states: Any, weights: Any, *settings: Any) -> Any:

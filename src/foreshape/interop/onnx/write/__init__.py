@@ -12,30 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
 from foreshape.errors import FormatError
-from foreshape.interop.onnx.write import (
-    array_ops,
-    block_ops,
-    box_ops,
-    channel_ops,
-    convolution_ops,
-    diagonal_ops,
-    elementwise_ops,
-    filling_ops,
-    image_ops,
-    index_ops,
-    loss_ops,
-    norm_ops,
-    numeric_ops,
-    product_ops,
-    proposal_ops,
-    quantized_ops,
-    ragged_ops,
-    random_ops,
-    recurrence_ops,
-    running_ops,
-    shape_ops,
-    suppression_ops,
-)
+from foreshape.interop.families import import_families
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet, Unwritten
 from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.parameters import PIECE, Stored
@@ -47,31 +24,7 @@ from foreshape.wire import replacing
 from foreshape.wire.onnx_encode import LARGEST, Piece, encode_model, external_tensors
 from foreshape.wire.onnx_records import ModelRecord
 
-_FAMILIES = (
-    array_ops,
-    block_ops,
-    box_ops,
-    channel_ops,
-    convolution_ops,
-    diagonal_ops,
-    elementwise_ops,
-    filling_ops,
-    image_ops,
-    index_ops,
-    loss_ops,
-    norm_ops,
-    numeric_ops,
-    product_ops,
-    proposal_ops,
-    quantized_ops,
-    ragged_ops,
-    random_ops,
-    recurrence_ops,
-    running_ops,
-    shape_ops,
-    suppression_ops,
-)
-"""The modules of functions: their import fills the registry."""
+import_families(__name__, __path__, "ops")
 _SMALL: Final = 1024
 """In a model with external data, tensors of up to so many bytes stay in the model's file."""
 _ROOM: Final = 1 << 24
