@@ -105,13 +105,20 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
             break
     if found is None:
         raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
-    program = found.program.run_decompositions({})
+    program = decomposed(found.program, {})
     if settle and any(spec.kind.name == "PARAMETER_MUTATION" for spec in program.graph_signature.output_specs):
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
         return export(module, inputs, axes, False, larger)
     return found._replace(program=program)
+
+
+def decomposed(program: Any, table: Any) -> Any:
+    """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own code
+        return program.run_decompositions(table)
 
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
@@ -194,6 +201,6 @@ def is_exported(given: Any) -> bool:
 def load_exported(path: str | os.PathLike[str]) -> Any:
     """Return the exported program of a ``.pt2`` file. Raises `SchemaError` if it is none."""
     try:
-        return torch.export.load(os.fspath(path)).run_decompositions({})
+        return decomposed(torch.export.load(os.fspath(path)), {})
     except Exception as error:
         raise SchemaError(f"{os.fspath(path)} is no exported program of torch: {str(error).strip()[:500]}") from error

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
-from foreshape.interop.torch.exporting import export, flat_axes, is_exported, pytree, taken_apart
+from foreshape.interop.torch.exporting import decomposed, export, flat_axes, is_exported, pytree, taken_apart
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
@@ -149,7 +149,7 @@ def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] |
         SchemaError: torch.export refuses the module; the module changes an input.
     """
     if is_exported(module):
-        exported, guards = module.run_decompositions({}), traced_guards(module)
+        exported, guards = decomposed(module, {}), traced_guards(module)
         axes: list[Mapping[int, str]] = []
         inputs: tuple[Any, ...] = ()
     else:
