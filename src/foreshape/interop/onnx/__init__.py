@@ -1,7 +1,7 @@
 """ONNX's models as programs: read without the ``onnx`` package, imported node by node.
 
-`foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of the other files write each operator with ours, and
-`node_rules` finds them by name and operator set.
+`foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of the files ``*_nodes`` write each operator with ours,
+and `node_rules` finds them by name and operator set.
 """
 
 from __future__ import annotations
@@ -10,28 +10,7 @@ import os
 from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.interop.onnx import (
-    attention_nodes,
-    contrib_nodes,
-    convolutions,
-    distinct_nodes,
-    einsum_nodes,
-    elementwise_nodes,
-    gather_scatter,
-    loss_nodes,
-    pad_nodes,
-    pools,
-    quantization,
-    random_nodes,
-    recurrent_nodes,
-    reduce_nodes,
-    region_nodes,
-    sampling_nodes,
-    sequence_nodes,
-    shapes,
-    signal_nodes,
-    subgraphs,
-)
+from foreshape.interop.families import import_families
 from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
@@ -40,20 +19,7 @@ from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 
-_COMPUTING = (
-    attention_nodes,
-    convolutions,
-    einsum_nodes,
-    elementwise_nodes,
-    loss_nodes,
-    quantization,
-    random_nodes,
-    recurrent_nodes,
-    reduce_nodes,
-    signal_nodes,
-)
-_FAMILIES = (*_COMPUTING, contrib_nodes, distinct_nodes, gather_scatter, pad_nodes, pools, region_nodes, sampling_nodes, sequence_nodes, shapes, subgraphs)
-"""The modules of functions: their import fills the registry."""
+import_families(__name__, __path__, "nodes")
 
 
 @collector_waits

@@ -8,10 +8,10 @@ from typing import Any
 from foreshape.dims import equal
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import entry, from_zero
-from foreshape.interop.onnx.convolutions import convolve
+from foreshape.interop.onnx.convolution_nodes import convolve
 from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
-from foreshape.interop.onnx.quantization import dequantized, integer_product, quantized
+from foreshape.interop.onnx.quantization_nodes import dequantized, integer_product, quantized
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64

@@ -10,7 +10,7 @@ import numpy as np
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
-from foreshape.interop.onnx.subgraphs import entry, rounds_over
+from foreshape.interop.onnx.subgraph_nodes import entry, rounds_over
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, FP64, INT64

@@ -9,7 +9,7 @@ import numpy as np
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
-from foreshape.interop.onnx.subgraphs import run_graph
+from foreshape.interop.onnx.subgraph_nodes import run_graph
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.wire.onnx_records import GraphRecord

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import Call, element_type
-from foreshape.interop.onnx.convolutions import convolve
+from foreshape.interop.onnx.convolution_nodes import convolve
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.unsigned import own_type
 from foreshape.interop.refused import Refused
