@@ -38,6 +38,7 @@ from foreshape.interop import load_safetensors as load_safetensors
 from foreshape.interop import save_inference_model as save_inference_model
 from foreshape.interop import save_onnx as save_onnx
 from foreshape.interop import save_safetensors as save_safetensors
+from foreshape.interop import to_torch as to_torch
 from foreshape.layer import ParamAttr as ParamAttr
 from foreshape.memory import Plan as Plan
 from foreshape.memory.recomputation import Recomputation as Recomputation

@@ -16,7 +16,7 @@ from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.kernels import lstm_pieces
 from foreshape.kernels.recurrence import Cheapest, StepSchedule
-from foreshape.ops import Offsets
+from foreshape.ops import Offsets, Operator
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
 MODES = {"LSTM": (nn.LSTM, {}), "GRU": (nn.GRU, {}), "RNN_TANH": (nn.RNN, {}), "RNN_RELU": (nn.RNN, {"nonlinearity": "relu"})}
@@ -332,12 +332,25 @@ def test_layers_refuse_what_does_not_fit() -> None:
         layer.gru(ragged, 4, initial_states=layer.data("h", [2, 5, 4]))
 
 
-def test_what_the_gradient_needs_cannot_be_fed() -> None:
+def test_what_the_gradient_needs_is_computed_again_where_it_was_fed_but_for_masks() -> None:
     from foreshape.ops.recurrent.rnn import SequenceRnn
 
-    operator = SequenceRnn.with_values({n: f.default for n, f in SequenceRnn.schema.attributes.items()})
+    reserve = torch.zeros((), dtype=torch.uint8)
+    given = {n: f.default for n, f in SequenceRnn.schema.attributes.items()} | {"mode": "LSTM", "hidden_size": 3, "num_layers": 2}
+    operator = SequenceRnn.with_values(given)
+    rows, offsets = torch.randn(5, 2), [Offsets([torch.tensor([0, 3, 5])])]
+    weights = [torch.randn(12, n) for _ in range(1) for n in (2, 3, 3, 3)] + [torch.randn(12) for _ in range(4)]
+    out, _, _, kept = operator.kernel(rows, None, None, weights, requested=(True,) * 4, offsets=offsets)
+
+    def gradients(operator: Operator, reserve: torch.Tensor) -> list[torch.Tensor]:
+        x, _, _, w = SequenceRnn.grad_class.kernel(
+            operator, rows, None, None, weights, reserve, torch.ones_like(out), None, None, requested=(True,) * 4, offsets=offsets * 8
+        )
+        return [x, *w]
+
+    torch.testing.assert_close(gradients(operator, reserve), gradients(operator, kept))
     with pytest.raises(ExecutionError, match="Reserve must be the value that sequence_rnn gave"):
-        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, requested=(True,) * 4)
+        gradients(SequenceRnn.with_values(given | {"dropout_prob": 0.5}), reserve)
 
 
 # --- PaddlePaddle's packed-row operators, against loops that say what they mean

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from foreshape.backward.append import undo
-from foreshape.backward.path import find_path
+from foreshape.backward.path import find_path, is_floating
 from foreshape.backward.recompute import recompute_marked
 from foreshape.backward.steps import GradientSlots
 from foreshape.dims import equal, product
@@ -15,7 +15,7 @@ from foreshape.program import Block, Role, Variable
 from foreshape.program.call_site import tells_line
 from foreshape.program.gc_pause import collector_waits
 
-__all__ = ["GRAD", "GradientSlots", "append_backward"]
+__all__ = ["GRAD", "GradientSlots", "append_backward", "append_backward_of"]
 
 
 @tells_line
@@ -58,6 +58,43 @@ def append_backward(
     if not out:
         raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
     return out
+
+
+@collector_waits
+def append_backward_of(results: Sequence[Variable], wanted: Sequence[str]) -> tuple[dict[str, str], dict[str, set[str]], dict[str, SchemaError]]:
+    """Append the gradient ops of several results, whose gradients ``name@GRAD`` are new inputs of the program.
+
+    Args:
+        results: variables of the global block.
+        wanted: names of parameters and inputs.
+
+    Returns:
+        Name of a wanted one -> the name of its gradient; result -> the wanted ones that it depends on; and result -> the error where an operator on its way
+        has no gradient.
+    """
+    block = results[0].block
+    block.program.refresh()
+    reach: dict[str, set[str]] = {}
+    refused: dict[str, SchemaError] = {}
+    for result in results:
+        if not is_floating(result):
+            continue
+        try:
+            path = find_path(block, wanted, [result.name], ())
+        except SchemaError as error:
+            refused[result.name] = error
+            continue
+        if found := path.needed & set(wanted):
+            reach[result.name] = found
+    if not reach:
+        return {}, reach, refused
+    for name in reach:
+        of = block.vars[name]
+        block.create_variable(name + GRAD, of.spec, need_check_feed=True, stop_gradient=True)
+    path = find_path(block, wanted, [*reach], ())
+    grads = undo(path, block, [*reach], wanted)
+    recompute_marked(block)
+    return {n: n + GRAD for n in wanted if n in grads or path.final(n) in grads}, reach, refused
 
 
 def _wanted(block: Block, parameters: Iterable[Variable | str] | None, stop: set[str]) -> dict[str, None]:

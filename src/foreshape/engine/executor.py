@@ -3,175 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import replace
-from math import prod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from operator import index
 from threading import RLock
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 from foreshape.constructor_repr import ConstructorRepr
-from foreshape.engine.emit import Bound, Emitted, emit
+from foreshape.engine.compiled_step import CompiledStep, ShapePlan
+from foreshape.engine.emit import Bound
 from foreshape.engine.failures import failure, placed
-from foreshape.engine.fetched import fetcher, names_of
-from foreshape.engine.finite import stop_before_updates
+from foreshape.engine.fetched import names_of
 from foreshape.engine.scope import Scope, default_scope
-from foreshape.engine.shared_state import state_of_updates
 from foreshape.engine.training_warning import refuse_other_ranks, warn_of_updates
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, ShapeError, border
-from foreshape.feeding.feed import Feeder, aligned
-from foreshape.feeding.state_checks import NOTHING, Held
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
+from foreshape.feeding.feed import aligned
+from foreshape.feeding.state_checks import NOTHING
 from foreshape.hints import tells_arguments
-from foreshape.lowering import fuse, lower
-from foreshape.lowering.threads import threads_for, work_of_all
-from foreshape.memory import Plan, byte_text, bytes_of
-from foreshape.memory.liveness import liveness
-from foreshape.memory.records import unknown_words
+from foreshape.memory import bytes_of
 from foreshape.operator.room import this_run
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.process import torch_modes as modes
 from foreshape.process.devices import device_of
 from foreshape.process.machine_memory import default_limit
-from foreshape.process.pages import Growth, Outgrows, keep_pages
-from foreshape.process.threads import Fastest, Threads, back_on, on_others, threads_here
+from foreshape.process.pages import keep_pages
+from foreshape.process.threads import Threads, back_on, on_others, threads_here
 from foreshape.process.waiting import waiting
 from foreshape.process.warn_once import Notes
 from foreshape.program import Program, Variable, default_main_program
-from foreshape.program.dropping import for_step
 from foreshape.program.gc_pause import collector_waits
 from foreshape.values.conversion import to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
-_PLAN_CACHE_LIMIT = 4096
-_taking = border("the fed values cannot be taken", FeedError)
+taking = border("the fed values cannot be taken", FeedError)
 _giving = border("the results cannot be given", ExecutionError)
-_compiling = RLock()
+compiling = RLock()
 """The lock for making a step or checking new shapes, since two threads may bring one program."""
 if hasattr(os, "register_at_fork"):  # a child must not wait for a thread of its parent
-    os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
-
-
-class ShapePlan(NamedTuple):
-    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, and the work where it is timed."""
-
-    values: dict[str, int]
-    threads: int
-    work: int
-
-
-class CompiledStep:
-    """A compiled step of one program version, for one list of fetches."""
-
-    __slots__ = (
-        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
-        "plain", "plan_cache", "program", "ragged", "state", "version",
-    )  # fmt: skip
-
-    @collector_waits
-    def __init__(
-        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
-        finite: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self.version, self.mark = program.version, program.updated_by
-        self.program = program = for_step(program, fetches)
-        self.state = frozenset[str]() if self.mark is None else state_of_updates(program)
-        self.fastest = fastest
-        guards = program.guards
-        lowered = lower(program.global_block, fetches, fused)
-        self.frozen = lowered.frozen = frozen
-        self.plain = replace(lowered, calls=list(lowered.calls))
-        if fused:
-            fuse(lowered)
-        if finite:
-            stop_before_updates(lowered, finite)
-        self.live = liveness(lowered, reuse=fused)
-        self.emitted: Emitted = emit(lowered)
-        self.feeder = Feeder(program, lowered.feeds, guards, device)
-        self.plan_cache: dict[Any, ShapePlan] = {}
-        self._plan: Plan | None = None
-        self._roomy: dict[str, int] | None = None
-        self.outgrows = Outgrows()
-        self.growth: Growth | None = None
-        self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
-        self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
-        self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
-        self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
-
-    @property
-    def plan(self) -> Plan:
-        """Return the plan of the calls of this step."""
-        if self._plan is None:
-            self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
-        return self._plan
-
-    def plan_shapes(
-        self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
-    ) -> ShapePlan:
-        """Check new shapes, compare their memory with a limit, and choose their threads."""
-        values = {**self.feeder.check_shapes(given, held), **longest}
-        peak = self._refuse_past(limit, values, exact) if limit is not None and self.plain.calls else None
-        if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
-            self.plan_cache.clear()
-        if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in given[: len(self.feeder.inputs)])):
-            with suppress(MemoryPlanError, ShapeError):  # then nothing is known of the peak
-                self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
-        work = 0 if self.fastest is None else work_of_all(self.plain, values)
-        return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
-
-    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
-        """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
-
-        Args:
-            exact: ask the plan for each shape. Otherwise ask it for sizes twice as large, and admit smaller ones after that.
-        """
-        plan = self.plan
-        given = {n: values.get(n, 1) for n in plan.symbols}
-        if not exact:
-            if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
-                return None
-            twice = {n: 2 * size + 16 for n, size in given.items()}
-            with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
-                if plan.peak(**twice) <= limit:
-                    self._roomy = twice
-                    return None
-        peak = plan.peak(**given)
-        if peak > limit:
-            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
-            sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
-            largest = plan.holders(**given)[0]
-            needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
-            raise MemoryPlanError(
-                f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
-                f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}"
-            )
-        return peak
-
-    def exchange(self, scope: Scope, other: Bound) -> Bound:
-        """Run another function over a scope from now on, as long as its tensors stay; return the one until now."""
-        usual, version = self.bind(scope), self._last[1]
-        self.bound[scope], self._last = (version, other), (ref(scope), version, other)
-        return usual
-
-    def bind(self, scope: Scope) -> Bound:
-        """Return the step over a scope, bound again where the scope's tensors have changed."""
-        if self.mark is not None and scope.turns.last is not self.mark:
-            scope.turns.take(self.mark, self.state)
-        last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
-        if last[0]() is scope and last[1] == version:
-            return last[2]
-        found = self.bound.get(scope)
-        if found is None or found[0] != version:
-            with border("the step cannot be bound to the values of the scope", ExecutionError):
-                bound = self.emitted.bind(scope, self.feeder.device)
-            version = scope.version + scope.overwritten if self.frozen else scope.version  # constants have come in
-            self.bound[scope] = found = (version, bound)
-        self._last = (ref(scope), found[0], found[1])
-        return found[1]
+    os.register_at_fork(before=compiling.acquire, after_in_parent=compiling.release, after_in_child=compiling.release)
 
 
 class Executor(ConstructorRepr):
@@ -269,16 +142,34 @@ class Executor(ConstructorRepr):
             step: as `step` gives it.
             feed, scope: as of `run`.
         """
-        with _taking:
+        with taking:
             tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
             if self.align_feeds:
                 tensors = aligned(tensors)
+        bound, planned = self.ready(step, tensors, signature, scope)
+        fetched = self.call(step, bound.function, planned, tensors, scope)
+        for value, of in zip(fetched, step.plain.fetches, strict=False):
+            if value is None:
+                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
+        with _giving:
+            out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
+            for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+                out[at] = LoDTensor.of_offsets(out[at], offsets)
+        return out
+
+    def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:
+        """Return a step over a scope, and its plan for the shapes of these tensors: checked at their first time.
+
+        Args:
+            tensors, signature: as the step's feeder gives them.
+        """
         longest: dict[str, int] = {}
         if self._exact_limit and len(tensors) > len(step.feeder.inputs):  # ragged ones
             with self._threads.planned():
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
-        function, held, _, _ = step.bind(scope)
+        bound = step.bind(scope)
+        held = bound.held
         if held is not NOTHING:  # open dims of the scope's values decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)
@@ -286,8 +177,18 @@ class Executor(ConstructorRepr):
             signature = shapes + signature[len(shapes) :]
             planned = step.plan_cache.get(signature)
         if planned is None:
-            with _compiling, _taking, self._threads.planned():
+            with compiling, taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
+        return bound, planned
+
+    def call(self, step: CompiledStep, function: Any, planned: ShapePlan, given: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
+        """Return the results of a function of a step, on its threads, with its errors in words.
+
+        Args:
+            given: its arguments.
+            scope: for the checks of an executor that has them.
+            mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
+        """
         this_run.generator, this_run.memory_limit = self._generator, self.memory_limit
         before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
@@ -297,12 +198,12 @@ class Executor(ConstructorRepr):
             growth.begin()
         began = perf_counter()
         try:
-            with private.InferenceMode(True):
+            with private.InferenceMode(True) if mode is None else mode():
                 if self._target is None and not self.check:
-                    fetched = function(*tensors)
+                    fetched = function(*given)
                 else:
                     with self._target or nullcontext():  # kernels without operands make their results there
-                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
+                        fetched = self._checked(planned).run(step.emitted, given, scope) if self.check else function(*given)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:
@@ -320,14 +221,7 @@ class Executor(ConstructorRepr):
                 step.growth = growth.end()
             if threads != before:
                 back_on(before)
-        for value, of in zip(fetched, step.plain.fetches, strict=False):
-            if value is None:
-                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
-        with _giving:
-            out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
-            for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
-                out[at] = LoDTensor.of_offsets(out[at], offsets)
-        return out
+        return fetched
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> CompiledStep:
         """Return the compiled step of ``program`` for ``fetch``; made at the first question."""
@@ -336,7 +230,7 @@ class Executor(ConstructorRepr):
         found = self._steps.get(program, {}).get(key)
         if found is not None and found.version == program.version:
             return found
-        with _compiling, border("the program cannot be made into a step", ExecutionError):
+        with compiling, border("the program cannot be made into a step", ExecutionError):
             steps = self._steps.get(program)
             if steps is None:
                 steps = self._steps[program] = {}
@@ -365,7 +259,7 @@ class Executor(ConstructorRepr):
         """
         step = self.step(program, fetch)
         held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
-        with _taking:
+        with taking:
             tensors, _ = step.feeder.tensors(feed, self.notes)
             step.feeder.fit(tensors)
             if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise the scope's values tell a part of the sizes

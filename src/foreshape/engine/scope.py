@@ -143,6 +143,12 @@ class Scope:
             self.version += 1
         return value
 
+    def share(self, name: str, value: Tensor) -> None:
+        """Hold a tensor itself, in the place of the present value; its owner may change it."""
+        self._values[name] = value
+        self._waiting.pop(name, None)
+        self.version += 1
+
     def remove(self, name: str) -> None:
         """Drop the value ``name``, if there is one."""
         waiting = self._waiting.pop(name, None)

@@ -15,3 +15,4 @@ from foreshape.interop.program_files import load_program as load_program
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors
 from foreshape.interop.torch import from_torch as from_torch
+from foreshape.interop.torch import to_torch as to_torch

@@ -6,7 +6,7 @@ are. Rows go in and come out in their own order; within a unit they are at their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,12 +62,18 @@ def hand_on(kept: SavedLayers | None) -> Tensor:
     return out
 
 
-def handed_on(reserve: Tensor, op: str) -> SavedLayers:
-    """Return the argument of `hand_on`."""
+def handed_on(reserve: Tensor, op: str, again: Callable[[], Any] | None) -> SavedLayers:
+    """Return the argument of `hand_on`; of a result that was fed or copied, without it, as ``again`` computes it.
+
+    Raises:
+        ExecutionError: it is not there, and cannot be computed again.
+    """
     kept = getattr(reserve, "kept", None)
-    if kept is None:
-        raise ExecutionError(f"{op}_grad: Reserve must be the value that {op} gave in the same step, and was not fed or copied")
-    return kept
+    if kept is not None:
+        return kept
+    if again is None:
+        raise ExecutionError(f"{op}_grad: Reserve must be the value that {op} gave, and was not fed or copied; without it no dropout can be between the layers")
+    return again()[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,11 @@ class RecurrentNet:
     @property
     def units(self) -> int:
         return self.layers * self.directions
+
+    @property
+    def drops(self) -> bool:
+        """Return True if dropout is between the layers, with masks that no other run draws."""
+        return self.dropout > 0.0 and self.layers > 1
 
     def weights(self, listed: Sequence[Any]) -> list[Weights]:
         """Return the weights of each unit, from a list of all pairs of weights and then all pairs of biases."""

@@ -286,14 +286,18 @@ class Step:
     """The bytes of constants made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])
     """Statements before all others."""
+    taken: list[Value] = field(default_factory=list[Value])
+    """The values of the first half of a step, in the second one (`foreshape.lowering.halves`)."""
+    handed: list[Value] = field(default_factory=list[Value])
+    """The values for the second half of a step, in the first one."""
 
     def parameters(self) -> list[Value]:
-        """Return the parameters of the step: the feeds, then the offsets of ragged ones."""
-        return self.feeds + [v.lod for v in self.feeds if v.lod is not None]
+        """Return the parameters of the step: the feeds, then the offsets of ragged ones; of a second half also what it takes."""
+        return [*self.feeds, *(v.lod for v in self.feeds if v.lod is not None), *self.taken]
 
     def returns(self) -> list[Value]:
-        """Return the results of the step: the fetches, then the offsets of ragged ones."""
-        return self.fetches + [v.lod for v in self.fetches if v.lod is not None]
+        """Return the results of the step: the fetches, then the offsets of ragged ones; of a first half also what it hands on."""
+        return [*self.fetches, *(v.lod for v in self.fetches if v.lod is not None), *self.handed]
 
 
 def _not_compiled(*given: Any) -> Any:

@@ -41,7 +41,7 @@ def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], ne
                     copied[v] = replace(v, index=new())
                     out.append(FusedCall(i.op, [v], [copied[v]], position=i.position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
         if copied:
-            _read(i, copied)
+            read_instead(i, copied)
         out.append(i)
         for v, source in views_made(i):
             views[v] = source
@@ -51,7 +51,7 @@ def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], ne
     return [copied.get(v, v) for v in fetches]
 
 
-def _read(i: KernelCall, copied: dict[Value, Value]) -> None:
+def read_instead(i: KernelCall, copied: dict[Value, Value]) -> None:
     """Let an instruction read copies."""
 
     def instead(given: Argument) -> Argument:

@@ -62,7 +62,7 @@ def for_training(
         for variable in copy.global_block.vars.values():
             if not variable.persistable and variable.op is None and variable.name in read:
                 variable.need_check_feed = variable.stop_gradient = True
-        _mark(copy, frozen)
+        mark_parameters(copy, frozen)
         return True
 
     return Pass("for_training", change)(out)[0]
@@ -80,7 +80,8 @@ def _set_training(op: Op, fixed: bool, all_frozen: bool) -> None:
         op.attributes = Attributes.of(op.type, entries)
 
 
-def _mark(program: Program, frozen: Frozen) -> None:
+def mark_parameters(program: Program, frozen: Frozen = False) -> None:
+    """Mark the tensors of a program as parameters where none is; ``frozen``: the ones that are not trained, as for `for_training`."""
     block = program.global_block
     if not any(v.is_parameter for v in block.vars.values()):
         written = {n for op in program.all_ops() for n in op.output_names()}

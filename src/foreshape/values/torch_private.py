@@ -58,6 +58,10 @@ def _inference_mode(on: bool) -> Any:
     return load("torch").inference_mode(on)
 
 
+def _no_grad() -> Any:
+    return load("torch").no_grad()
+
+
 def _without_autocast() -> Any:
     return load("torch").autocast("cpu", enabled=False)
 
@@ -65,6 +69,7 @@ def _without_autocast() -> Any:
 NAMES = {
     # how a step is run
     "InferenceMode": PrivateName("_C._InferenceMode", "running without a record for gradients, at a third of inference_mode's price", "1.9", _inference_mode),
+    "BelowAutograd": PrivateName("_C._AutoDispatchBelowAutograd", "running without a record for gradients, with results that can be recorded", "2.0", _no_grad),
     "is_any_autocast_enabled": PrivateName("_C._is_any_autocast_enabled", "leaving autocast out", "2.0", lambda: True),
     "DisableAutocast": PrivateName("_C._DisableAutocast", "leaving autocast out, on all devices", "1.13", _without_autocast),
     "len_torch_function_stack": PrivateName("_C._len_torch_function_stack", "leaving out what overrides torch's functions", "2.0", lambda: 1),
@@ -73,6 +78,9 @@ NAMES = {
     "DisableTorchFunctionSubclass": PrivateName("_C.DisableTorchFunctionSubclass", "feeding tensors of a class of their own", "2.0"),
     "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
     "nested_tensor_size": PrivateName("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
+    # networks as modules of torch
+    "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3", lambda: True),
+    "DelayedError": PrivateName("_C._functions.DelayedError", "an error in words for a gradient of a gradient", "1.0"),
     # processes
     "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),
     # optimizers: one pass over all tensors

@@ -44,6 +44,12 @@ class TorchModel:
         self._training: tuple[Program, dict[str, str]] | None = None
         self.fetches: list[Variable] = importer.fetches
 
+    @property
+    def nesting(self) -> tuple[Any, list[tuple[str, Any]]]:
+        """Return torch's tree of the results, and of its leaves in order the kind, "tensor", "size" or "value", with the last one's value."""
+        kinds = [("size", None) if isinstance(v, OpenSize) else ("tensor", None) if isinstance(v, Variable) else ("value", v) for v in self._results]
+        return self._out_tree, kinds
+
     def __call__(self, *inputs: Any) -> Any:
         """Return the module's results, as tensors in its own nesting.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from foreshape.dims import Size
@@ -147,16 +148,17 @@ class Rnn(RecurrentNetworkBase):
     def kernel(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, *, requested: tuple[bool, ...]
     ) -> tuple[Any, ...]:
-        time, batch, features = Input.shape
+        out, h, c, kept = self._run(Input, PreState, WeightList, SequenceLength, requested)
+        state = [h] if self.mode != "LSTM" else [h, c]
+        return None if out is None else out.view(*Input.shape[:2], out.shape[-1]), hand_on(None), state, hand_on(kept)
+
+    def _run(self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, requested: tuple[bool, ...]) -> Any:
         net = self._net()
-        rows = Input.reshape(time * batch, features)
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
-        out, h, c, kept = net.forward(
-            rows, WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._schedules(Input, SequenceLength),
+        return net.forward(
+            Input.flatten(0, 1), WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._schedules(Input, SequenceLength),
             out=requested[0], cell=requested[2], train=requested[3], generator=generator,
         )  # fmt: skip
-        state = [h] if self.mode != "LSTM" else [h, c]
-        return None if out is None else out.view(time, batch, out.shape[-1]), hand_on(None), state, hand_on(kept)
 
     def _gradient_workspace(
         self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, DropoutState: Any, Reserve: Any, Out: Any, d_out: Spec, d_state: Any,
@@ -174,7 +176,8 @@ class Rnn(RecurrentNetworkBase):
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, DropoutState: Any, Reserve: Tensor,
         Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        kept = handed_on(Reserve, "rnn")
+        again = partial(self._run, Input, PreState, WeightList, SequenceLength, (False, False, len(PreState) > 1, True))
+        kept = handed_on(Reserve, "rnn", None if self._net().drops and not self.seed else again)
         rows = d_out.flatten(0, 1)
         d_x, d_h, d_c, grads = self._net().backward(
             kept, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, requested[0],
@@ -246,12 +249,15 @@ class SequenceRnn(RecurrentNetworkBase):
     def kernel(
         self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, requested: tuple[bool, ...], offsets: list[Any]
     ) -> tuple[Any, ...]:
+        out, h, c, kept = self._run(Input, InitHidden, InitCell, WeightList, offsets[0], requested)
+        return out, h, c, hand_on(kept)
+
+    def _run(self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], offsets: Any, requested: tuple[bool, ...]) -> Any:
         net = self._net()
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
-        out, h, c, kept = net.forward(
-            Input, WeightList, InitHidden, InitCell, Ragged(offsets[0]), out=requested[0], cell=requested[2], train=requested[3], generator=generator
+        return net.forward(
+            Input, WeightList, InitHidden, InitCell, Ragged(offsets), out=requested[0], cell=requested[2], train=requested[3], generator=generator
         )
-        return out, h, c, hand_on(kept)
 
     def _gradient_workspace(
         self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, requested: tuple[bool, ...]
@@ -265,9 +271,11 @@ class SequenceRnn(RecurrentNetworkBase):
     )  # fmt: skip
     def backward(
         self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], Reserve: Tensor, d_out: Tensor | None, d_h: Tensor | None,
-        d_c: Tensor | None, *, requested: tuple[bool, ...],
+        d_c: Tensor | None, *, requested: tuple[bool, ...], offsets: list[Any],
     ) -> tuple[Any, ...]:  # fmt: skip
-        return self._net().backward(handed_on(Reserve, "sequence_rnn"), Input, WeightList, d_out, d_h, d_c, requested[0])
+        again = partial(self._run, Input, InitHidden, InitCell, WeightList, offsets[0], (False, False, d_c is not None, True))
+        kept = handed_on(Reserve, "sequence_rnn", None if self._net().drops and not self.seed else again)
+        return self._net().backward(kept, Input, WeightList, d_out, d_h, d_c, requested[0])
 
     samples = [
         sample(Input=f32(9, 2).ragged([4, 0, 5]), WeightList=_weights("LSTM", 3, 2), mode="LSTM", hidden_size=3),

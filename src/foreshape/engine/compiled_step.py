@@ -1,0 +1,153 @@
+"""A compiled step: the calls of one program version for one list of fetches, its feeds, its plan, and the scopes that it is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+from foreshape.engine.emit import Bound, Emitted, emit
+from foreshape.engine.fetched import fetcher
+from foreshape.engine.finite import stop_before_updates
+from foreshape.engine.scope import Scope
+from foreshape.engine.shared_state import state_of_updates
+from foreshape.errors import ExecutionError, MemoryPlanError, ShapeError, border
+from foreshape.feeding.feed import Feeder
+from foreshape.feeding.state_checks import Held
+from foreshape.lowering import Step, fuse, lower
+from foreshape.lowering.threads import threads_for, work_of_all
+from foreshape.memory import Plan, byte_text
+from foreshape.memory.liveness import liveness
+from foreshape.memory.records import unknown_words
+from foreshape.process.pages import Growth, Outgrows
+from foreshape.process.threads import Fastest, threads_here
+from foreshape.program import Program
+from foreshape.program.dropping import for_step
+from foreshape.program.gc_pause import collector_waits
+
+_PLAN_CACHE_LIMIT = 4096
+
+
+class ShapePlan(NamedTuple):
+    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, and the work where it is timed."""
+
+    values: dict[str, int]
+    threads: int
+    work: int
+
+
+class CompiledStep:
+    """A compiled step of one program version, for one list of fetches."""
+
+    __slots__ = (
+        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
+        "plain", "plan_cache", "program", "ragged", "state", "version",
+    )  # fmt: skip
+
+    @collector_waits
+    def __init__(
+        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
+        finite: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.version, self.mark = program.version, program.updated_by
+        self.program = program = for_step(program, fetches)
+        self.state = frozenset[str]() if self.mark is None else state_of_updates(program)
+        self.fastest = fastest
+        guards = program.guards
+        lowered = lower(program.global_block, fetches, fused)
+        self.frozen = lowered.frozen = frozen
+        self.plain = replace(lowered, calls=list(lowered.calls))
+        if fused:
+            fuse(lowered)
+        if finite:
+            stop_before_updates(lowered, finite)
+        self.live = liveness(lowered, reuse=fused)
+        self.emitted = self._emit(lowered)
+        self.feeder = Feeder(program, self.emitted.lowered.feeds, guards, device)
+        self.plan_cache: dict[Any, ShapePlan] = {}
+        self._plan: Plan | None = None
+        self._roomy: dict[str, int] | None = None
+        self.outgrows = Outgrows()
+        self.growth: Growth | None = None
+        self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
+        self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
+        self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
+        self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
+
+    def _emit(self, lowered: Step) -> Emitted:
+        """Write the code of the step."""
+        return emit(lowered)
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan of the calls of this step."""
+        if self._plan is None:
+            self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
+        return self._plan
+
+    def plan_shapes(
+        self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
+    ) -> ShapePlan:
+        """Check new shapes, compare their memory with a limit, and choose their threads."""
+        values = {**self.feeder.check_shapes(given, held), **longest}
+        peak = self._refuse_past(limit, values, exact) if limit is not None and self.plain.calls else None
+        if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
+            self.plan_cache.clear()
+        if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in given[: len(self.feeder.inputs)])):
+            with suppress(MemoryPlanError, ShapeError):  # then nothing is known of the peak
+                self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
+        work = 0 if self.fastest is None else work_of_all(self.plain, values)
+        return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
+
+    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
+        """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
+
+        Args:
+            exact: ask the plan for each shape. Otherwise ask it for sizes twice as large, and admit smaller ones after that.
+        """
+        plan = self.plan
+        given = {n: values.get(n, 1) for n in plan.symbols}
+        if not exact:
+            if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
+                return None
+            twice = {n: 2 * size + 16 for n, size in given.items()}
+            with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
+                if plan.peak(**twice) <= limit:
+                    self._roomy = twice
+                    return None
+        peak = plan.peak(**given)
+        if peak > limit:
+            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
+            sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
+            largest = plan.holders(**given)[0]
+            needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
+            raise MemoryPlanError(
+                f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
+                f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}"
+            )
+        return peak
+
+    def exchange(self, scope: Scope, other: Bound) -> Bound:
+        """Run another function over a scope from now on, as long as its tensors stay; return the one until now."""
+        usual, version = self.bind(scope), self._last[1]
+        self.bound[scope], self._last = (version, other), (ref(scope), version, other)
+        return usual
+
+    def bind(self, scope: Scope) -> Bound:
+        """Return the step over a scope, bound again where the scope's tensors have changed."""
+        if self.mark is not None and scope.turns.last is not self.mark:
+            scope.turns.take(self.mark, self.state)
+        last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
+        if last[0]() is scope and last[1] == version:
+            return last[2]
+        found = self.bound.get(scope)
+        if found is None or found[0] != version:
+            with border("the step cannot be bound to the values of the scope", ExecutionError):
+                bound = self.emitted.bind(scope, self.feeder.device)
+            version = scope.version + scope.overwritten if self.frozen else scope.version  # constants have come in
+            self.bound[scope] = found = (version, bound)
+        self._last = (ref(scope), found[0], found[1])
+        return found[1]

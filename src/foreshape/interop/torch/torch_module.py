@@ -1,0 +1,260 @@
+"""`TorchNetwork`: a program as a module of torch, with gradients by this framework's own backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from foreshape.engine import LoDTensor, Scope
+from foreshape.engine.compiled_step import ShapePlan
+from foreshape.errors import ExecutionError, FeedError
+from foreshape.interop.torch.module_values import ModuleValues, place_values
+from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on
+from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.process import torch_modes as modes
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_private import private
+
+_ONCE: Final = (
+    "a gradient of a gradient was asked for, through a network that is a program of Foreshape: its backward pass has none. Leave create_graph=True out, or "
+    "keep the part whose second derivative is needed a module of torch"
+)
+
+
+_Module: Any = torch.nn.Module
+
+
+class TorchNetwork(_Module):
+    """A program as a module of torch. Made by `to_torch`.
+
+    Parameters and buffers have their names in the program, parts between dots as modules, and share their memory with the scope that the module was made
+    of. In ``train()`` the program runs as it is, in ``eval()`` as for a test. Random operators draw from torch's own generator. Inputs come in order or by
+    name; a ragged one as a jagged tensor, a pair ``(values, offsets)`` or a `LoDTensor`. Ragged results come as jagged tensors if an input was one,
+    otherwise as pairs.
+    """
+
+    def __init__(self, steps: NetworkSteps, scope: Scope, nesting: tuple[Any, list[Any]] | None) -> None:
+        super().__init__()
+        self._steps = steps
+        self._nesting = nesting
+        self._values = ModuleValues()
+        place_values(self, steps, scope)
+
+    @property
+    def scope(self) -> Scope:
+        """The values of parameters and buffers as a scope, in the same memory: for executors, plans and files."""
+        return self._values.scope_of(self, self._steps.held())[0]
+
+    @property
+    def program(self) -> Any:
+        """The program in the present mode."""
+        return self._steps.of(self.training)
+
+    def extra_repr(self) -> str:
+        """Return the inputs and results, for torch's own text of a module."""
+        block = self._steps.program.global_block
+        return f"{', '.join(str(block.var(n)) for n in self._steps.feeds)} -> {', '.join(str(block.var(n)) for n in self._steps.results)}"
+
+    @torch.compiler.disable
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return the results: one tensor, or several in order; of a network from a module of torch, in that module's nesting.
+
+        Raises:
+            FeedError, GuardError: the network does not take these inputs. ExecutionError: a kernel fails.
+        """
+        if modes.is_set():
+            with modes.left_out(None):
+                return self._forward(inputs, named)
+        return self._forward(inputs, named)
+
+    def _forward(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        steps = self._steps
+        given = self._named(inputs, named)
+        scope, held, device = self._values.scope_of(self, steps.held)
+        tensors: dict[str, Any] = {}
+        feed: dict[str, Any] = {}
+        jagged: Any = None
+        block = steps.program.global_block
+        for name, value in given.items():
+            of = block.vars[name].spec
+            if of.lod is not None:
+                jagged = value if getattr(value, "is_nested", False) else jagged
+                tensors[name], feed[name] = _ragged(name, value, of.lod_level)
+            else:
+                feed[name] = tensors[name] = value
+            if isinstance(tensors[name], torch.Tensor) and tensors[name].device != device:
+                raise FeedError(f"{name} is on {tensors[name].device}, and the parameters of the network are on {device}: move one of them")
+        wanted: dict[str, Any] = {}
+        if torch.is_grad_enabled():
+            wanted = {n: t for n, t in held.items() if t.requires_grad}
+            wanted.update((n, t) for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.requires_grad)
+        executor = executor_on(str(device))
+        step = steps.step(self.training, tuple(wanted), str(device))
+        fed, signature = executor.take(step.step, feed)
+        bound, planned = executor.ready(step.step, fed, signature, scope)
+        run = _ForwardPass(executor, step, scope, bound, planned, fed)
+        found = _Halves.apply(run, *wanted.values()) if wanted else run.forward()[0]
+        self._values.take_stored(self, scope)
+        results = [self._result(name, at, found, run, jagged) for at, name in enumerate(steps.results)]
+        if self._nesting is None:
+            return results[0] if len(results) == 1 else tuple(results)
+        return _nested(self._nesting, results)
+
+    def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs by name."""
+        feeds = self._steps.feeds
+        if self._nesting is not None:
+            inputs = [leaf for leaf in _pytree().tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+        elif len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
+            inputs, named = (), cast("Mapping[str, Any]", inputs[0])
+        if len(inputs) > len(feeds) or not named.keys() <= set(feeds[len(inputs) :]) or len(inputs) + len(named) != len(feeds):
+            seen = ", ".join([f"{len(inputs)} in order", *(f"{n}=" for n in named)])
+            raise FeedError(f"the network has the inputs {', '.join(feeds)}: give each of them once, in this order or by name; seen {seen}")
+        return {**dict(zip(feeds, inputs, strict=False)), **named}
+
+    def _result(self, name: str, at: int, found: Sequence[Any], run: _ForwardPass, jagged: Any) -> Any:
+        value = found[at]
+        refused = run.step.refused.get(name)
+        if refused is not None and torch.is_grad_enabled():
+            value = private.DelayedError(str(refused), 1)(value.detach().requires_grad_())
+        of = run.step.step.halves.front.fetches[at]
+        if of.lod is None:
+            return value
+        levels = run.offsets[at].levels
+        if jagged is not None and len(levels) == 1:
+            return torch.nested.nested_tensor_from_jagged(value, jagged.offsets() if torch.equal(levels[0], jagged.offsets()) else levels[0])
+        return value, levels[0] if len(levels) == 1 else list(levels)
+
+
+class _ForwardPass:
+    """One forward pass with what its backward pass needs."""
+
+    __slots__ = ("bound", "executor", "fed", "offsets", "planned", "scope", "shapes", "step")
+
+    def __init__(self, executor: Any, step: NetworkStep, scope: Scope, bound: Any, planned: ShapePlan, fed: Sequence[Any]) -> None:
+        self.executor, self.step, self.scope, self.bound, self.planned, self.fed = executor, step, scope, bound, planned, fed
+        self.offsets: dict[int, Offsets] = {}
+        self.shapes: list[Any] = []
+
+    def forward(self) -> tuple[list[Any], list[Any]]:
+        """Return the results, and what is handed to the second half."""
+        halves = self.step.step.halves
+        made = self.executor.half(self.step.step, self.bound.function, self.planned, self.fed)
+        self.fed = ()
+        count = len(halves.front.fetches)
+        for value, of in zip(made, halves.front.fetches, strict=False):
+            if value is None:
+                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
+        ragged = [at for at, v in enumerate(halves.front.fetches) if v.lod is not None]
+        self.offsets = dict(zip(ragged, made[count:], strict=False))
+        return [_plain(v) for v in made[:count]], list(made[count + len(ragged) :])
+
+    def read_later(self) -> Sequence[Any]:
+        """Return the parameters and buffers that the second half reads."""
+        return self.step.step.bind_back(self.scope, self.bound).values[: len(self.step.step.halves.back.persistables)]
+
+    def backward(self, gradients: Sequence[Any], handed: list[Any], again: bool) -> list[Any]:
+        """Return the gradients of all wanted parameters and inputs."""
+        step = self.step
+        if again:  # the memory of these is written to
+            for at in step.step.halves.changed:
+                if type(handed[at]) is torch.Tensor:
+                    handed[at] = handed[at].clone()
+        given = [self._whole(gradients[at], at) for at in step.fed]
+        offsets = [self.offsets[at] for at in step.fed if at in self.offsets]
+        back = step.step.bind_back(self.scope, self.bound)
+        return self.executor.half(step.step, back.function, self.planned, [*given, *offsets, *handed])
+
+    def _whole(self, gradient: Any, at: int) -> Any:
+        if gradient is None:
+            shape, dtype, device = self.shapes[at]
+            return torch.zeros(shape, dtype=dtype, device=device)
+        return gradient.detach().contiguous()
+
+
+class _Halves(torch.autograd.Function):
+    """A step in torch's graph of gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _ForwardPass, *wanted: Any) -> Any:
+        """Run the first half; keep what it hands on."""
+        step = run.step
+        results, handed = run.forward()
+        ctx.set_materialize_grads(False)
+        names = [v.name for v in step.step.halves.front.fetches]
+        fixed = [v for at, v in enumerate(results) if isinstance(v, torch.Tensor) and at not in step.fed]
+        ctx.mark_non_differentiable(*fixed)
+        run.shapes = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in results]
+        for at, result in step.step.halves.given:  # an own alias, as a tensor of the graph would keep itself alive
+            handed[at] = results[result].detach()
+        others = step.others
+        if others is None:
+            others = step.others = [at for at, v in enumerate(handed) if v is not None and (type(v) is not torch.Tensor or vars(v))]
+        ctx.kept = [handed[at] for at in others]
+        for at in others:
+            handed[at] = None
+        ctx.save_for_backward(*handed, *run.read_later())
+        ctx.run, ctx.names, ctx.used = run, names, False
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Run the second half."""
+        run: _ForwardPass = ctx.run
+        step, others = run.step, run.step.others or []
+        handed = list(ctx.saved_tensors)  # torch refuses changed ones, parameters among them
+        del handed[len(step.step.halves.back.taken) :]
+        for at, value in zip(others, ctx.kept, strict=True):
+            handed[at] = value
+        again = bool(private.keeps_graph())
+        if not again:
+            ctx.kept = None
+        found = run.backward(gradients, handed, again)
+        reached = {n for at, g in enumerate(gradients) if g is not None for n in step.reach.get(ctx.names[at], ())}
+        out = [None if at is None or n not in reached else _gradient(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]
+        if torch.is_grad_enabled():
+            fail = private.DelayedError(_ONCE, 1)
+            out = [None if g is None else fail(g.detach().requires_grad_()) for g in out]
+        return None, *out
+
+
+def _plain(value: Any) -> Any:
+    """Return a result as torch has it."""
+    if isinstance(value, Rows):
+        return torch.sparse_coo_tensor(value.rows[None], value.values, (value.height, *value.values.shape[1:]), check_invariants=False)
+    if isinstance(value, TensorArray):
+        return list(value.tensors)
+    return value
+
+
+_gradient = _plain
+
+
+def _ragged(name: str, value: Any, levels: int) -> tuple[Any, Any]:
+    """Return the rows of a ragged input, and it as a feed."""
+    if getattr(value, "is_nested", False):
+        return (value.values() if value.layout is torch.jagged and value.lengths() is None else None), value
+    pair: Sequence[Any] = value if value.__class__ is tuple else ()
+    if len(pair) == 2 and isinstance(pair[0], torch.Tensor):
+        rows, given = pair
+        of: Sequence[Any] = given if is_list(given) else [given]
+        if len(of) != levels:
+            raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; given are the offsets of {len(of)}")
+        return rows, LoDTensor.from_offsets(rows.detach(), [o.cpu().numpy() if isinstance(o, torch.Tensor) else o for o in of])
+    return None, value
+
+
+def _pytree() -> Any:
+    from foreshape.interop.torch.exporting import pytree
+
+    return pytree()
+
+
+def _nested(nesting: tuple[Any, list[Any]], results: Sequence[Any]) -> Any:
+    """Return results in the nesting of a module of torch."""
+    tree, leaves = nesting
+    found = iter(results)
+    filled = [next(found) if kind == "tensor" else int(next(found).reshape(-1)[0]) if kind == "size" else value for kind, value in leaves]
+    return _pytree().tree_unflatten(filled, tree)
