@@ -277,3 +277,60 @@ def test_ragged_inputs_are_jagged_tensors_or_pairs() -> None:
     close(net(fs.LoDTensor(np.concatenate([p.numpy() for p in parts]), [[2, 1, 3]]))[1], want)
     with pytest.raises(fs.FeedError, match="sum to 3, and there are 6 rows"):
         net((values, torch.tensor([0, 2, 3])))
+
+
+def test_networks_from_files_are_modules_too(tmp_path: Any) -> None:
+    module, _, sample = both("images", train=False)
+    model = fs.from_torch(module, (sample(3),))
+    path = str(tmp_path / "net")
+    fs.save_inference_model(path, model.feeds, [model.fetches[0]], fs.Executor(), model.program, scope=model.scope)
+    given = sample(2)
+    want = module(given)["scores"]
+    for network in (fs.Predictor(path), fs.load_inference_model(path, fs.Executor(), fs.Scope())):
+        net = fs.to_torch(network)
+        close(net(given), want)
+        close(net(x=given), want)
+        close(net({"x": given}), want)
+        net(given).sum().backward()
+        module.zero_grad()
+        module(given)["scores"].sum().backward()
+        close(net.get_parameter("conv.weight").grad, module.conv.weight.grad)
+        assert "norm.running_mean" in dict(net.named_buffers()) or "norm.running_mean" not in net.state_dict()
+
+
+def test_rounds_of_a_loop_wait_for_their_gradients() -> None:
+    with fs.program_guard(program := fs.Program(), fs.Program()):
+        x = layer.data("x", [None, 3])
+        x.stop_gradient = False
+        y = layer.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, layer.tanh(v * 1.5)), [layer.fill_constant([1], "int64", 0), x])[1]
+    net = fs.to_torch(program, fs.Scope(), fetches=[y])
+    a, b = torch.randn(2, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    first, second = net(a), net(b)
+    loss = first.sum() * second.sum()
+    seen = torch.autograd.grad(loss, (a, b), retain_graph=True)
+    again = torch.autograd.grad(loss, (a, b))
+    want = torch.autograd.grad(_rounds(a).sum() * _rounds(b).sum(), (a, b))
+    close(seen, want)
+    close(again, want)
+
+
+def _rounds(v: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        v = torch.tanh(v * 1.5)
+    return v
+
+
+def test_what_waits_goes_with_the_graph_and_passes_through_hooks_of_torch() -> None:
+    _, net, sample = both("images")
+    given = sample(4)
+    packed: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (packed.append(t.numel()), t.clone())[1], lambda t: t):
+        found = net(given)["scores"]
+    found.sum().backward()
+    want = [p.grad for p in net.parameters()]
+    net.zero_grad()
+    torch.utils.checkpoint.checkpoint(lambda x: net(x)["scores"], given, use_reentrant=False).sum().backward()
+    assert packed
+    close([p.grad for p in net.parameters()], want)
+    with torch.autocast("cpu"):
+        assert net(given)["scores"].dtype is torch.float32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.engine import Scope
@@ -10,15 +10,19 @@ from foreshape.errors import ExecutionError
 from foreshape.interop.torch.network_steps import NetworkSteps
 from foreshape.interop.torch.untyped_torch import torch
 
+_address, _dims = torch.Tensor.data_ptr, torch.Tensor.size
+
 
 class ModuleValues:
     """The scope of a module: aliases of its parameters and buffers, made anew where these have moved. Copies of the module begin with an empty one."""
 
     def __init__(self) -> None:
         self._scope = Scope()
-        self._places: list[tuple[str, dict[str, Any], str]] | None = None
-        self._marks: list[Any] = []
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._marks: tuple[list[Any], ...] = ([], [], [])
         self._version = 0
+        self._wanted: dict[tuple[bool, ...], tuple[list[int], tuple[str, ...]]] = {}
+        self.names: list[str] = []
 
     def __deepcopy__(self, memo: object) -> ModuleValues:
         return ModuleValues()
@@ -26,25 +30,35 @@ class ModuleValues:
     def __reduce__(self) -> tuple[Any, ...]:
         return ModuleValues, ()
 
-    def scope_of(self, module: Any, names: Callable[[], Sequence[str]] | Sequence[str]) -> tuple[Scope, dict[str, Any], Any]:
-        """Return the scope, the module's own tensors by name, and their device."""
-        if self._places is None:
-            self._places = [(n, *_place(module, n)) for n in (names() if callable(names) else names)]
-        scope, now = self._scope, {n: of[key] for n, of, key in self._places}
-        marks = [(t.data_ptr(), t.shape, t.dtype) for t in now.values()]
+    def scope_of(self, module: Any, steps: NetworkSteps) -> tuple[Scope, list[Any]]:
+        """Return the scope, and the module's own tensors in the order of ``names``."""
+        if not self._places:
+            self.names = steps.held()
+            self._places = [_place(module, n) for n in self.names]
+        scope, now = self._scope, [of[key] for of, key in self._places]
+        marks = [*map(id, now)], [*map(_address, now)], [*map(_dims, now)]
         if marks != self._marks:
-            for at, (name, tensor) in enumerate(now.items()):
-                if at >= len(self._marks) or marks[at] != self._marks[at]:
+            known = [*zip(*self._marks, strict=True)]
+            for at, (name, tensor, mark) in enumerate(zip(self.names, now, zip(*marks, strict=True), strict=True)):
+                if at >= len(known) or mark != known[at]:
                     scope.share(name, tensor.detach())
             self._marks, self._version = marks, scope.version
-        first = next(iter(now.values()), None)
-        return scope, now, torch.device("cpu") if first is None else first.device
+        return scope, now
+
+    def wanted(self, tensors: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
+        """Return the tensors that require a gradient, and their names."""
+        mask = tuple([t.requires_grad for t in tensors])
+        found = self._wanted.get(mask)
+        if found is None:
+            places = [at for at, on in enumerate(mask) if on]
+            found = self._wanted[mask] = places, tuple([self.names[at] for at in places])
+        return [tensors[at] for at in found[0]], found[1]
 
     def take_stored(self, module: Any, scope: Scope) -> None:
         """Give the module the values that a run has stored in a new place, of another shape than before."""
         if scope.version == self._version:
             return
-        for name, of, key in self._places or ():
+        for name, (of, key) in zip(self.names, self._places, strict=True):
             stored = scope.tensor(name)
             if stored.data_ptr() != of[key].data_ptr() or stored.shape != of[key].shape:
                 of[key] = stored

@@ -57,6 +57,8 @@ def to_torch(
     scope = default_scope() if scope is None else scope
     own.refresh()
     results = _names(own, [fetches] if isinstance(fetches, (str, Variable)) else fetches)
+    if len(set(results)) < len(results):
+        raise SchemaError(f"the results are asked for once each; seen {', '.join(results)}")
     made = forward_of(own, results)
     mark_parameters(made)
     read = [v.name for v in lower(made.global_block, results).feeds]

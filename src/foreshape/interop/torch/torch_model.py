@@ -8,6 +8,7 @@ from typing import Any, Final
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
 from foreshape.interop.torch.exporting import decomposed, export, flat_axes, is_exported, pytree, taken_apart
+from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
@@ -45,10 +46,10 @@ class TorchModel:
         self.fetches: list[Variable] = importer.fetches
 
     @property
-    def nesting(self) -> tuple[Any, list[tuple[str, Any]]]:
-        """Return torch's tree of the results, and of its leaves in order the kind, "tensor", "size" or "value", with the last one's value."""
+    def nesting(self) -> Nesting:
+        """Return the nesting of the results."""
         kinds = [("size", None) if isinstance(v, OpenSize) else ("tensor", None) if isinstance(v, Variable) else ("value", v) for v in self._results]
-        return self._out_tree, kinds
+        return Nesting(self._out_tree, kinds)
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the module's results, as tensors in its own nesting.
@@ -56,14 +57,8 @@ class TorchModel:
         Raises:
             FeedError, GuardError: other inputs than the program takes. ExecutionError: the network needs operators missing here.
         """
-        found = iter(self._executor.run(self.program, self._feed(inputs), [v.name for v in self.fetches], self.scope))
-        leaves: list[Any] = []
-        for value in self._results:
-            if isinstance(value, OpenSize):
-                leaves.append(int(next(found).reshape(-1)[0]))
-            else:
-                leaves.append(torch.as_tensor(next(found)) if isinstance(value, Variable) else value)
-        return pytree().tree_unflatten(leaves, self._out_tree)
+        found = self._executor.run(self.program, self._feed(inputs), [v.name for v in self.fetches], self.scope)
+        return self.nesting.filled([torch.as_tensor(value) for value in found])
 
     def gradients(self, *inputs: Any) -> dict[str, Any]:
         """Return parameter -> the gradient of the module's result, a scalar loss, as tensors.
@@ -95,7 +90,7 @@ class TorchModel:
                 f"\n    {name}: {len(paths)} in {', '.join(sorted(set(paths))[:3]) or 'the module itself'}" for name, paths in self.missing.items()
             )
             raise ExecutionError(f"the network needs operators of torch that have no form here:{listed}")
-        given = [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+        given = Nesting.leaves(inputs)
         if len(given) != len(self.feeds):
             raise FeedError(f"the network takes the tensors {', '.join(self.feeds)}; seen {len(given)}")
         return {name: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for name, leaf in zip(self.feeds, given, strict=True)}

@@ -9,6 +9,7 @@ from foreshape.engine import LoDTensor, Scope
 from foreshape.engine.compiled_step import ShapePlan
 from foreshape.errors import ExecutionError, FeedError
 from foreshape.interop.torch.module_values import ModuleValues, place_values
+from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.process import torch_modes as modes
@@ -35,8 +36,8 @@ class TorchNetwork(_Module):
     otherwise as pairs.
     """
 
-    def __init__(self, steps: NetworkSteps, scope: Scope, nesting: tuple[Any, list[Any]] | None) -> None:
-        super().__init__()
+    def __init__(self, steps: NetworkSteps, scope: Scope, nesting: Nesting | None) -> None:
+        _Module.__init__(self)
         self._steps = steps
         self._nesting = nesting
         self._values = ModuleValues()
@@ -45,7 +46,7 @@ class TorchNetwork(_Module):
     @property
     def scope(self) -> Scope:
         """The values of parameters and buffers as a scope, in the same memory: for executors, plans and files."""
-        return self._values.scope_of(self, self._steps.held())[0]
+        return self._values.scope_of(self, self._steps)[0]
 
     @property
     def program(self) -> Any:
@@ -72,7 +73,8 @@ class TorchNetwork(_Module):
     def _forward(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
         steps = self._steps
         given = self._named(inputs, named)
-        scope, held, device = self._values.scope_of(self, steps.held)
+        scope, held = self._values.scope_of(self, steps)
+        device = held[0].device if held else torch.device("cpu")
         tensors: dict[str, Any] = {}
         feed: dict[str, Any] = {}
         jagged: Any = None
@@ -86,27 +88,31 @@ class TorchNetwork(_Module):
                 feed[name] = tensors[name] = value
             if isinstance(tensors[name], torch.Tensor) and tensors[name].device != device:
                 raise FeedError(f"{name} is on {tensors[name].device}, and the parameters of the network are on {device}: move one of them")
-        wanted: dict[str, Any] = {}
+        wanted: list[Any] = []
+        names: tuple[str, ...] = ()
+        own = 0
         if torch.is_grad_enabled():
-            wanted = {n: t for n, t in held.items() if t.requires_grad}
-            wanted.update((n, t) for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.requires_grad)
+            wanted, names = self._values.wanted(held)
+            inputs = [n for n, t in tensors.items() if isinstance(t, torch.Tensor) and t.requires_grad]
+            wanted, names, own = [*wanted, *(tensors[n] for n in inputs)], (*names, *inputs), len(inputs)
         executor = executor_on(str(device))
-        step = steps.step(self.training, tuple(wanted), str(device))
+        step = steps.step(self.training, names, str(device))
         fed, signature = executor.take(step.step, feed)
         bound, planned = executor.ready(step.step, fed, signature, scope)
         run = _ForwardPass(executor, step, scope, bound, planned, fed)
-        found = _Halves.apply(run, *wanted.values()) if wanted else run.forward()[0]
+        run.inputs = [t.shape for t in wanted[len(wanted) - own :]]
+        found = _Halves.apply(run, *wanted) if wanted else run.forward()[0]
         self._values.take_stored(self, scope)
         results = [self._result(name, at, found, run, jagged) for at, name in enumerate(steps.results)]
         if self._nesting is None:
             return results[0] if len(results) == 1 else tuple(results)
-        return _nested(self._nesting, results)
+        return self._nesting.filled(results)
 
     def _named(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs by name."""
         feeds = self._steps.feeds
         if self._nesting is not None:
-            inputs = [leaf for leaf in _pytree().tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+            inputs = self._nesting.leaves(inputs)
         elif len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
             inputs, named = (), cast("Mapping[str, Any]", inputs[0])
         if len(inputs) > len(feeds) or not named.keys() <= set(feeds[len(inputs) :]) or len(inputs) + len(named) != len(feeds):
@@ -131,12 +137,14 @@ class TorchNetwork(_Module):
 class _ForwardPass:
     """One forward pass with what its backward pass needs."""
 
-    __slots__ = ("bound", "executor", "fed", "offsets", "planned", "scope", "shapes", "step")
+    __slots__ = ("bound", "executor", "fed", "inputs", "offsets", "planned", "scope", "shapes", "step")
 
     def __init__(self, executor: Any, step: NetworkStep, scope: Scope, bound: Any, planned: ShapePlan, fed: Sequence[Any]) -> None:
         self.executor, self.step, self.scope, self.bound, self.planned, self.fed = executor, step, scope, bound, planned, fed
         self.offsets: dict[int, Offsets] = {}
         self.shapes: list[Any] = []
+        self.inputs: list[Any] = []
+        """The shapes of the inputs with gradients, which come after those of parameters."""
 
     def forward(self) -> tuple[list[Any], list[Any]]:
         """Return the results, and what is handed to the second half."""
@@ -191,7 +199,7 @@ class _Halves(torch.autograd.Function):
             handed[at] = results[result].detach()
         others = step.others
         if others is None:
-            others = step.others = [at for at, v in enumerate(handed) if v is not None and (type(v) is not torch.Tensor or vars(v))]
+            others = step.others = [at for at, v in enumerate(handed) if not _can_be_saved(v)]
         ctx.kept = [handed[at] for at in others]
         for at in others:
             handed[at] = None
@@ -214,10 +222,17 @@ class _Halves(torch.autograd.Function):
         found = run.backward(gradients, handed, again)
         reached = {n for at, g in enumerate(gradients) if g is not None for n in step.reach.get(ctx.names[at], ())}
         out = [None if at is None or n not in reached else _gradient(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]
+        first = len(out) - len(run.inputs)
+        out[first:] = [None if g is None else g.reshape(of) for g, of in zip(out[first:], run.inputs, strict=True)]
         if torch.is_grad_enabled():
             fail = private.DelayedError(_ONCE, 1)
             out = [None if g is None else fail(g.detach().requires_grad_()) for g in out]
         return None, *out
+
+
+def _can_be_saved(value: Any) -> bool:
+    """Tell whether torch's graph keeps a value as it is: no constant made in inference mode, and nothing that only kernels understand."""
+    return value is None or (type(value) is torch.Tensor and not vars(value) and not value.is_inference())
 
 
 def _plain(value: Any) -> Any:
@@ -244,17 +259,3 @@ def _ragged(name: str, value: Any, levels: int) -> tuple[Any, Any]:
             raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; given are the offsets of {len(of)}")
         return rows, LoDTensor.from_offsets(rows.detach(), [o.cpu().numpy() if isinstance(o, torch.Tensor) else o for o in of])
     return None, value
-
-
-def _pytree() -> Any:
-    from foreshape.interop.torch.exporting import pytree
-
-    return pytree()
-
-
-def _nested(nesting: tuple[Any, list[Any]], results: Sequence[Any]) -> Any:
-    """Return results in the nesting of a module of torch."""
-    tree, leaves = nesting
-    found = iter(results)
-    filled = [next(found) if kind == "tensor" else int(next(found).reshape(-1)[0]) if kind == "size" else value for kind, value in leaves]
-    return _pytree().tree_unflatten(filled, tree)
