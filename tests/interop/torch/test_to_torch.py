@@ -334,3 +334,16 @@ def test_what_waits_goes_with_the_graph_and_passes_through_hooks_of_torch() -> N
     close([p.grad for p in net.parameters()], want)
     with torch.autocast("cpu"):
         assert net(given)["scores"].dtype is torch.float32
+
+
+def test_torch_compile_leaves_the_network_to_its_own_engine() -> None:
+    _, net, sample = both("dense")
+    whole = nn.Sequential(net, Second())
+    given = sample(3)
+    want = torch.autograd.grad(whole(given).sum(), net.first.weight)
+    close(torch.autograd.grad(torch.compile(whole, backend="eager")(given).sum(), net.first.weight), want)
+
+
+class Second(nn.Module):
+    def forward(self, found: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return found[1] * 2.0
