@@ -201,6 +201,7 @@ def writing() -> list[str]:
     out += [
         f"""`fs.save_onnx` and `foreshape convert MODEL out.onnx` write {len(written)} operators, and {len(composed)} more by their parts.
 The operator set is {DEFAULT}, or a newer one where an operator needs it; `--opset` takes {FIRST} to {LAST}.
+Of a model of ONNX each node whose ops are unchanged is written as it was read, in its own set if that is newer.
 `--check` compares the results in onnxruntime at two sizes.
 `make onnx` runs every sample of every operator through `onnx.checker`, shape inference and onnxruntime.
 """

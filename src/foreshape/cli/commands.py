@@ -308,7 +308,7 @@ def convert(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx), or its folder.")],
     paths: FromTo,
     force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
-    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 24. By default 18, or the least newer one.")] = None,
+    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 28. By default 18, or the least newer one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Of an .onnx: compare its results in onnxruntime with those here, at two sizes.")] = False,
 ) -> None:
     """Convert a model to the pair NAME.pdmodel and NAME.pdiparams for PaddlePaddle 2.6.2, to NAME.onnx, or its parameters to another form of file.

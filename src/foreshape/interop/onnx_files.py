@@ -36,7 +36,7 @@ def save_onnx(
     Args:
         path: the file to write.
         feeds, fetches, executor, program, scope: as for `save_inference_model`; a result keeps its variable's name, or has its key in the mapping.
-        opset: the operator set, from 13 to 24; by default 18, or the least newer one that the operators need.
+        opset: the operator set, from 13 to 28; by default 18, the newer one of a model that was read, or the least newer one that the operators need.
 
     Raises:
         FormatError: operators without a form in ONNX (each is named, with the reason); a file cannot be written. The old one stays then.

@@ -35,7 +35,7 @@ def fill(out: Program, program: Program) -> None:
         new.forward_idx, new.unknown_fields = old.forward_idx, old.unknown_fields
         for op in old.ops:
             made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role, op.role_variables, op.site)
-            made.is_target, made.unknown_fields, made.forgets = op.is_target, op.unknown_fields, op.forgets
+            made.is_target, made.unknown_fields, made.forgets, made.origin = op.is_target, op.unknown_fields, op.forgets, op.origin
             made.made = dict(op.made)
             copies[id(op)] = made
             new.ops.append(made)

@@ -53,8 +53,8 @@ class Op:
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
-    __slots__ = ("__weakref__", "attributes", "block", "forgets", "input_slots", "is_target", "made", "output_slots", "part_of", "role", "role_variables",
-                 "site", "unknown_fields")  # fmt: skip
+    __slots__ = ("__weakref__", "attributes", "block", "forgets", "input_slots", "is_target", "made", "origin", "output_slots", "part_of", "role",
+                 "role_variables", "site", "unknown_fields")  # fmt: skip
 
     def __init__(
         self,
@@ -81,6 +81,8 @@ class Op:
         """For a loop or branch: written variables whose former values, of another rank, element type or kind, are never visible."""
         self.unknown_fields = b""
         self.part_of: Op | None = None
+        self.origin: Any = None
+        """A note of the reader of a file, for the writer of the same format. Copies keep it."""
         """In the copy of a program that a step is made of: the user's op of which it is the copy, or a part."""
 
     @property

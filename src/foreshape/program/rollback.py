@@ -13,7 +13,7 @@ class RollbackMark(NamedTuple):
 
     Attributes:
         block, ops, variables: the current block of layers, and its counts.
-        outer_variables: of the global block, the place of parameters.
+        outer_ops, outer_variables: of the global block, the place of parameters and constants.
         startup, startup_ops, startup_variables: the global block of the startup program, and its counts.
         blocks, guards: of the program.
     """
@@ -21,6 +21,7 @@ class RollbackMark(NamedTuple):
     block: Block
     ops: int
     variables: int
+    outer_ops: int
     outer_variables: int
     startup: Block
     startup_ops: int
@@ -29,7 +30,7 @@ class RollbackMark(NamedTuple):
     guards: int
 
 
-Counts: TypeAlias = tuple[Block, int, int, int, Block, int, int, int, int]
+Counts: TypeAlias = tuple[Block, int, int, int, int, Block, int, int, int, int]
 """The fields of a `RollbackMark`, as taken at each call of a layer."""
 
 
@@ -39,8 +40,7 @@ def take_back(before: Counts) -> None:
     program = mark.block.program
     _shorten(mark.block, mark.ops, mark.variables)
     if mark.block is not program.blocks[0]:
-        outer = program.blocks[0]
-        _shorten(outer, len(outer.ops), mark.outer_variables)
+        _shorten(program.blocks[0], mark.outer_ops, mark.outer_variables)
     _shorten(mark.startup, mark.startup_ops, mark.startup_variables)
     if len(program.blocks) > mark.blocks:
         del program.blocks[mark.blocks :]
@@ -55,9 +55,8 @@ def counts() -> Counts:
     program = block.program
     blocks = program.blocks
     startup = default_startup_program().blocks[0]
-    variables = len(block.vars)
-    outer = variables if block is blocks[0] else len(blocks[0].vars)
-    return (block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program.inference.guards))
+    ops, variables, outer = len(block.ops), len(block.vars), blocks[0]
+    return (block, ops, variables, len(outer.ops), len(outer.vars), startup, len(startup.ops), len(startup.vars), len(blocks), len(program.inference.guards))
 
 
 def _shorten(block: Block, ops: int, variables: int) -> None:

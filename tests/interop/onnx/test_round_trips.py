@@ -34,7 +34,7 @@ def opened(model: bytes) -> tuple[Program, dict[str, Stored]]:
 def written_again(model: bytes, program: Program, values: dict[str, Stored]) -> bytes:
     opset = read_model(model).opsets.get("", 18)
     feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
-    made = model_of(program, feeds, {name: name for name in fetches}, values, min(opset, 24) if opset >= 18 else None)
+    made = model_of(program, feeds, {name: name for name in fetches}, values, opset if opset >= 18 else None)
     return b"".join(map(bytes, encode_model(made)))
 
 

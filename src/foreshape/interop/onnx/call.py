@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foreshape.dims import Size
 from foreshape.errors import FormatError
+from foreshape.interop.onnx.node_origins import note_origin
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _UNSIGNED = {4: UINT16, 12: UINT32, 13: UINT64}
 ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16, **_UNSIGNED}
 """ONNX's number of an element type -> ours."""
+CODES = {of: code for code, of in ELEMENT_TYPES.items()}
+"""Our element type -> its number in ONNX."""
 _NARROW = {**dict.fromkeys((17, 18, 19, 20, 24), "float8"), 21: "uint4", 22: "int4", 23: "float4", 25: "uint2", 26: "int2"}
 NAMES = {8: "string", 14: "complex64", 15: "complex128", **_NARROW}
 """The names of element types unknown here."""
@@ -43,13 +46,15 @@ class Call:
         node: as in the file.
         opset: the version of its operator set.
         importer: the state of the whole import.
+        looked: the operands whose numbers were asked for.
     """
 
-    __slots__ = ("importer", "node", "opset", "wide")
+    __slots__ = ("importer", "looked", "node", "opset", "wide")
 
     def __init__(self, importer: Importer, node: NodeRecord, opset: int) -> None:
         self.importer, self.node, self.opset = importer, node, opset
         self.wide: dict[int, Variable] = {}
+        self.looked: set[int] = set()
 
     def done(self, results: Any) -> tuple[Any, ...]:
         """Return the results of the node's function, as the file has their element types."""
@@ -97,11 +102,13 @@ class Call:
 
     def constant(self, at: int) -> Any:
         """Return an operand as an array if its numbers are known before the run, otherwise None."""
+        self.looked.add(at)
         found = self.value(at)
         return None if found is None or isinstance(found, list) else self.importer.numbers(found)
 
     def number(self, at: int) -> tuple[float, int] | None:
         """Return the one fp32 number of a constant operand, no weight, and its number of dims; None if it is something else."""
+        self.looked.add(at)
         found = self.value(at)
         if found is None or isinstance(found, (list, tuple, Variable)):
             return None
@@ -134,6 +141,7 @@ class Call:
 
     def sizes(self, at: int) -> tuple[Size, ...] | None:
         """Return the known numbers of an operand of whole numbers, symbols among them; None if they are not known."""
+        self.looked.add(at)
         found = self.value(at)
         if isinstance(found, Variable):
             return found.spec.value
@@ -163,7 +171,14 @@ class Call:
         names = tuple(f"\0{at}" if value is not None else "" for at, value in enumerate(values))
         self.importer.scopes.append(held)
         try:
-            return rule(Call(self.importer, self.node._replace(operator=operator, inputs=names, attributes=attributes), opset))
+            block = self.importer.block
+            first = len(block.ops)
+            inner = Call(self.importer, self.node._replace(operator=operator, domain="", inputs=names, attributes=attributes), opset)
+            results = rule(inner)
+            listed = results if results.__class__ is tuple else (results,)
+            inner.node = inner.node._replace(outputs=tuple(f"\0{at}" if one is not None else "" for at, one in enumerate(listed)))
+            note_origin(inner, listed, block.ops[first:])
+            return results
         finally:
             self.importer.scopes.pop()
 

@@ -11,7 +11,7 @@ from foreshape.interop.onnx.computed import entry, from_zero
 from foreshape.interop.onnx.convolution_nodes import convolve
 from foreshape.interop.onnx.elementwise_nodes import result
 from foreshape.interop.onnx.node_rules import onnx
-from foreshape.interop.onnx.quantization_nodes import dequantized, integer_product, quantized
+from foreshape.interop.onnx.quantization_nodes import as_operand, floating, integer_product
 from foreshape.interop.refused import Refused
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, INT32, INT64
@@ -85,9 +85,9 @@ def fused_convolution(c: Call) -> Any:
 # --- activations and norms
 
 
-@onnx("BiasGelu", "FastGelu", domain=_MICROSOFT)
+@onnx("Gelu", "BiasGelu", "FastGelu", domain=_MICROSOFT)
 def bias_gelu(c: Call) -> Any:
-    return c.op("gelu", {"approximate": c.node.operator == "FastGelu"}, X=_sum(c, c.x(0), c.optional(1)))
+    return c.through("Gelu", [_sum(c, c.x(0), c.optional(1))], 20, approximate="tanh" if c.node.operator == "FastGelu" else "none")
 
 
 @onnx("QuickGelu", domain=_MICROSOFT)
@@ -253,17 +253,17 @@ def quantized_average_pool(c: Call) -> Any:
     if c.attribute("channels_last", 0) or (c.attribute("ceil_mode", 0) and c.attribute("count_include_pad", 0)):
         raise Refused("channels last, or windows rounded up over counted pads")
     given = {key: value for key, value in c.node.attributes.items() if key != "channels_last"}
-    out = c.through("AveragePool", [dequantized(c, c.x(0), 1, 2)], 19, **given)
-    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+    out = c.through("AveragePool", [floating(c, 0, 1, 2)], 19, **given)
+    return as_operand(c, out, 0, 3, 4)
 
 
 @onnx("QLinearReduceMean", domain=_MICROSOFT)
 def quantized_reduce_mean(c: Call) -> Any:
-    out = c.through("ReduceMean", [dequantized(c, c.x(0), 1, 2)], 13, **c.node.attributes)
-    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+    out = c.through("ReduceMean", [floating(c, 0, 1, 2)], 13, **c.node.attributes)
+    return as_operand(c, out, 0, 3, 4)
 
 
 @onnx("QLinearWhere", domain=_MICROSOFT)
 def quantized_where(c: Call) -> Any:
-    out = c.through("Where", [c.x(0), dequantized(c, c.x(1), 2, 3), dequantized(c, c.x(4), 5, 6)], 16)
-    return quantized(c, out, c.x(7), 8, c.x(1).spec.known_dtype)
+    out = c.through("Where", [c.x(0), floating(c, 1, 2, 3), floating(c, 4, 5, 6)], 16)
+    return as_operand(c, out, 1, 7, 8)

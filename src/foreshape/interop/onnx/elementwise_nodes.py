@@ -277,7 +277,6 @@ def hard_sigmoid(c: Call) -> Any:
 
 
 @onnx("Gelu", since=20)
-@onnx("Gelu", domain="com.microsoft")
 def gelu(c: Call) -> Any:
     return c.op("gelu", {"approximate": c.attribute("approximate", "none") == "tanh"}, X=c.x())
 

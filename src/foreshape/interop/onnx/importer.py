@@ -6,6 +6,7 @@ other small ones are made by an op.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -15,6 +16,7 @@ from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, OnnxConstant, Uses
 from foreshape.interop.onnx.graph_inputs import input_of
+from foreshape.interop.onnx.node_origins import digest_of, note_origin
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.node_scopes import scope_of
 from foreshape.interop.onnx.schema_functions import function_of
@@ -28,7 +30,7 @@ from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
 from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec, dtype
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord
+from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
 from foreshape.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
@@ -57,6 +59,8 @@ class Importer:
         self.folder = model.folder
         self.program = Program()
         self.parameters: dict[str, OnnxConstant] = {}
+        self.held: dict[str, TensorRecord | bytes] = {}
+        """Parameter -> its tensor in the file, or a digest of computed numbers."""
         self.scopes: list[dict[str, Any]] = [{}]
         """The values by name, of each open graph, the innermost last."""
         self.opsets = {"": 1, **model.opsets}
@@ -180,15 +184,14 @@ class Importer:
     def _made(self, constant: OnnxConstant) -> Variable:
         of, block = self.type_in_file(constant), self.program.global_block
         dims = constant.record.dims if constant.record is not None else constant.array.shape
-        size = 1
-        for d in dims:
-            size *= d
+        size = math.prod(dims)
         name = self.free_name(constant.name or "constant")
         role = self.role(constant, size) if of.is_floating and dims else OTHER
         if role is OTHER and size <= SMALL and of is not BF16:
             array = self.numbers(constant)
             return write_small(block, name, of, [int(d) for d in dims], array)
         self.parameters[name] = constant
+        self.held[name] = constant.record if constant.record is not None else digest_of(constant.array)
         spec, trained = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), role is WEIGHT
         return block.create_variable(name, spec, persistable=True, is_parameter=trained, trainable=trained, stop_gradient=not trained)
 
@@ -268,16 +271,16 @@ class Importer:
             return
         self._named(node, results)
         scope = scope_of(node)
-        if scope and block is self.block:
-            for op in block.ops[first:]:
+        if block is self.block:
+            for op in block.ops[first:] if scope else ():
                 op.attributes = placed(op.attributes, scope)
+            note_origin(call, results, block.ops[first:])
 
     def _unknown_before(self, node: NodeRecord) -> str | None:
-        for name in node.inputs:
-            if name:
-                found = self.value(name)
-                if isinstance(found, Variable) and not found.known:
-                    return name
+        for name in filter(None, node.inputs):
+            found = self.value(name)
+            if isinstance(found, Variable) and not found.known:
+                return name
         return None
 
     def _named(self, node: NodeRecord, results: tuple[Any, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.call import CODES, Call, element_type
 from foreshape.interop.onnx.convolution_nodes import convolve
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.unsigned import own_type
@@ -97,8 +97,13 @@ def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variab
     return c.binary("elementwise_sub", x, c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and not single else found)
 
 
+@onnx("DequantizeLinear", "QuantizeLinear", domain=_MICROSOFT)
+def standard(c: Call) -> Any:
+    """Import a node that is the standard's, too."""
+    return c.through(c.node.operator, [c.value(at) for at in range(len(c))], 21, **c.node.attributes)
+
+
 @onnx("DequantizeLinear")
-@onnx("DequantizeLinear", domain=_MICROSOFT)
 def dequantize(c: Call) -> Any:
     x, scale = c.x(0), c.x(1)
     of = scale.spec.known_dtype
@@ -109,7 +114,6 @@ def dequantize(c: Call) -> Any:
 
 
 @onnx("QuantizeLinear")
-@onnx("QuantizeLinear", domain=_MICROSOFT)
 def quantize(c: Call) -> Any:
     x = c.x(0)
     of = own_type(c, 2) or element_type(int(c.attribute("output_dtype", 0) or 2))
@@ -213,42 +217,54 @@ def quantized_convolution(c: Call) -> Any:
 # --- what onnxruntime's quantizers write
 
 
+def floating(c: Call, at: int, scale: int, zero: int) -> Variable:
+    """Return an operand as floating numbers, as DequantizeLinear does; the scale and the zero point are operands by number."""
+    return c.through("DequantizeLinear", [c.value(at), c.value(scale), c.value(zero)], 13)
+
+
+def as_operand(c: Call, x: Variable, like: int, scale: int, zero: int) -> Variable:
+    """Return floating numbers in the element type of an operand, as QuantizeLinear does."""
+    of = c.x(like).spec.known_dtype
+    if c.has(zero) or of is UINT8:
+        return c.through("QuantizeLinear", [x, c.value(scale), c.value(zero)], 13)
+    return c.through("QuantizeLinear", [x, c.value(scale), None], 21, output_dtype=CODES[of])
+
+
 @onnx("QLinearAdd", "QLinearMul", domain=_MICROSOFT)
 def quantized_sum(c: Call) -> Any:
     type = "elementwise_add" if c.node.operator == "QLinearAdd" else "elementwise_mul"
-    out = c.binary(type, dequantized(c, c.x(0), 1, 2), dequantized(c, c.x(3), 4, 5))
-    return quantized(c, out, c.x(6), 7, c.x(0).spec.known_dtype)
+    return as_operand(c, c.binary(type, floating(c, 0, 1, 2), floating(c, 3, 4, 5)), 0, 6, 7)
 
 
 @onnx("QLinearSigmoid", "QLinearLeakyRelu", domain=_MICROSOFT)
 def quantized_activation(c: Call) -> Any:
-    x = dequantized(c, c.x(0), 1, 2)
+    x = floating(c, 0, 1, 2)
     out = c.op("sigmoid", X=x) if c.node.operator == "QLinearSigmoid" else c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=x)
-    return quantized(c, out, c.x(3), 4, c.x(0).spec.known_dtype)
+    return as_operand(c, out, 0, 3, 4)
 
 
 @onnx("QLinearSoftmax", domain=_MICROSOFT)
 def quantized_softmax(c: Call) -> Any:
-    x = dequantized(c, c.x(0), 1, 2)
+    x = floating(c, 0, 1, 2)
     axis, rank = c.axis(int(c.attribute("axis", -1)), c.rank(x)), c.rank(x)
     if int(c.attribute("opset", 13)) < 13 and axis != rank - 1:
         raise Refused("a softmax over several axes")
-    return quantized(c, c.op("softmax", {"axis": axis}, X=x), c.x(3), 4, c.x(0).spec.known_dtype)
+    return as_operand(c, c.op("softmax", {"axis": axis}, X=x), 0, 3, 4)
 
 
 @onnx("QLinearGlobalAveragePool", domain=_MICROSOFT)
 def quantized_mean(c: Call) -> Any:
-    x = dequantized(c, c.x(0), 1, 2)
+    x = floating(c, 0, 1, 2)
     rank = c.rank(x)
     axes = [*range(1, rank - 1)] if c.attribute("channels_last", 0) else [*range(2, rank)]
-    return quantized(c, c.op("reduce_mean", {"dim": axes, "keep_dim": True}, X=x), c.x(3), 4, c.x(0).spec.known_dtype)
+    return as_operand(c, c.op("reduce_mean", {"dim": axes, "keep_dim": True}, X=x), 0, 3, 4)
 
 
 @onnx("QLinearConcat", domain=_MICROSOFT)
 def quantized_join(c: Call) -> Any:
     """Scale and zero point of the result, then each tensor with its own."""
-    parts = [dequantized(c, c.x(at), at + 1, at + 2) for at in range(2, len(c), 3)]
-    return quantized(c, c.op("concat", {"axis": int(c.attribute("axis"))}, X=parts), c.x(0), 1, c.x(1).spec.known_dtype)
+    parts = [floating(c, at, at + 1, at + 2) for at in range(2, len(c), 3)]
+    return as_operand(c, c.op("concat", {"axis": int(c.attribute("axis"))}, X=parts), 2, 0, 1)
 
 
 @onnx("QGemm", domain=_MICROSOFT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.interop.onnx.node_origins import SmallConstant
 from foreshape.program import Variable
 from foreshape.program.block import Block
 from foreshape.spec import BOOL, FP32, INT64, UINT64, UNSIGNED, DType
@@ -11,7 +12,7 @@ from foreshape.spec import BOOL, FP32, INT64, UINT64, UNSIGNED, DType
 
 def write_small(block: Block, name: str, of: DType, dims: list[int], array: Any) -> Variable:
     """Append ops for the numbers of an array, its elements of the type ``of``, and return their result."""
-    flat = array.reshape(-1)
+    first, flat = len(block.ops), array.reshape(-1)
     if flat.size and of not in UNSIGNED and (flat == flat[0]).all():
         number = flat[0].item()
         text = repr(number) if of is not BOOL and number == number and abs(number) != float("inf") else ""
@@ -30,6 +31,8 @@ def write_small(block: Block, name: str, of: DType, dims: list[int], array: Any)
             held_as = "int64_values" if wide is INT64 else "fp32_values"
             made = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": wide.code, held_as: values}, prefix="constant")
             op = block.append_op("cast", {"X": made.output("Out")}, {"Out": name}, {"in_dtype": wide.code, "out_dtype": of.code})
+    for made in block.ops[first:]:
+        made.origin = SmallConstant(made.attributes)
     variable = block.vars[op.output("Out") or name]
     variable.stop_gradient = True
     return variable

@@ -1,7 +1,8 @@
 """Programs as ONNX's models: written without the ``onnx`` package, op by op.
 
-`graph_writer` goes through the ops; the functions of the other files write each with ONNX's operators, and `op_writers` finds them by type. An operator that
-is a composition of others is written by its parts. `foreshape.wire.onnx_encode` makes the bytes.
+A node that was read stands for its ops while they are as they were made of it (`kept_nodes`). `graph_writer` goes through the other ops; the functions of
+the other files write each with ONNX's operators, and `op_writers` finds them by type. An operator that is a composition of others is written by its parts.
+`foreshape.wire.onnx_encode` makes the bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import IO, Final, NamedTuple
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet, Unwritten
+from foreshape.interop.onnx.write.kept_nodes import newest_set
 from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.parameters import PIECE, Stored
 from foreshape.interop.refused import Refused
@@ -47,7 +49,7 @@ def model_of(program: Program, feeds: Sequence[str], fetches: Mapping[str, str],
         feeds: the names of its inputs, in order.
         fetches: the name of a result in the model -> its variable, in order.
         values: name of a parameter -> its tensor.
-        opset: the operator set, from 13 on; by default 18, or the least newer one that the operators need.
+        opset: the operator set, from 13 on; by default 18, the newer one of a model that was read, or the least newer one that the operators need.
 
     Raises:
         FormatError: operators without a form in ONNX, all listed; an input or result that is no tensor; an unknown operator set.
@@ -55,7 +57,7 @@ def model_of(program: Program, feeds: Sequence[str], fetches: Mapping[str, str],
     if opset is not None and not FIRST <= opset <= LAST:
         raise FormatError(f"the operator set must be from {FIRST} to {LAST}; seen {opset}")
     block = expanded(program.global_block, list(fetches.values()), keep=lambda op: writer_of(op.type) is not None)
-    number = DEFAULT if opset is None else opset
+    number = min(max(DEFAULT, newest_set(block.program.all_ops())), LAST) if opset is None else opset
     while True:
         writer = GraphWriter(block.program, values, number, opset is None)
         try:

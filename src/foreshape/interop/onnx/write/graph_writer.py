@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError
-from foreshape.interop.onnx.call import ELEMENT_TYPES
+from foreshape.interop.onnx.call import CODES
+from foreshape.interop.onnx.write.kept_nodes import kept_nodes, write_kept
 from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.onnx.write.padded_rows import RowsWriter, levels_of, padded_types
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
@@ -25,11 +26,9 @@ from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.wire.onnx_encode import tensor_of
 from foreshape.wire.onnx_records import ModelRecord, TypeRecord
 
-CODES: Final = {of: code for code, of in ELEMENT_TYPES.items()}
-"""Our element type -> its number in ONNX."""
-FIRST, DEFAULT, LAST = 13, 18, 24
+FIRST, DEFAULT, LAST = 13, 18, 28
 """The oldest, the usual and the newest operator set written here."""
-_VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
+_VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14}
 """Operator set -> its version of the file format."""
 
 
@@ -162,10 +161,15 @@ class GraphWriter:
 
     def ops(self, block: Block) -> None:
         """Write the ops of a block, in their order."""
+        kept = kept_nodes(self, block)
         for at, op in enumerate(block.ops):
             if op.is_run:
                 try:
-                    self._op(op)
+                    if at not in kept:
+                        self._op(op)
+                    elif at == max(kept[at].ops):
+                        self.scope = "".join(f"/{part}" for part in op.scope)
+                        write_kept(self, block, kept[at])
                 except DescriptionError as refused:
                     self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
                     for name in op.output_names():
@@ -261,16 +265,17 @@ class GraphWriter:
             return None
         return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
 
-    def constant(self, array: Any) -> OnnxValue:
-        """Return an initializer with the numbers of an array; equal ones are held once."""
+    def constant(self, array: Any, code: int | None = None) -> OnnxValue:
+        """Return an initializer with the numbers of an array, of ONNX's element type ``code`` if another than the array's; equal ones are held once."""
         import numpy
 
         made: Any = numpy.ascontiguousarray(array).reshape(numpy.shape(array))
-        key = (str(made.dtype), made.shape, made.tobytes())
+        code = self.code_of(dtype(str(made.dtype))) if code is None else code
+        key = (code, made.shape, made.tobytes())
         found = self._initializers.get(key)
         if found is None:
             found = self._initializers[key] = OnnxValue("constant")
-            found.tensor = tensor_of("constant", self.code_of(dtype(str(made.dtype))), made.shape, made.tobytes())
+            found.tensor = tensor_of("constant", code, made.shape, made.tobytes())
         return found
 
     def node(self, operator: str, inputs: Sequence[OnnxValue | None], count: int = 1, domain: str = "", **attributes: Any) -> list[OnnxValue]:
