@@ -129,6 +129,7 @@ __all__ = [
     "load_inference_model",
     "load_program",
     "load_safetensors",
+    "load_state_dict",
     "metrics",
     "name_scope",
     "optimizer",
@@ -148,6 +149,7 @@ __all__ = [
     "shard_parameters",
     "split_layers",
     "split_tables",
+    "state_dict",
     "train",
     "training_program",
 ]

@@ -35,9 +35,11 @@ from foreshape.interop import from_torch as from_torch
 from foreshape.interop import load_inference_model as load_inference_model
 from foreshape.interop import load_program as load_program
 from foreshape.interop import load_safetensors as load_safetensors
+from foreshape.interop import load_state_dict as load_state_dict
 from foreshape.interop import save_inference_model as save_inference_model
 from foreshape.interop import save_onnx as save_onnx
 from foreshape.interop import save_safetensors as save_safetensors
+from foreshape.interop import state_dict as state_dict
 from foreshape.interop import to_torch as to_torch
 from foreshape.layer import ParamAttr as ParamAttr
 from foreshape.memory import Plan as Plan

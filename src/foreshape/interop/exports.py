@@ -12,6 +12,8 @@ from foreshape.interop.parameters import read_parameters as read_parameters
 from foreshape.interop.parameters import write_parameters as write_parameters
 from foreshape.interop.predictor import Predictor as Predictor
 from foreshape.interop.program_files import load_program as load_program
+from foreshape.interop.state_dicts import load_state_dict as load_state_dict
+from foreshape.interop.state_dicts import state_dict as state_dict
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors
 from foreshape.interop.torch import from_torch as from_torch

@@ -82,8 +82,9 @@ def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
 
 def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
     """Return a copy of the chosen value in place of the choice; of its original, if it is a copy."""
-    copied = makers.get(read)
-    if copied is not None and copied.computes(Identity) and copied.block is select.block:
+    copied, variable = makers.get(read), select.block.find(read)
+    kept = variable is not None and variable.persistable  # written in a later op, it is read as it was before
+    if copied is not None and not kept and copied.computes(Identity) and copied.block is select.block:
         of = copied.operand(0)
         if of and (of not in makers or makers[of] is not None):
             read = of

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from foreshape import layer
-from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
@@ -49,8 +48,9 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
     numbers = [n for n in given if not isinstance(n, Variable)]
     lower, upper, training = (*numbers, *(1 / 8, 1 / 3, False)[len(numbers) :])
     if training:
-        raise Refused("random slopes in training")
-    made = layer.leaky_relu(x, (float(lower) + float(upper)) / 2)
+        made = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
+    else:
+        made = layer.leaky_relu(x, (float(lower) + float(upper)) / 2)
     return [made, None] if "noise" in t.name else made
 
 
@@ -98,12 +98,36 @@ def _glu(t: TorchCall, x: Variable, dim: int = -1) -> Any:
     return layer.multiply(first, layer.sigmoid(second))
 
 
-@aten("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
+@aten("dropout", "native_dropout")
 def _dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
-    if t.name in ("feature_dropout", "alpha_dropout") and train and p:
-        raise Refused(f"{t.name} in training")
     made = layer.dropout(x, float(p), is_test=not train) if p and train is not False else layer.assign(x)
     return [made, None] if t.name == "native_dropout" else made
+
+
+@aten("feature_dropout")
+def _feature_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
+    return layer.multiply(x, layer.dropout(_ones(x), float(p))) if p and train else layer.assign(x)
+
+
+@aten("foreshape.alpha_dropout", "foreshape.feature_alpha_dropout", "alpha_dropout", "feature_alpha_dropout")
+def _alpha_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
+    """Return x with elements, or whole channels, at the least value of SELU, and mean and variance as before (Klambauer et al., 2017)."""
+    if not p or not train:
+        return layer.assign(x)
+    least, p = -1.7580993408473766, float(p)
+    by = ((1.0 - p) * (1.0 + p * least * least)) ** -0.5 if p < 1.0 else 0.0
+
+    def drop(x: Variable) -> Variable:
+        kept = layer.dropout(_ones(x) if "feature" in t.name else layer.fill_like(x, 1.0), p, implementation="downgrade_in_infer")
+        put = layer.scale(kept, -least * by, least * by * (1.0 - p))
+        return layer.add(layer.multiply(x, layer.scale(kept, by)), put)
+
+    return layer.in_training(x, drop)
+
+
+def _ones(x: Variable) -> Variable:
+    """Return a one for each channel of each example."""
+    return layer.fill_like(layer.reduce_mean(x, [*range(2, len(x.spec.known_dims))], keepdim=True) if len(x.spec.known_dims) > 2 else x, 1.0)
 
 
 # --- casts and copies

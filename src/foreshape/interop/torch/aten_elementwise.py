@@ -340,7 +340,8 @@ def _eye(t: TorchCall, n: Any, m: Any = None, **_: Any) -> Any:
 
 @aten("sym_size")
 def _sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
-    return size_of(x, dim)
+    found = x.spec.known_dims[dim]
+    return size_of(*t.importer.place_of(found, x, dim))
 
 
 @aten("sym_numel", "numel")

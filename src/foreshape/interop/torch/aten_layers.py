@@ -182,53 +182,6 @@ def _native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any
     return [t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0], None, None]
 
 
-@aten("instance_norm")
-def _instance_norm(
-    t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, use_input_stats: bool, momentum: float, eps: float, *_: Any
-) -> Any:
-    if not use_input_stats:
-        return _batch_norm(t, x, weight, bias, mean, variance, False, momentum, eps)
-    if mean is not None:
-        raise Refused("instance normalization with moving statistics")
-    shape = x
-    lead = 4 - t.rank(x)
-    x = layer.unsqueeze(x, [*range(2, 2 + lead)]) if lead > 0 else x
-    made = t.op("instance_norm", {"epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
-    del shape
-    return layer.squeeze(made, [*range(2, 2 + lead)]) if lead > 0 else made
-
-
-def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variable, variance: Variable, training: bool, momentum: float, eps: float) -> Variable:
-    block = t.importer.program.global_block
-    attrs = {"momentum": 1.0 - float(momentum), "epsilon": float(eps), "is_test": not training, "unbiased": True}
-    inputs = {k: v for k, v in {"X": x, "Scale": weight, "Bias": bias, "Mean": mean, "Variance": variance}.items() if v is not None}
-    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
-    return block.vars[op.output("Y") or ""]
-
-
-def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float) -> Variable:
-    """Return each channel by its own mean and variance, which are not kept."""
-    over = [a for a in range(t.rank(x)) if a != 1]
-    off = layer.subtract(x, layer.reduce_mean(x, over, True))
-    made = layer.multiply(off, layer.rsqrt(layer.scale(layer.reduce_mean(layer.square(off), over, True), 1.0, float(eps))))
-    for type, by in (("elementwise_mul", weight), ("elementwise_add", bias)):
-        made = made if by is None else t.op(type, {"axis": 1}, X=made, Y=by)
-    return made
-
-
-@aten("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm")
-def _batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *more: Any) -> Any:
-    name = t.name
-    if t.overload == "no_stats":
-        return [_standardized(t, x, weight, bias, more[0]), None, None]
-    training, momentum, eps = (False, *more[:2]) if "no_training" in name else more[:3]
-    if mean is None or not isinstance(mean, Variable):
-        y = _standardized(t, x, weight, bias, eps)
-        return y if name in ("batch_norm", "instance_norm") else [y, None, None, None, None]
-    y = _normalized(t, x, weight, bias, mean, variance, training, momentum, eps)
-    return y if name in ("batch_norm", "instance_norm") else [y, None, None, mean, variance]
-
-
 @aten("softmax", "_softmax", "log_softmax", "_log_softmax")
 def _softmax(t: TorchCall, x: Variable, dim: int, *_: Any) -> Any:
     function = layer.log_softmax if "log" in t.name else layer.softmax

@@ -44,6 +44,8 @@ def _normal(t: TorchCall, mean: Any, std: Any = 1.0, size: Any = None, **_: Any)
 
 @aten("bernoulli", "bernoulli.p")
 def _bernoulli(t: TorchCall, x: Variable, p: Any = None, **_: Any) -> Any:
+    if isinstance(p, float) and 0.0 < p <= 1.0 and t.importer.asks_mode(t.node):  # drawn in training, as for a stochastic depth: a test takes the mean
+        return layer.dropout(layer.fill_like(x, 1.0), 1.0 - p, implementation="downgrade_in_infer")
     return layer.bernoulli(x if p is None else layer.fill_like(x, float(p)))
 
 

@@ -242,6 +242,8 @@ def _meshgrid(t: TorchCall, xs: Any, indexing: str = "ij") -> Any:
 
 @aten("broadcast_tensors")
 def _broadcast(t: TorchCall, xs: Any) -> Any:
+    if all(x.spec.dims is not None and x.spec.dims == xs[0].spec.dims for x in xs):
+        return list(xs)
     if len({x.dtype for x in xs}) == 1:
         return list(layer.broadcast_tensors(xs))
     return [layer.broadcast_tensors([x, *(t.cast(y, x.spec.known_dtype) for y in xs if y is not x)])[0] for x in xs]

@@ -5,6 +5,7 @@ The graph is the coarse functional one (`run_decompositions({})`): linear, convo
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import os
@@ -14,13 +15,23 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
+from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import is_list, torch
-from foreshape.interop.torch.whole_recurrent import whole_recurrent
+from foreshape.interop.torch.whole_operators import whole_operators
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
 tried where the network takes no sizes so large."""
+
+CUMULATIVE: Final = -1.0
+"""Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
+
+_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
+_UNSEEN: Final = (with_loss.__file__, contextlib.__file__)
+"""No lines of a user are in these."""
 
 Axes = Mapping[int, str]
 
@@ -74,12 +85,14 @@ def pytree() -> Any:
 class TracedGraph(NamedTuple):
     """A graph of torch.export.
 
-    ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch.
+    ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
+    that ask whether it is trained.
     """
 
     program: Any
     guards: list[TracedGuard]
     fixed: dict[tuple[int, int], int]
+    reads: Sequence[Read] = ()
 
 
 def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: bool = True, larger: Sequence[int] = LARGER) -> TracedGraph:
@@ -94,13 +107,14 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
     for times in larger:
         told, grown = _traced_at(leaves, axes, times)
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        with warnings.catch_warnings(), _open_time(), whole_recurrent():
+        with warnings.catch_warnings(), _open_time(), whole_operators(), _whole_traces(), _cumulative(module), recorded_reads() as reads:
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
                 failed = error
                 continue
+            found = found._replace(reads=tuple(reads))
         if not found.fixed:
             break
     if found is None:
@@ -191,6 +205,47 @@ def _open_time() -> Generator[None]:
         yield
     finally:
         setattr(transformer, name, before)
+
+
+def _frames_of_network(_: Any, stack: Any) -> Any:
+    """Return the frames of the network's code and of torch's layers in a stack: torch alone would keep no function but ``forward``."""
+    import traceback
+
+    kept: list[Any] = []
+    for frame in stack:
+        own = not frame.filename.startswith(_TORCH) or frame.filename.startswith(_LAYERS)
+        if own and frame.filename not in _UNSEEN and (kept or frame.name == "forward"):
+            kept.append(frame)
+    return traceback.StackSummary.from_list(kept)
+
+
+@contextmanager
+def _whole_traces() -> Generator[None]:
+    """Record of each node the lines of all functions that it comes from."""
+    of: Any = importlib.import_module("torch.fx.proxy").TracerBase
+    name = "_filter_traceback_frames"
+    before = getattr(of, name, None)
+    if before is not None:
+        setattr(of, name, _frames_of_network)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(of, name, before)
+
+
+@contextmanager
+def _cumulative(module: Any) -> Generator[None]:
+    """Give batch normalizations without a momentum, which follow the mean of all batches, a number for it that their import knows."""
+    of = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+    changed = [part for part in module.modules() if isinstance(part, of) and part.momentum is None and part.running_mean is not None]
+    for part in changed:
+        part.momentum = CUMULATIVE
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.momentum = None
 
 
 def is_exported(given: Any) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from foreshape import layer
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
 from foreshape.interop.refused import Refused
@@ -15,13 +16,14 @@ from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
+from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program, Variable, program_guard
 from foreshape.program.call_site import Site, telling_site
 from foreshape.program.current import current_block
 from foreshape.program.scopes import placed
-from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.spec import FP32, INT64, LOD_TENSOR, Spec
 from foreshape.values.torch_types import dtype_of_torch
 
 _FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
@@ -44,10 +46,31 @@ class TorchImporter:
         missing: the operators without a function, each with the paths of its modules.
         unguarded: questions about sizes in the network's code, answered for the example, without a form here.
         refused: the operators without a form here, torch's own objects, to be taken apart by torch.
+        names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
+        constants: the names of constants, which no module names.
+        aware: the nodes with another form in a test.
+
+    Args:
+        exported, axes, guards: the graph, axis -> symbol for each input, and the demands of its trace.
+        reads: the lines of the network's code that ask whether it is trained.
+        inside, beside: the beginning of names left out, of a network within another module; and one put before names of constants.
     """
 
-    def __init__(self, exported: Any, axes: Sequence[Mapping[int, str]], guards: Sequence[TracedGuard] = ()) -> None:
+    def __init__(
+        self,
+        exported: Any,
+        axes: Sequence[Mapping[int, str]],
+        guards: Sequence[TracedGuard] = (),
+        reads: Sequence[Read] = (),
+        inside: str = "",
+        beside: str = "",
+    ) -> None:
         self.exported = exported
+        self.reads, self.inside, self.beside = reads, inside, beside
+        self.names: dict[str, str] = {}
+        self.constants: set[str] = set()
+        self.aware: list[ModeAware] = []
+        self._in_training: Variable | None = None
         self.guards = self.given_guards = guards
         self.unguarded: list[str] = []
         self._sizes: dict[str, Size] = {}
@@ -65,6 +88,10 @@ class TorchImporter:
         self._inside_torch = os.path.dirname(torch.__file__) + os.sep
 
     # --- the whole
+
+    def again(self, exported: Any, beside: str = "") -> TorchImporter:
+        """Return an importer of another graph of the same network."""
+        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside)
 
     def run(self) -> Program:
         """Import the graph."""
@@ -123,7 +150,14 @@ class TorchImporter:
         if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             raise SchemaError(f"the input {node.name} of torch's graph is a {kind.lower()}, which has no form here")
         held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
-        return self._held(spec.target, held[spec.target], kind == "PARAMETER")
+        name = spec.target.removeprefix(self.inside)
+        name = self.beside + name if kind == "CONSTANT_TENSOR" else name
+        made = self._held(name, held[spec.target], kind == "PARAMETER")
+        if kind == "CONSTANT_TENSOR":
+            self.constants.add(name)
+        else:
+            self.names[name] = made.name
+        return made
 
     def _dim(self, traced: Any, name: str | None) -> Size:
         """Return the size of an input's axis: torch's number, or a symbol for torch's symbol."""
@@ -140,6 +174,10 @@ class TorchImporter:
         if traced.node.expr.is_Symbol:
             self._sizes.setdefault(traced.node.expr.name, dim)
         return dim
+
+    def place_of(self, size: Size, x: Variable, axis: int) -> tuple[Variable, int]:
+        """Return the first input, and its axis, of a size: torch asks any of them, and a loss's targets may not be there. Otherwise ``x`` itself."""
+        return self._places.get(str(size), (x, axis)) if x.name in self.feeds else (x, axis)
 
     def _demand_sizes(self) -> None:
         """Write the demands on sizes, once, behind the inputs."""
@@ -163,17 +201,21 @@ class TorchImporter:
         value = self.exported.graph_module if module is None else module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        return self._held(str(node.target), value, False) if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        name = self.beside + str(node.target).removeprefix(self.inside)
+        self.constants.add(name)
+        return self._held(name, value, False)
 
     def _output(self, node: Any, specs: Sequence[Any]) -> None:
         block = self.program.global_block
         for spec, found in zip(specs, node.args[0], strict=True):
             value = self.found[found] if hasattr(found, "meta") else found
             if spec.kind.name == "BUFFER_MUTATION":
-                target = block.vars[spec.target]
-                if value is not target and spec.target not in (value.op.output_names() if value.op is not None else ()):
+                target = block.vars[self.names[spec.target.removeprefix(self.inside)]]
+                if value is not target and target.name not in (value.op.output_names() if value.op is not None else ()):
                     block.append_op("assign", {"X": value}, {"Out": target})
-                self.changed[spec.target] = target
+                self.changed[target.name] = target
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 self.results.append(value)
             elif spec.kind.name != "TOKEN":
@@ -196,12 +238,14 @@ class TorchImporter:
             try:
                 if rule is None:
                     raise Refused("there is no function for it")
+                rule = _batches_counted if self._counts_batches(node, name, arguments) else rule
                 for argument in _flat(arguments):
                     if isinstance(argument, Variable) and not argument.known:
                         raise _Follows(f"it depends on {argument.name}, which is not known")
                     if isinstance(argument, Untold) and "assert" not in name:
                         raise _Follows(f"it depends on a number that is not computed here: {argument.reason}")
                 result = rule(TorchCall(self, node), *arguments, **_without(named))
+                self._note_mode(node, name, arguments, block.ops[first:])
             except Refused as refused:
                 if not isinstance(refused, _Follows):
                     self.refused[target] = None
@@ -214,6 +258,31 @@ class TorchImporter:
                 op.attributes = placed(op.attributes, path)
         self._name(node, result, block, first)
         return result
+
+    # --- training and test
+
+    def in_training(self) -> Variable:
+        """Return one number, 1 in training and 0 in a test."""
+        if self._in_training is None:
+            tested = layer.dropout(layer.fill_constant([], FP32, 1.0), 1.0)  # all is dropped in training
+            self._in_training = layer.cast(layer.scale(tested, -1.0, 1.0), INT64)
+        return self._in_training
+
+    def _counts_batches(self, node: Any, name: str, arguments: Sequence[Any]) -> bool:
+        """Tell whether a node counts the batches of a batch normalization in training."""
+        of = arguments[0] if name == "add" and len(arguments) == 2 and isinstance(arguments[1], int) else None
+        return isinstance(of, Variable) and of.persistable and of.name.endswith("num_batches_tracked") and self.asks_mode(node)
+
+    def asks_mode(self, node: Any) -> bool:
+        """Tell whether a line of a node's trace asks for the mode of a module."""
+        asked = {read[:2] for read in self.reads}
+        functions = {(read.file, read.function) for read in self.reads if read.file.startswith(self._inside_torch)}
+        return any(frame[:2] in asked or (frame[0], frame[2]) in functions for frame in self.frames(node))
+
+    def _note_mode(self, node: Any, name: str, arguments: Sequence[Any], made: Sequence[Op]) -> None:
+        modes = [op.attributes.values.get("is_test") for op in made if op.operator is not None and "is_test" in op.operator.schema.attributes]
+        if modes or any(word in name for word in ("dropout", "attention")):
+            self.aware.append(ModeAware(self.frames(node), not all(modes)))
 
     def _given(self, value: Any) -> Any:
         if type(value).__name__ in ("immutable_list", "list", "tuple"):
@@ -267,15 +336,24 @@ class TorchImporter:
         """Return the path of the node's module, as ``/encoder/layer/0/``; empty for the outermost one."""
         stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
         paths: list[str] = [path for path, _ in stack.values() if path and not path.startswith("_empty")]
-        parts = [_MARK.sub("_", part) for part in paths[-1].split(".")] if paths else []
+        parts = [_MARK.sub("_", part) for part in paths[-1].removeprefix(self.inside.rstrip(".")).split(".") if part] if paths else []
         return f"/{'/'.join(parts)}/" if parts else ""
+
+    def frames(self, node: Any) -> list[tuple[str, int, str]]:
+        """Return the lines of the trace of a node, the innermost last."""
+        return [(file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or "")]
 
     def site(self, node: Any) -> Site:
         """Return the user's line: the innermost one of the trace outside of torch."""
-        trace = node.meta.get("stack_trace") or ""
-        found = [(file, int(line), function) for file, line, function in _FILE.findall(trace)]
+        found = self.frames(node)
         own = [one for one in found if not one[0].startswith(self._inside_torch) and os.sep in one[0]]
         return (own or found or [None])[-1]
+
+
+def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
+    """Add to a counter of batches, in place, in training alone."""
+    current_block().append_op("elementwise_add", {"X": count, "Y": t.importer.in_training()}, {"Out": count})
+    return count
 
 
 def _name_of(target: Any) -> tuple[str, str]:

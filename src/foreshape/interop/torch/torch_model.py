@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
-from foreshape.interop.torch.exporting import decomposed, export, flat_axes, is_exported, pytree, taken_apart
+from foreshape.interop.state_dicts import remember_names, state_dict
+from foreshape.interop.torch.exporting import LARGER, decomposed, export, flat_axes, is_exported, pytree, taken_apart
 from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
+from foreshape.interop.torch.training_reads import asks_itself
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
+from foreshape.passes import for_test
 from foreshape.program import Program, Variable, program_guard
 from foreshape.program.call_site import warn_user
 
@@ -27,23 +32,39 @@ class TorchModel:
         program: the network. Parameters and buffers have their names in the module, ops its paths as scopes and the user's lines.
         scope: holds the values of parameters and buffers, copies of the module's.
         feeds: the names of the inputs, in the order of torch's pytrees.
-        fetches: its results, variables of the program, in this order.
+        targets: the names of the loss's further inputs, if it came with one.
+        fetches: its results, variables of the program, in the order of torch's pytrees.
+        loss: the loss it came with, otherwise its first result if this is one number of floats, or None.
+        buffers: the names of buffers changed by a run.
         unguarded: questions about sizes in the network's own code, answered for the example alone and without a guard: other sizes may be computed wrongly.
         missing: the operators of torch without a form here, each with the paths of its modules. With any, no run begins.
     """
 
-    def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any) -> None:
+    def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any, targets: int | None = None, test: TorchModel | None = None) -> None:
         self.program: Program = importer.program
         self.scope = scope
-        self.feeds = importer.feeds
+        at = len(importer.feeds) - (targets or 0)
+        self.feeds, self.targets = importer.feeds[:at], importer.feeds[at:]
+        self.fetches: list[Variable] = importer.fetches
+        first = self.fetches[0] if self.fetches else None
+        self.loss: Variable | None = first if first is not None and _is_a_number(first) else None
         self._results = importer.results
         self._out_tree = out_tree
+        self._with_loss = targets is not None
+        if self._with_loss:
+            loss = self._results[-1]
+            if not isinstance(loss, Variable) or not _is_a_number(loss):
+                raise SchemaError.must("loss", "a function that gives one number of floats, of the results of the module and its targets", f"{loss}")
+            *self.fetches, self.loss = self.fetches
+            *self._results, _ = self._results
+            trees = pytree()
+            self._out_tree = trees.tree_structure(trees.tree_unflatten(range(len(importer.results)), out_tree)[0])
         self.missing = importer.missing
         self.unguarded = importer.unguarded
         self.buffers = list(importer.changed)
         self._executor = Executor()
-        self._training: tuple[Program, dict[str, str]] | None = None
-        self.fetches: list[Variable] = importer.fetches
+        self._gradients: tuple[Program, dict[str, str]] | None = None
+        self._test = test
 
     @property
     def nesting(self) -> Nesting:
@@ -52,37 +73,52 @@ class TorchModel:
         return Nesting(self._out_tree, kinds)
 
     def __call__(self, *inputs: Any) -> Any:
-        """Return the module's results, as tensors in its own nesting.
+        """Return the module's results, as tensors in its own nesting; with the loss's targets behind its inputs ``(results, loss)``.
 
         Raises:
             FeedError, GuardError: other inputs than the program takes. ExecutionError: the network needs operators missing here.
         """
-        found = self._executor.run(self.program, self._feed(inputs), [v.name for v in self.fetches], self.scope)
-        return self.nesting.filled([torch.as_tensor(value) for value in found])
+        feed = self._feed(inputs)
+        both = self._with_loss and len(feed) > len(self.feeds)
+        names = [v.name for v in self.fetches] + ([self.loss.name] if both and self.loss is not None else [])
+        found = [torch.as_tensor(value) for value in self._executor.run(self.program, feed, names, self.scope)]
+        results = self.nesting.filled(found[: len(self.fetches)])
+        return (results, found[-1]) if both else results
 
     def gradients(self, *inputs: Any) -> dict[str, Any]:
-        """Return parameter -> the gradient of the module's result, a scalar loss, as tensors.
+        """Return parameter -> the gradient of the loss, as tensors.
 
         Raises:
-            SchemaError: the result is not one number. FeedError, GuardError: as for a call.
+            SchemaError: there is no `loss`. FeedError, GuardError: as for a call.
         """
-        if self._training is None:
-            loss = self.fetches[0]
-            if loss.spec.elements != 1 or not loss.spec.known_dtype.is_floating:
-                raise SchemaError(f"gradients are those of one number of floats, a loss; the module gives {loss}")
+        if self._gradients is None:
+            if self.loss is None:
+                shown = ", ".join(map(str, self.fetches))
+                raise SchemaError(f"gradients are those of one number of floats, a loss; the module gives {shown}: give from_torch loss=")
             from foreshape.backward import append_backward
 
             program = self.program.clone()
             with program_guard(program):
-                pairs = append_backward(program.global_block.var(loss.name))
-            self._training = program, {parameter.name: gradient.name for parameter, gradient in pairs}
-        program, names = self._training
+                pairs = append_backward(program.global_block.var(self.loss.name))
+            self._gradients = program, {parameter.name: gradient.name for parameter, gradient in pairs}
+        program, names = self._gradients
         found = self._executor.run(program, self._feed(inputs), list(names.values()), self.scope)
         return {name: torch.as_tensor(value) for name, value in zip(names, found, strict=True)}
 
+    def for_test(self) -> TorchModel:
+        """Return the network as torch's ``eval`` has it, with the same parameters and scope: without dropout, normalized by the moving statistics."""
+        if self._test is None:
+            made = copy.copy(self)
+            made.program, made.buffers, made._gradients, made._test = for_test(self.program), [], None, made
+            block = made.program.global_block
+            made.fetches = [block.var(v.name) for v in self.fetches]
+            made.loss = None if self.loss is None else block.var(self.loss.name)
+            self._test = made
+        return self._test
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the values of parameters and buffers, by their names in the module, as tensors."""
-        return {name: self.scope.tensor(name).clone() for name, v in self.program.global_block.vars.items() if v.persistable and name in self.scope}
+        """Return the values of the module's ``state_dict``, by its names, as tensors: as `foreshape.state_dict` of the scope."""
+        return state_dict(self.scope)
 
     def _feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
         if self.missing:
@@ -91,13 +127,20 @@ class TorchModel:
             )
             raise ExecutionError(f"the network needs operators of torch that have no form here:{listed}")
         given = Nesting.leaves(inputs)
-        if len(given) != len(self.feeds):
-            raise FeedError(f"the network takes the tensors {', '.join(self.feeds)}; seen {len(given)}")
-        return {name: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for name, leaf in zip(self.feeds, given, strict=True)}
+        names = self.feeds if len(given) == len(self.feeds) else [*self.feeds, *self.targets]
+        if len(given) != len(names):
+            more = f", and for the loss {', '.join(self.targets)}" if self.targets else ""
+            raise FeedError(f"the network takes the tensors {', '.join(self.feeds)}{more}; seen {len(given)}")
+        return {name: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for name, leaf in zip(names, given, strict=True)}
 
     def __repr__(self) -> str:
-        feeds = ", ".join(str(self.program.global_block.var(n)) for n in self.feeds)
-        return f"TorchModel({feeds} -> {', '.join(map(str, self.fetches))})"
+        feeds = ", ".join(str(self.program.global_block.var(n)) for n in [*self.feeds, *self.targets])
+        loss = f"; {self.loss}" if self._with_loss else ""
+        return f"TorchModel({feeds} -> {', '.join(map(str, self.fetches))}{loss})"
+
+
+def _is_a_number(variable: Variable) -> bool:
+    return variable.spec.dims is not None and variable.spec.elements == 1 and variable.spec.known_dtype.is_floating
 
 
 def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter] | None:
@@ -107,16 +150,15 @@ def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImpo
         graph = taken_apart(exported, targets)
         if graph is None:
             continue
-        made = TorchImporter(graph, importer.axes, importer.given_guards)
+        made = importer.again(graph)
         made.run()
         if not any(name.startswith("prims.") for name in made.missing):
             return graph, made
     return None
 
 
-def _imported(exported: Any, guards: Any, axes: Sequence[Mapping[int, str]]) -> tuple[Any, TorchImporter]:
+def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter]:
     """Return a graph and its import, as far apart as operators without a form here demand."""
-    importer = TorchImporter(exported, axes, guards)
     importer.run()
     for _ in range(_ROUNDS):
         apart = _taken_apart(exported, importer)
@@ -127,9 +169,13 @@ def _imported(exported: Any, guards: Any, axes: Sequence[Mapping[int, str]]) -> 
     return exported, importer
 
 
+def _tensors(inputs: Sequence[Any]) -> list[Any]:
+    return [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor)]
+
+
 def _takes(importer: TorchImporter, inputs: Sequence[Any]) -> bool:
     """Tell whether the demands of the program hold for the sizes of the example."""
-    tensors = [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor)]
+    tensors = _tensors(inputs)
     sizes: dict[str, int] = {}
     for name, tensor in zip(importer.feeds, tensors, strict=True):
         for dim, n in zip(importer.program.global_block.vars[name].spec.known_dims, tensor.shape, strict=True):
@@ -138,34 +184,86 @@ def _takes(importer: TorchImporter, inputs: Sequence[Any]) -> bool:
     return all(guard.condition.answer(sizes) is not False for guard in importer.program.guard_list() if guard.condition.symbols <= sizes.keys())
 
 
-def from_torch(module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None) -> TorchModel:
+def _traced(module: Any, inputs: Sequence[Any], axes: Sequence[Mapping[int, str]], inside: str = "", beside: str = "") -> tuple[Any, TorchImporter]:
+    """Return the graph of a module and its import."""
+
+    def imported(larger: Sequence[int]) -> tuple[Any, TorchImporter]:
+        made = export(module, inputs, axes, larger=larger)
+        return _imported(made.program, TorchImporter(made.program, axes, made.guards, made.reads, inside, beside))
+
+    exported, importer = imported(LARGER)
+    if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes
+        return imported((1,))
+    return exported, importer
+
+
+def _of_test(module: Any, inputs: Sequence[Any], importer: TorchImporter, scope: Scope, targets: int | None) -> TorchModel | None:
+    """Return the network imported in torch's ``eval`` mode, if the operators of the one in training do not tell all of it; otherwise None."""
+    asked = asks_itself(importer.reads, importer.aware) if any(part.training for part in module.modules()) else []
+    if not asked:
+        return None
+    with mode_of_test(module):
+        exported, made = _traced(module, inputs, importer.axes, importer.inside, "for_test.")
+    shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3} more" if len(asked) > 3 else "")
+    warn_user(
+        f"the network's code asks whether it is trained, or always drops, in {shown}: for_test() of the model is its eval mode, imported apart; a copy "
+        "of the program for a test, as validation within fs.train has it, goes the way of the training, with dropout off and moving statistics"
+    )
+    _fill(scope, made)
+    return TorchModel(made, scope, exported.call_spec.out_spec, targets)
+
+
+def _fill(scope: Scope, importer: TorchImporter) -> None:
+    """Put copies of the values of parameters, buffers and constants into a scope, unless they are there."""
+    with torch.inference_mode():
+        for name, tensor in importer.values.items():
+            if name not in scope:
+                scope.store(name, tensor.detach().clone())
+
+
+def from_torch(
+    module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None, *, loss: Callable[..., Any] | None = None, targets: Any = ()
+) -> TorchModel:
     """Return a module of torch as a program, with its parameters and buffers.
 
     Args:
         module: an ``nn.Module``, in its mode (``train`` or ``eval``), or an ``ExportedProgram``.
         example_inputs: the inputs of a call, a tuple or one tensor; not for an exported program.
-        dynamic: for each input None or axis -> the name of a symbol; equal names are equal sizes. By default the first axis of each tensor is ``batch``.
+        dynamic: for each input, and then for each target, None or axis -> the name of a symbol; equal names are equal sizes. By default the first axis of
+            each tensor is ``batch``.
+        loss: gives one number from the module's results and the targets, such as ``torch.nn.functional.cross_entropy``; a module's own loss needs none.
+        targets: an example of the loss's further inputs, a tuple or one tensor.
 
     Raises:
-        SchemaError: torch.export refuses the module; the module changes an input.
+        SchemaError: torch.export refuses the module; the module changes an input; the loss is not one number.
     """
+    scope, test = Scope(), None
+    told = None if loss is None else 0
     if is_exported(module):
-        exported, guards = decomposed(module, {}), traced_guards(module)
-        axes: list[Mapping[int, str]] = []
-        inputs: tuple[Any, ...] = ()
+        if loss is not None:
+            raise SchemaError("an exported program has its loss in its graph; loss= is for an nn.Module")
+        program = decomposed(module, {})
+        exported, importer = _imported(program, TorchImporter(program, (), traced_guards(module)))
+        named = exported.state_dict
+        _fill(scope, importer)
     else:
-        inputs = tuple(example_inputs) if type(example_inputs) in (tuple, list) else (example_inputs,)
-        axes = flat_axes(inputs, dynamic)
-        exported, guards, _ = export(module, inputs, axes)
-    exported, importer = _imported(exported, guards, axes)
-    if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes
-        exported, guards, _ = export(module, inputs, axes, larger=(1,))
-        exported, importer = _imported(exported, guards, axes)
+        inputs, aims = ((*given,) if type(given) in (tuple, list) else (given,) for given in (example_inputs, targets))
+        network = module
+        if loss is not None:
+            network, told = with_loss(module, loss, len(inputs), len(aims)), len(_tensors(aims))
+        elif aims:
+            raise SchemaError("targets are inputs of a loss: give loss= too")
+        axes = flat_axes([*inputs, *aims], dynamic)
+        exported, importer = _traced(network, (*inputs, *aims), axes, NETWORK if loss is not None else "")
+        named = module.state_dict(keep_vars=True)
+        _fill(scope, importer)
+        test = _of_test(network, (*inputs, *aims), importer, scope, told)
     if importer.unguarded:
         shown = "; ".join(importer.unguarded[:3]) + (f" and {len(importer.unguarded) - 3} more" if len(importer.unguarded) > 3 else "")
         warn_user(f"the network's code asks about sizes, and was answered for the example alone: others may be computed wrongly ({shown})")
-    scope = Scope()
-    with torch.inference_mode():
-        for name, tensor in importer.values.items():
-            scope.store(name, tensor.detach().clone())
-    return TorchModel(importer, scope, exported.call_spec.out_spec)
+    model = TorchModel(importer, scope, exported.call_spec.out_spec, told, test)
+    own = {str(name): importer.names.get(name) or str(name) for name, value in named.items() if isinstance(value, torch.Tensor)}
+    for name in [n for n, kept in own.items() if kept not in scope]:  # unused by the graph
+        scope.store(name, named[name].detach().clone())
+    remember_names(own, scope, model.program, *([] if test is None else [test.program]))
+    return model

@@ -30,8 +30,6 @@ class SyncBatchNorm(Collective, BatchNorm):
 
     type = "sync_batch_norm"
     gradient_sends = True
-    Scale = operand(FLOATING, doc="[channels]")
-    Bias = operand(FLOATING, doc="[channels]")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 if nothing of this rank counts")
 
     def computes(self) -> computations.FrozenBatchNorm | None:
@@ -43,25 +41,34 @@ class SyncBatchNorm(Collective, BatchNorm):
         There are none if the moving statistics are used, or if no gradient of X is asked for.
         """
         undone = self.forward_class is not None and "X@GRAD" not in given.requested
-        (scale,) = given.specs["Scale"]
-        return [] if undone or self.use_global_stats or self._tests() else [(ALL_REDUCE, (2 * scale.elements + 1) * FP64.itemsize)]
+        (moving,) = given.specs["Mean" if self.forward_class is None else "MeanOut"]
+        return [] if undone or self.use_global_stats or self._tests() else [(ALL_REDUCE, (2 * moving.elements + 1) * FP64.itemsize)]
 
     # one operand more than in the base class
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None
     ) -> Any:
         if Counts is not None:
             require_equal(product(Counts.known_dims), 1, "Counts must be one number", Counts=None)
         return BatchNorm.infer_shape(self, X, Scale, Bias, Mean, Variance, MomentumTensor)
 
     def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None, *, strided: frozenset[str]
+        self,
+        X: Spec,
+        Scale: Spec | None,
+        Bias: Spec | None,
+        Mean: Spec,
+        Variance: Spec,
+        MomentumTensor: Spec | None,
+        Counts: Spec | None,
+        *,
+        strided: frozenset[str],
     ) -> Size:
         wide = X.elements * 4 if X.known_dtype.itemsize == 2 else 0  # statistics of half precision are taken in fp32
-        return BatchNorm.workspace(self, X, Scale, Bias, Mean, Variance, MomentumTensor, strided=strided) + (8 * Scale.elements + 1) * FP64.itemsize + wide
+        return BatchNorm.workspace(self, X, Scale, Bias, Mean, Variance, MomentumTensor, strided=strided) + (8 * Mean.elements + 1) * FP64.itemsize + wide
 
     def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, Counts: Tensor | None, *,
+        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, Counts: Tensor | None, *,
         requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         team = self._team()
@@ -76,7 +83,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         if not count:  # without elements there is no mean: the moving statistics stay
             return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
-        y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Scale.dtype), variance.to(Scale.dtype), False, 0.0, self.epsilon)
+        y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Mean.dtype), variance.to(Mean.dtype), False, 0.0, self.epsilon)
         Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
         followed = variance * (count / (count - 1)) if self.unbiased and count > 1 else variance
         Variance.lerp_(followed.to(Variance.dtype), 1.0 - momentum)
@@ -106,23 +113,32 @@ class SyncBatchNorm(Collective, BatchNorm):
         return count, mean + from_moving, variance
 
     def _infer_sums(
-        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec
+        self,
+        X: Spec,
+        Scale: Spec | None,
+        Bias: Spec | None,
+        mean_out: Spec,
+        variance_out: Spec,
+        saved_mean: Spec,
+        saved_inverse: Spec,
+        Counts: Spec | None,
+        d_y: Spec,
     ) -> Any:
         return BatchNorm._infer_gradient(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
 
     def _sums_workspace(
-        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
-        *, requested: tuple[bool, ...], strided: frozenset[str],
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec,
+        Counts: Spec | None, d_y: Spec, *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
-        return BatchNorm._gradient_workspace(self, *taken, requested=requested, strided=strided) + (8 * Scale.elements + 1) * FP64.itemsize
+        return BatchNorm._gradient_workspace(self, *taken, requested=requested, strided=strided) + (8 * mean_out.elements + 1) * FP64.itemsize
 
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "Counts", "Y@GRAD",
         gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_sums, workspace=_sums_workspace,
     )  # fmt: skip
     def backward(
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
+        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
         Counts: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         team = self._team()
@@ -137,7 +153,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         if x.numel():
             _, d_scale, d_bias = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, [False, True, True])
         else:
-            d_scale, d_bias = torch.zeros_like(Scale), torch.zeros_like(Bias)
+            d_scale, d_bias = torch.zeros_like(mean_out), torch.zeros_like(mean_out)
         if not requested[0]:
             return None, d_scale, d_bias
         sums = torch.empty(2 * channels + 1, dtype=torch.float64, device=x.device)
@@ -146,7 +162,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         if not own:  # no element in the mean, no part in its gradient
             return torch.zeros_like(X), d_scale, d_bias
         inverse = saved_inverse.to(torch.float64)
-        slope = Scale * inverse
+        slope = inverse if Scale is None else Scale * inverse
         means = sums[1:] / -sums[0]
         # slope * (d - mean of d - (x - mean) * inverse * mean of d * normalised x)
         dims = (1, channels, *[1] * (x.dim() - 2))
@@ -162,6 +178,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         sample(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), Counts=f32(1, data=[1.0]), differentiate=False),
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True, differentiate=False),
         sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), unbiased=True, differentiate=False),
+        sample(X=f32(4, 3, 5), Mean=f32(3), Variance=f32(3, low=0.5), differentiate=False),
     ]
     rejects = [
         reject(X=f32(4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="X must have 2 to 5 dims"),

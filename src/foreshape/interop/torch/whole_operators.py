@@ -1,4 +1,7 @@
-"""torch's recurrent layers kept whole in an export: it would write out each step, and so fix the length of the sequences."""
+"""Operators of torch kept whole in an export.
+
+It would write out each step of a recurrent layer, and so fix the length of the sequences; and the arithmetic of an alpha dropout, which a test leaves out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from foreshape.interop.torch.untyped_torch import torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """The name in torch -> the number of states."""
-_SCHEMA: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both, bool batch_first) -> Tensor[]"
+_RECURRENT: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both, bool batch_first) -> Tensor[]"
+_DROPOUTS: Final = ("alpha_dropout", "feature_alpha_dropout")
+_DROPOUT: Final = "(Tensor x, float p, bool train) -> Tensor"
 
 
 @functools.cache
@@ -23,9 +28,13 @@ def _operators() -> Any:
     defining: Any = custom_operators
     fragment = defining.Library("foreshape", "FRAGMENT")
     for kind in _KINDS:
-        fragment.define(f"{kind}{_SCHEMA}")
+        fragment.define(f"{kind}{_RECURRENT}")
         fragment.impl(kind, functools.partial(_computed, kind), "CompositeExplicitAutograd")
         defining.register_fake(f"foreshape::{kind}", _shaped, lib=fragment)
+    for kind in _DROPOUTS:
+        fragment.define(f"{kind}{_DROPOUT}")
+        fragment.impl(kind, functools.partial(_dropped, kind), "CompositeExplicitAutograd")
+        defining.register_fake(f"foreshape::{kind}", _as_given, lib=fragment)
     return fragment
 
 
@@ -39,14 +48,24 @@ def _shaped(x: Any, states: Any, weights: Any, biases: Any, layers: Any, dropout
     return [x.new_empty((*x.shape[:-1], width)), *[torch.empty_like(one) for one in states]]
 
 
+def _dropped(kind: str, x: Any, p: float, train: bool) -> Any:
+    return getattr(torch, kind)(x, p, train).clone()
+
+
+def _as_given(x: Any, p: float, train: bool) -> Any:
+    return torch.empty_like(x)
+
+
 class _Whole:
-    """torch's functions of recurrent layers, whole; of packed sequences as they were."""
+    """torch's functions, these whole; recurrent layers of packed sequences as they were."""
 
     def __init__(self, before: Any) -> None:
         self._before = before
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._before, name)
+        if name.rstrip("_") in _DROPOUTS:
+            return getattr(torch.ops.foreshape, name.rstrip("_"))
         if name not in _KINDS:
             return function
 
@@ -60,13 +79,15 @@ class _Whole:
 
 
 @contextmanager
-def whole_recurrent() -> Generator[None]:
-    """Keep recurrent layers whole while a module is exported."""
+def whole_operators() -> Generator[None]:
+    """Keep recurrent layers and alpha dropouts whole while a module is exported."""
     _operators()
-    layers: Any = importlib.import_module("torch.nn.modules.rnn")
-    before = layers._VF
-    layers._VF = _Whole(before)
+    users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional")]
+    before = [user._VF for user in users]
+    for user, functions in zip(users, before, strict=True):
+        user._VF = _Whole(functions)
     try:
         yield
     finally:
-        layers._VF = before
+        for user, functions in zip(users, before, strict=True):
+            user._VF = functions

@@ -1,0 +1,291 @@
+"""`state_dict` and `load_state_dict`: values of a network by name, as torch's modules give and take them."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from foreshape.data_class import data_class
+from foreshape.engine import Scope, default_scope
+from foreshape.errors import ExecutionError, FormatError, SchemaError, TypeMismatchError, border
+from foreshape.interop import safetensors_file
+from foreshape.interop.parameters import MAX_BYTES
+from foreshape.operator.computations import FlattenedProduct, MatrixProduct
+from foreshape.pictures.figures import plural
+from foreshape.program import Op, Program, Role, Variable
+from foreshape.program.call_site import warn_user
+from foreshape.spec import LOD_TENSOR
+from foreshape.values.conversion import to_tensor
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_types import dtype_of_torch, torch_dtype
+from foreshape.wire.files import map_file
+from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
+
+_NAMES: Final[WeakKeyDictionary[Scope | Program, Mapping[str, str]]] = WeakKeyDictionary()
+"""By the scope and by the program of a module of torch: name in its ``state_dict`` -> name here."""
+_UPDATES: Final = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
+_SHOWN: Final = 20
+
+
+def remember_names(names: Mapping[str, str], *of: Scope | Program) -> None:
+    """Remember the names of a module's ``state_dict``, each with its name here, for the scope and the programs made of the module."""
+    for one in of:
+        _NAMES[one] = names
+
+
+@data_class(frozen=True)
+class LoadReport:
+    """The outcome of `load_state_dict`, by the names of the source.
+
+    Attributes:
+        fitting: values put in, or to be put in: all others too.
+        transposed: of them, those of products, in torch's ``[out, in]``, for a weight ``[in, out]`` here; name -> the reason.
+        converted: of them, those of another element type; name -> both.
+        missing: names of the network without a value in the source.
+        unexpected: names of the source unknown to the network.
+        refused: name -> the difference to the network.
+    """
+
+    fitting: tuple[str, ...]
+    transposed: Mapping[str, str]
+    converted: Mapping[str, str]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether each value of the network was there and fitted, and no other."""
+        return not (self.missing or self.unexpected or self.refused)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.fitting)} of {plural(len(self.fitting) + len(self.missing) + len(self.refused), 'value')} fit"]
+        for word, given in (("transposed", self.transposed), ("converted", self.converted), ("does not fit", self.refused)):
+            lines += _shown(word, [f"{name}: {reason}" for name, reason in given.items()])
+        for word, names in (("missing in the source", self.missing), ("unknown to the network", self.unexpected)):
+            lines += _shown(word, names)
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _shown(word: str, lines: Iterable[str]) -> list[str]:
+    listed = list(lines)
+    more = [f"    and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    return [f"  {word}: {len(listed)}", *(f"    {line[:200]}" for line in listed[:_SHOWN]), *more] if listed else []
+
+
+@border("the values cannot be given", ExecutionError)
+def state_dict(source: Any, scope: Scope | None = None) -> dict[str, Tensor]:
+    """Return values by name as tensors of their own, as ``module.load_state_dict`` takes them.
+
+    Args:
+        source: the scope of a module brought over by `foreshape.from_torch`: exactly the module's names, two for a tied weight. Another scope: all of its
+            values. A model or a program: its parameters and statistics, without state of an optimizer.
+        scope: of a program, the default scope if omitted.
+
+    Raises:
+        ExecutionError: a name without a value. SchemaError: ``source`` is none of these.
+    """
+    if isinstance(source, Scope):
+        names = _NAMES.get(source)
+        held: Scope = source
+        wanted = {n: n for n in source.names()} if names is None else names
+    else:
+        program, held = _of(source, scope)
+        wanted = _wanted(program)
+    found = {name: held.tensor(own) for name, own in wanted.items()}
+    with torch.inference_mode(False):
+        return {name: value.clone() for name, value in found.items() if not isinstance(value, Rows)}
+
+
+@border("the values cannot be loaded", FormatError)
+def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, strict: bool = True, convert: bool = False) -> LoadReport:
+    """Put a ``state_dict`` of torch into the network of the same names; all of it or nothing.
+
+    A weight ``[in, out]`` of a product, as `foreshape.layer.fc` has it, is ``[out, in]`` in torch's linear layers: its transpose is taken. A square one goes
+    as the others of the network go; where there are none as in a linear layer, with a warning. In a module brought over nothing is transposed.
+
+    Args:
+        target: a model (`foreshape.from_torch`, `foreshape.load_inference_model`), or a program.
+        source: name -> tensor or array; or the path of a ``.safetensors`` file, or of one by ``torch.save`` (no code is run).
+        scope: takes the values; by default the model's, or for a program the default scope.
+        strict: refuse all if a value is missing, unknown or does not fit. Otherwise put in what fits.
+        convert: take floats of another type; by default they do not fit.
+
+    Returns:
+        The report: ``print`` shows it.
+
+    Raises:
+        ExecutionError: strict, and not everything fits; its text is the report. FormatError: no such file, or a damaged one. SchemaError: a
+        wrong target or source.
+    """
+    program, held = _of(target, scope)
+    given = _read(source)
+    wanted = _wanted(program)
+    of_module = program in _NAMES
+    products = set[str]() if of_module else _product_weights(program)
+    refused: dict[str, str] = {}
+    transposed: dict[str, str] = {}
+    converted: dict[str, str] = {}
+    fitting: dict[str, tuple[str, Tensor]] = {}
+    square: list[str] = []
+    plain = 0
+    for name, own in wanted.items():
+        value, variable = given.get(name), program.global_block.vars.get(own)
+        if value is None or variable is None:
+            continue
+        dims, spec = tuple(value.shape), variable.spec
+        of = dtype_of_torch(value.dtype)
+        if of is not spec.dtype:
+            if not (convert and of.is_floating and spec.known_dtype.is_floating):
+                hint = "; convert=True takes it" if of.is_floating and spec.known_dtype.is_floating else ""
+                refused[name] = f"{of.short}{list(dims)}, and the network has {spec.text()}{hint}"
+                continue
+            converted[name] = f"{of.short} to {spec.known_dtype.short}"
+        if own in products and len(dims) == 2 and dims[::-1] == spec.known_dims:
+            if dims[0] != dims[1]:
+                transposed[name] = f"{list(dims)} to {list(dims[::-1])}"
+                value = value.t()
+            else:
+                square.append(name)
+        elif dims != spec.known_dims:
+            hint = "; its transpose would fit, and no product takes it so" if dims[::-1] == spec.known_dims else ""
+            refused[name] = f"{of.short}{list(dims)}, and the network has {spec.text()}{hint}"
+            continue
+        elif own in products:
+            plain += 1
+        fitting[name] = own, value
+    _decide_square(square, fitting, transposed, plain)
+    _check_shared(fitting, refused)
+    missing = tuple(n for n, own in wanted.items() if n not in given and not any(other in given for other, same in wanted.items() if same == own))
+    report = LoadReport(tuple(fitting), transposed, converted, missing, tuple(n for n in given if n not in wanted), refused)
+    if strict and not report.complete:
+        raise ExecutionError(f"the values do not fit the network, and nothing was changed; strict=False puts in what fits: {report}")
+    values = {own: value.to(torch_dtype(program.global_block.vars[own].spec.known_dtype)).contiguous() for own, value in fitting.values()}
+    held.fill(values)
+    return report
+
+
+def _decide_square(square: list[str], fitting: dict[str, tuple[str, Tensor]], transposed: dict[str, str], plain: int) -> None:
+    """Transpose square weights of products, unless the others of the network fit as they are."""
+    if not square or (plain and not transposed):
+        return
+    others = len(transposed)
+    for name in square:
+        own, value = fitting[name]
+        transposed[name] = f"{list(value.shape)}, square: " + ("as the others" if others and not plain else "as a product takes it")
+        fitting[name] = own, value.t()
+    if plain or not others:
+        why = "some others fit as they are, and some transposed" if plain else "no other tells the order"
+        warn_user(f"square weights of products are taken as torch's linear layers have them, [out, in], and transposed ({why}): {', '.join(square[:5])}")
+
+
+def _check_shared(fitting: dict[str, tuple[str, Tensor]], refused: dict[str, str]) -> None:
+    """Refuse other numbers under the second name of a shared tensor."""
+    first: dict[str, str] = {}
+    for name, (own, value) in list(fitting.items()):
+        before = first.setdefault(own, name)
+        if before != name and not torch.equal(value, fitting[before][1]):
+            refused[name] = f"other numbers than {before}, with which it shares a tensor"
+            del fitting[name]
+
+
+# --- the network
+
+
+def _of(target: Any, scope: Scope | None) -> tuple[Program, Scope]:
+    program: Any = target if isinstance(target, Program) else getattr(target, "program", None)
+    if not isinstance(program, Program):
+        raise SchemaError.must("the network", "a model, or a program", f"{type(target).__name__}")
+    held: Any = scope if scope is not None else getattr(target, "scope", None)
+    return program, held if isinstance(held, Scope) else default_scope()
+
+
+def _wanted(program: Program) -> Mapping[str, str]:
+    """Return the names of a network's values, each with its name here."""
+    names = _NAMES.get(program)
+    if names is not None:
+        return names
+    updates = {n for op in program.all_ops() if op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
+    network = {n for op in program.all_ops() if not op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
+    held = [v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR and v.spec.dims is not None]
+    return {v.name: v.name for v in held if v.name in network or v.name not in updates}
+
+
+def _product_weights(program: Program) -> set[str]:
+    """Return the parameters taken only as ``[in, out]`` of products."""
+    taken: dict[str, bool] = {}
+    for op in program.all_ops():
+        if op.role & _UPDATES:
+            continue
+        weight = _weight_of(op)
+        for name in op.input_names():
+            taken[name] = taken.get(name, True) and name == weight
+    return {name for name, only in taken.items() if only and _is_weight(program.global_block.vars.get(name))}
+
+
+def _is_weight(variable: Variable | None) -> bool:
+    return variable is not None and variable.persistable and variable.spec.rank == 2
+
+
+def _weight_of(op: Op) -> str | None:
+    """Return the second operand of a product, if it is taken as it is."""
+    product = op.computes(MatrixProduct) or op.computes(FlattenedProduct)
+    if product is None or (isinstance(product, MatrixProduct) and product.y_transposed) or (isinstance(product, FlattenedProduct) and product.y_rows != 1):
+        return None
+    return op.operand(1)
+
+
+# --- the source
+
+
+def _read(source: Any) -> dict[str, Tensor]:
+    """Return the tensors of a source by name."""
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(cast("str | os.PathLike[str]", source))
+        return _tensors(_opened(path), path)
+    if not isinstance(source, Mapping):
+        raise SchemaError.must("the source", "name -> tensor, or the path of a file", f"{type(source).__name__}")
+    return _tensors(cast("Mapping[Any, Any]", source), "the source")
+
+
+def _opened(path: str) -> Mapping[Any, Any]:
+    data = map_file(path, MAX_BYTES)
+    head = bytes(data[:8])
+    if head[:4] != b"PK\x03\x04" and head[:1] != b"\x80":
+        try:
+            return safetensors_file.load(path, data)[1]
+        except (TypeMismatchError, FormatError) as error:
+            raise FormatError(f"{path}: neither a safetensors file nor one of torch.save: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
+    del data
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(name.endswith(("constants.pkl", "archive_format")) for name in archive.namelist()):
+                raise FormatError(f"{path}: a whole network of torch, not its values: torch.save(module.state_dict(), path) writes these")
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zip and torch, of many classes
+        told = str(error).strip().split("\n", 1)[0][:300]
+        raise FormatError(f"{path}: torch cannot read the values, or they are damaged, or need code to be read: {told}") from None
+    if not isinstance(found, Mapping):
+        raise FormatError.must(f"{path}", "name -> tensor", f"{type(found).__name__}")
+    return cast("Mapping[Any, Any]", found)
+
+
+def _tensors(given: Mapping[Any, Any], of: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    inner: list[str] = []
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            inner.append(repr(name))
+        elif isinstance(value, torch.Tensor) or hasattr(value, "__array__"):
+            with border(f"{name}: {type(value).__name__} is not an array of numbers", SchemaError):
+                found[str(name)] = to_tensor(value).detach().cpu()
+    if not found and inner:
+        raise SchemaError(f"{of} holds no tensors by name, but further mappings, {', '.join(inner[:5])}: give the one with the values")
+    return found
