@@ -12,9 +12,10 @@ ALONE = """
 import sys
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import NOT_DIFFERENTIABLE, operand, result
+from foreshape.operator import NOT_DIFFERENTIABLE, operand, registry, result
 
 layer.fc(layer.data("x", 4), 3, "relu")
+assert registry.find("onnx.If") is None
 assert not any(name.startswith("foreshape.ops.detection.") for name in sys.modules), "a small program waits for what it has not"
 try:
     class Mine(fs.Operator):
@@ -32,6 +33,7 @@ except fs.SchemaError as error:
 def test_every_type_is_found_by_its_word() -> None:
     lost = [t for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.ops.") and cls.__module__ not in modules_with(t)]
     assert not lost, "for these everything is imported"
+    assert all(t.isidentifier() for t in all_operators()), "other types are not looked for"
 
 
 def test_a_small_program_imports_few_operators_and_a_type_is_taken_all_the_same() -> None:

@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from foreshape.data_class import data_class
 from foreshape.kernels.lstm_steps import activate_, slope
 from foreshape.kernels.products import mm
 from foreshape.kernels.recurrence import StepSchedule
@@ -86,7 +85,7 @@ def reset_after_gradient(made: list[Tensor], weight: Tensor, h0: Tensor, d_state
 # --- u, r, c, the reset before the product
 
 
-@dataclass(slots=True)
+@data_class()
 class ResetBefore:
     """The settings and weights of this form: ``gate_weight`` [hidden, 2 hidden] of u and r, ``candidate_weight`` [hidden, hidden]."""
 

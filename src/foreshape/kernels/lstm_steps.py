@@ -6,8 +6,7 @@ as PaddlePaddle's ``lstm`` has them, with the gates together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from foreshape.data_class import data_class
 from foreshape.kernels.products import mm
 from foreshape.kernels.recurrence import StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
@@ -31,7 +30,7 @@ def slope(name: str, y: Tensor) -> Tensor:
     return torch.ones_like(y) if name == "identity" else (y > 0).to(y.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class LstmSettings:
     """The settings of an LSTM besides its weights; a clip of 0 is none."""
 
@@ -46,7 +45,7 @@ class LstmSettings:
 PLAIN = LstmSettings()
 
 
-@dataclass(slots=True)
+@data_class()
 class Weights:
     """``recurrent`` [state, 4 hidden]; ``peephole`` [3, hidden] of i, f, o; ``projection`` [hidden, state]."""
 
@@ -55,7 +54,7 @@ class Weights:
     projection: Tensor | None = None
 
 
-@dataclass(slots=True)
+@data_class()
 class StepTrace:
     """The values of the steps at the places: gates after their activation [places, 4 hidden], cells before and after theirs, the hidden state, and the
     recurrent one (its projection, if any).
@@ -112,7 +111,7 @@ def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: StepSch
     return StepTrace(gates, cell, active, hidden, state)
 
 
-@dataclass(slots=True)
+@data_class()
 class Gradients:
     """The gradients of the gates before their activation, the states before the first step (sorted), and the weights."""
 

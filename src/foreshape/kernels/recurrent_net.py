@@ -7,9 +7,9 @@ are. Rows go in and come out in their own order; within a unit they are at their
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from foreshape.data_class import data_class, field
 from foreshape.errors import ExecutionError
 from foreshape.kernels import gru_steps, lstm_pieces, lstm_steps
 from foreshape.kernels.products import linear, mm
@@ -33,7 +33,7 @@ class Schedules(Protocol):
     def __call__(self, reverse: bool, cutter: StepGrouping | None) -> StepSchedule: ...
 
 
-@dataclass(slots=True)
+@data_class()
 class Unit:
     """The values for the gradient of a unit: its rows, the states before the first step (sorted), and the values of its steps.
 
@@ -47,7 +47,7 @@ class Unit:
     trace: Any
 
 
-@dataclass(slots=True)
+@data_class()
 class SavedLayers:
     """The values for the gradient of the whole: its units, and the masks of dropout between layers."""
 
@@ -76,7 +76,7 @@ def handed_on(reserve: Tensor, op: str, again: Callable[[], Any] | None) -> Save
     return again()[3]
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class RecurrentNet:
     """The form of the network."""
 

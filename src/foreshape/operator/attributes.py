@@ -38,6 +38,10 @@ class AttrType(IntEnum):
     SCALARS = 17
 
 
+Entry = tuple[str, AttrType, Any]
+"""Name, type and value of an attribute."""
+
+
 class Raw:
     """An attribute's value whose message holds more than this project knows: the message, kept as it is."""
 
@@ -206,6 +210,14 @@ def exact(value: Any) -> Any:
     if isinstance(value, float) and (value == 0.0 or math.isnan(value)):
         return struct.pack("<d", value)
     return (value.__class__, value) if isinstance(value, (bool, int, float)) else value
+
+
+_KINDS: dict[AttrType, Any] = {type: (AttrType, type) for type in AttrType}
+
+
+def entry_key(name: str, type: AttrType, value: Any) -> tuple[Any, ...]:
+    """Return the result of `exact` for the three as a tuple."""
+    return name, _KINDS[type], exact(value)
 
 
 def infer_type(value: Any) -> AttrType:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import AttrType, exact, words_for
+from foreshape.operator.attributes import AttrType, entry_key, exact, words_for
+from foreshape.operator.fields import REQUIRED
 from foreshape.operator.registry import find
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ class Attributes:
     since each op has its own.
     """
 
-    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operands", "operator", "sub_blocks", "type", "values", "wire")
+    __slots__ = ("__weakref__", "_gradient", "entries", "error", "keys", "operands", "operator", "sub_blocks", "type", "values", "wire")
 
     type: str
     entries: tuple[tuple[str, AttrType, Any], ...]
+    keys: tuple[Any, ...]
+    """The results of `exact` for the entries."""
     values: dict[str, Any]
     operator: Operator | None
     """The bound operator; None for an unknown op type, or with an `error` of the attributes."""
@@ -42,14 +45,15 @@ class Attributes:
     _gradient: Attributes | None
 
     @staticmethod
-    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...], keys: tuple[Any, ...] | None = None) -> Attributes:
-        """Return the attributes with these entries. ``keys``: the results of `exact` for them, if known."""
+    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...], keys: tuple[Any, ...] | None = None, bound: Operator | None = None) -> Attributes:
+        """Return the attributes with these entries. ``keys``: the results of `exact` for them, if known; ``bound``: their operator, if known."""
         cls = find(type)
-        key = (cls, type, exact(entries) if keys is None else keys)  # a class that is made later, or made anew, is bound by later reads
+        keys = exact(entries) if keys is None else keys
+        key = (cls, type, keys)  # a class that is made later, or made anew, is bound by later reads
         found = _attributes.get(key)
         if found is None:
             found = object.__new__(Attributes)
-            found.type, found.entries = type, entries
+            found.type, found.entries, found.keys = type, entries, keys  # pyright: ignore[reportAttributeAccessIssue]
             found.values = {n: v for n, _, v in entries}
             found.operator = None
             found.error = None
@@ -60,16 +64,23 @@ class Attributes:
             if cls is not None:
                 found.operands = _operands(cls, entries)
                 try:
-                    found.operator = cls.with_values(_loaded_values(cls, found))
+                    found.operator = bound if bound.__class__ is cls else cls.with_values(_loaded_values(cls, found))
                 except SchemaError as error:
                     found.error = error
             found = _attributes.setdefault(key, found)
         return found
 
+    def with_text(self, name: str, value: str) -> Attributes:
+        """Return the same attributes with a text beside those of the schema, in place of the former one."""
+        entries = [(e, k) for e, k in zip(self.entries, self.keys, strict=True) if e[0] != name]
+        at = sum(e[0] < name for e, _ in entries)
+        entries.insert(at, ((name, AttrType.STRING, value), entry_key(name, AttrType.STRING, value)))
+        return Attributes.of(self.type, tuple([e for e, _ in entries]), tuple([k for _, k in entries]), self.operator)
+
     def refused(self, error: SchemaError) -> Attributes:
         """Return the same attributes of an op, unfit for any operator for the reason ``error``."""
         out = object.__new__(Attributes)
-        for name in ("type", "entries", "values", "operands", "wire", "sub_blocks", "_gradient"):
+        for name in ("type", "entries", "keys", "values", "operands", "wire", "sub_blocks", "_gradient"):
             setattr(out, name, getattr(self, name))
         out.operator, out.error = None, error
         return out
@@ -121,7 +132,7 @@ def _loaded_values(cls: type[Operator], found: Attributes) -> dict[str, Any]:
             values[name] = cls.check_attribute(name, given[name])
         elif field.older and field.older in given:
             values[name] = cls.check_attribute(name, given[field.older])
-        elif field.default.__class__.__name__ == "_Required":
+        elif field.default is REQUIRED:
             raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
         else:
             values[name] = field.default

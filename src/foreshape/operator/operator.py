@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import AttrType, coerce, exact, infer_type, words_for
+from foreshape.operator.attributes import Entry, coerce, entry_key, exact, infer_type, words_for
 from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.composition import Composition
 from foreshape.operator.computations import Computation
@@ -279,24 +279,34 @@ class Operator:
         key = _described_key(attrs)
         found = cls._described.get(key) if key is not None else None
         if found is None:
-            entries = [(n, f.type, cls.check_attribute(n, attrs[n])) for n, f in cls.schema.attributes.items() if attrs and n in attrs]
+            schema = cls.schema
+            values = {n: cls.check_attribute(n, attrs[n]) for n in schema.attributes if n in attrs} if attrs else {}
+            more: list[Entry] = []
             for name, value in (attrs or {}).items():
-                if name not in cls.schema.attributes:
+                if name not in schema.attributes:
                     if name not in BOOKKEEPING:
                         raise SchemaError(_unknown_attribute(cls, name))
                     type = infer_type(value)
-                    entries.append((name, type, coerce(name, type, value)))
-            later = cls.schema.later
-            present = {e[0] for e in entries} | later.keys()
-            entries = [e for e in entries if e[0] not in later or exact(e[2]) != exact(later[e[0]].default)]
-            for name, f in cls.schema.attributes.items():
-                if name not in present:
-                    if f.default.__class__.__name__ == "_Required":
-                        raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(f.type)}")
-                    entries.append((name, f.type, f.default))
-            entries += [("op_role", AttrType.INT, None), ("op_role_var", AttrType.STRINGS, None)]
-            entries.sort(key=lambda e: e[0])
-            found = Attributes.of(cls.type, tuple(entries))
+                    more.append((name, type, coerce(name, type, value)))
+            entries: list[Entry] = []
+            keys: list[Any] = []
+            for name, f, entry, entry_is in schema.defaults:
+                if f is not None and name in values:
+                    if f.since <= 2 or exact(values[name]) != exact(f.default):
+                        entries.append((name, f.type, values[name]))
+                        keys.append(entry_key(name, f.type, values[name]))
+                elif entry is not None:
+                    entries.append(entry)
+                    keys.append(entry_is)
+                elif f is not None and f.since <= 2:
+                    raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(f.type)}")
+            bound = None
+            if more:
+                entries = sorted([*entries, *more], key=lambda e: e[0])
+                keys = [entry_key(*e) for e in entries]
+            elif not schema.in_attributes and cls.forward_class is None:
+                bound = cls.with_values({n: values.get(n, f.default) for n, f in schema.attributes.items()})
+            found = Attributes.of(cls.type, tuple(entries), tuple(keys), bound)
             if key is not None:
                 if len(cls._described) >= _CACHE_LIMIT:
                     cls._described.clear()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import re
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.errors import SchemaError
 
@@ -22,7 +20,7 @@ _promised: dict[str, Callable[[], Any]] = {}
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _PACKAGE = "foreshape.ops"
-_DEFINED = re.compile(rb'\n    type = "(\w+)"')
+_DEFINES = b'\n    type = "'
 _GRADIENT = "_grad"
 
 
@@ -33,15 +31,19 @@ class _Progress:
     """All modules of operators are imported."""
     registered = 0
     """The number of registrations."""
+    defined: ClassVar[dict[str, list[str]]] = {}
+    """Type -> the modules whose text defines it, of the folders read so far."""
+    unread: list[list[tuple[str, str]]] | None = None
 
 
 def find(type: str) -> type[Operator] | None:
     """Return the operator of this type, or None.
 
     The first request imports the module whose text defines the type; without one, all others. So a small program does not wait for unused operators.
+    The types of this package are words, so nothing is imported for ``onnx.If``.
     """
     found = _registry.get(type) or _kept_promise(type)
-    if found is None and not _Progress.walked:
+    if found is None and not _Progress.walked and type.isidentifier():
         with _walk_lock:
             _import_modules_with(type)
             if type not in _registry and type not in _promised:
@@ -110,34 +112,41 @@ def _import_modules_with(type: str) -> None:
 
 def modules_with(type: str) -> list[str]:
     """Return the modules with a type defined by ``type = "..."``, or a gradient's forward type."""
-    found = _modules()
+    with _walk_lock:
+        found, unread = _Progress.defined, _unread()
+        while unread and (type not in found or type.endswith(_GRADIENT)):  # a gradient's forward type, unless it is defined itself
+            for name, path in unread.pop():
+                with open(path, "rb") as file:
+                    defined = {rest[: rest.index(b'"')] for rest in file.read().split(_DEFINES)[1:]}
+                for one in defined:
+                    found.setdefault(one.decode(), []).append(name)
     while type not in found and type.endswith(_GRADIENT):
         type = type.removesuffix(_GRADIENT)
     return found.get(type, [])
 
 
-@cache
-def _modules() -> dict[str, list[str]]:
-    """Return the modules whose text defines a type, by the type."""
-    found: dict[str, list[str]] = {}
-    for folder in importlib.import_module(_PACKAGE).__path__:
-        for name, path in _files(folder, _PACKAGE):
-            with open(path, "rb") as file:
-                for defined in set(_DEFINED.findall(file.read())):
-                    found.setdefault(defined.decode(), []).append(name)
-    return found
+def _unread() -> list[list[tuple[str, str]]]:
+    """Return the modules whose texts are not read yet, and their files: by folders, the largest last, since it is most likely asked for."""
+    unread = _Progress.unread
+    if unread is None:
+        folders = {name: path for folder in importlib.import_module(_PACKAGE).__path__ for name, path in _folders(folder, _PACKAGE)}
+        unread = _Progress.unread = sorted([_files(path, name) for name, path in folders.items()], key=len)
+    return unread
 
 
-def _files(folder: str, package: str) -> Iterator[tuple[str, str]]:
-    """Yield the modules of a package and of its packages, in the order of their names, each with its file."""
+def _folders(folder: str, package: str) -> Iterator[tuple[str, str]]:
+    """Yield a package and the packages within, each with its folder."""
+    yield package, folder
     with os.scandir(folder) as entries:
-        inside = sorted(entries, key=lambda entry: entry.name)
-    for entry in inside:
-        name = entry.name.removesuffix(".py")
-        if name != entry.name:
-            yield package if name == "__init__" else f"{package}.{name}", entry.path
-        elif entry.is_dir() and name != "__pycache__":
-            yield from _files(entry.path, f"{package}.{name}")
+        for entry in entries:
+            if entry.is_dir() and entry.name != "__pycache__":
+                yield from _folders(entry.path, f"{package}.{entry.name}")
+
+
+def _files(folder: str, package: str) -> list[tuple[str, str]]:
+    """Return the modules of a package, each with its file."""
+    names = [file.removesuffix(".py") for file in sorted(os.listdir(folder)) if file.endswith(".py")]
+    return [(package if name == "__init__" else f"{package}.{name}", os.path.join(folder, f"{name}.py")) for name in names]
 
 
 def _walk() -> None:

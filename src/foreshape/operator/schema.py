@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from foreshape.operator.fields import Attribute, Operand, Result
+from foreshape.operator.attributes import AttrType, Entry, entry_key
+from foreshape.operator.fields import REQUIRED, Attribute, Operand, Result
+
+_ROLE: Final = (("op_role", AttrType.INT), ("op_role_var", AttrType.STRINGS))
+Default: TypeAlias = "tuple[str, Attribute | None, Entry | None, Any]"
 
 
 class Schema:
     """The declarations of an operator class, in order."""
 
-    __slots__ = ("attributes", "in_attributes", "later", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
+    __slots__ = ("_defaults", "attributes", "in_attributes", "later", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
 
     def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
         self.operands = tuple(operands)
@@ -27,6 +31,22 @@ class Schema:
         """For each operand its slot and True for a list: asked by each appended op."""
         self.result_slots = tuple([(r.name, r.optional) for r in results])
         """For each result its slot and whether it may be left out."""
+        self._defaults: tuple[Default, ...] | None = None
+
+    @property
+    def defaults(self) -> tuple[Default, ...]:
+        """Return the entries of an op described without attributes, in the order of their names, and the role's.
+
+        Each is the name, its declaration, its entry (none for a required one, and for one that PaddlePaddle 2 lacks), and the result of `entry_key` for it.
+        """
+        found = self._defaults
+        if found is None:
+            made: list[tuple[str, Attribute | None, Entry | None]] = [(n, None, (n, type, None)) for n, type in _ROLE]
+            for name, of in self.attributes.items():
+                made.append((name, of, None if of.since > 2 or of.default is REQUIRED else (name, of.type, of.default)))
+            made.sort(key=lambda one: one[0])
+            found = self._defaults = tuple([(*one, None if one[2] is None else entry_key(*one[2])) for one in made])
+        return found
 
 
 class Again(NamedTuple):

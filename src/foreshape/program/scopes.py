@@ -10,7 +10,6 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
@@ -244,8 +243,7 @@ def placed(attributes: Attributes, path: str) -> Attributes:
     """Return the same attributes with this ``op_namescope``, unless they have another one."""
     if attributes.values.get(ATTRIBUTE) not in (None, "", "/"):
         return attributes
-    entries = [e for e in attributes.entries if e[0] != ATTRIBUTE]
-    return Attributes.of(attributes.type, tuple(sorted([*entries, (ATTRIBUTE, AttrType.STRING, path)], key=lambda e: e[0])))
+    return attributes.with_text(ATTRIBUTE, path)
 
 
 def placed_as(attributes: Attributes, like: Attributes) -> Attributes:

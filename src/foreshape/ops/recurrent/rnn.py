@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from foreshape.data_class import data_class
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.recurrence import StepGrouping, StepSchedule
@@ -295,7 +295,7 @@ class SequenceRnn(RecurrentNetworkBase):
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Dense:
     """The schedules of dense sequences, for one run."""
 
@@ -321,7 +321,7 @@ class Dense:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Ragged:
     """The schedules of ragged rows, kept with their offsets."""
 
