@@ -10,7 +10,6 @@ import os
 from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.interop.families import import_families
 from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
@@ -18,8 +17,6 @@ from foreshape.program.gc_pause import collector_waits
 from foreshape.program.program import Program
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
-
-import_families(__name__, __path__, "nodes")
 
 
 @collector_waits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from foreshape.program.variable import Variable
@@ -39,10 +38,11 @@ class Uses:
         functions: of the model.
     """
 
-    __slots__ = ("_constant", "_functions", "_made_by", "_nodes", "_users")
+    __slots__ = ("_constant", "_functions", "_made_by", "_nodes", "_roles", "_users")
 
     def __init__(self, nodes: tuple[NodeRecord, ...], constants: Mapping[str, object], functions: Mapping[tuple[str, str], FunctionRecord]) -> None:
         self._nodes, self._functions, self._constant = nodes, functions, set(constants)
+        self._roles: dict[tuple[str, bool], str] = {}
         self._users: dict[str, list[tuple[NodeRecord, int]]] | None = None
         self._made_by: dict[str, NodeRecord] = {}
 
@@ -53,6 +53,12 @@ class Uses:
             name: of the constant in the graph.
             several: whether it has more than one number.
         """
+        role = self._roles.get((name, several))
+        if role is None:
+            role = self._roles[name, several] = self._role(name, several)
+        return role
+
+    def _role(self, name: str, several: bool) -> str:
         found, seen, waiting = OTHER, {name}, [name]
         while waiting:
             current = waiting.pop()
@@ -93,13 +99,15 @@ class Uses:
     def _find(self, name: str) -> list[tuple[NodeRecord, int]]:
         if self._users is None:
             self._users = {}
+            constant, made_by, users = self._constant, self._made_by, self._users
             for node in self._nodes:
-                if node.operator == "Constant" or (node.inputs and all(n in self._constant for n in node.inputs if n)):
-                    self._constant.update(node.outputs)
-                self._made_by.update(dict.fromkeys(node.outputs, node))
+                if node.operator == "Constant" or (node.inputs and constant.issuperset(filter(None, node.inputs))):
+                    constant.update(node.outputs)
+                for made in node.outputs:
+                    made_by[made] = node
             for node in _with_inner(self._nodes):
                 for at, used in enumerate(node.inputs):
-                    self._users.setdefault(used, []).append((node, at))
+                    users.setdefault(used, []).append((node, at))
         return self._users.get(name, [])
 
 
@@ -112,15 +120,14 @@ def _with_inner(nodes: tuple[NodeRecord, ...]) -> Iterator[NodeRecord]:
             waiting += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
 
 
-@dataclass(eq=False)
 class OnnxConstant:
     """Numbers of the file: of an initializer (``record``) or of a node (``array``). ``name`` is the parameter's.
 
     ``uses`` are of its name in its graph; True for a part of weights, None for numbers of the import itself.
     """
 
-    name: str
-    record: TensorRecord | None
-    array: Any = None
-    variable: Variable | None = None
-    uses: Uses | bool | None = None
+    __slots__ = ("array", "name", "record", "uses", "variable")
+
+    def __init__(self, name: str, record: TensorRecord | None, array: Any = None, uses: Uses | bool | None = None) -> None:
+        self.name, self.record, self.array, self.uses = name, record, array, uses
+        self.variable: Variable | None = None

@@ -15,14 +15,7 @@ from foreshape.operator.computations import Power, Reshape
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT64, UINT8, UINT64, UNSIGNED
 
-_SAME_NAME = "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Log Mish Relu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh"
 _RENAMED = {"HardSwish": "hard_swish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2"}
-_UNARY = {**{name: name.lower() for name in _SAME_NAME.split()}, **_RENAMED}
-_ARITHMETIC = {"Add": "elementwise_add", "Sub": "elementwise_sub", "Mul": "elementwise_mul"}
-_LOGIC = {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}
-_BITWISE = {"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"}
-_COMPARISONS = {"Equal": "equal", "Greater": "greater_than", "Less": "less_than", "GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}
-_BINARY = {**_ARITHMETIC, **_LOGIC, **_BITWISE, **_COMPARISONS}
 
 
 def result(found: Any) -> Variable:
@@ -30,7 +23,8 @@ def result(found: Any) -> Variable:
     return found[0] if found.__class__ is tuple else found
 
 
-@onnx(*_UNARY)
+@onnx("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Log", "Mish", "Relu", "Sigmoid", "Sign")
+@onnx("Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "HardSwish", "Not", "BitwiseNot", "IsNaN")
 def unary(c: Call) -> Any:
     x, of = c.x(), c.x().spec.known_dtype
     if c.node.operator in ("Relu", "Abs", "Sign", "Floor", "Ceil") and of.is_integer:
@@ -42,7 +36,7 @@ def unary(c: Call) -> Any:
             above, below = (c.cast(c.op(type, X=x, Y=c.like(0, x)), of) for type in ("greater_than", "less_than"))
             return c.binary("elementwise_sub", above, below)
         return c.op("assign", X=x)
-    return result(c.op(_UNARY[c.node.operator], X=x))
+    return result(c.op(_RENAMED.get(c.node.operator) or c.node.operator.lower(), X=x))
 
 
 def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
@@ -55,18 +49,36 @@ def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
     return x, y
 
 
-@onnx(*_BINARY)
-def binary(c: Call) -> Any:
-    found = _by_number(c) if c.node.operator in _ARITHMETIC else None
-    if found is not None:
-        return found
+@onnx("Add", "Sub", "Mul")
+def arithmetic(c: Call) -> Any:
+    found = _by_number(c)
+    return found if found is not None else _binary(c, f"elementwise_{c.node.operator.lower()}")
+
+
+@onnx("And", "Or", "Xor")
+def logic(c: Call) -> Any:
+    return _binary(c, f"logical_{c.node.operator.lower()}")
+
+
+@onnx("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def bitwise(c: Call) -> Any:
+    return _binary(c, f"bitwise_{c.node.operator.removeprefix('Bitwise').lower()}")
+
+
+@onnx("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
+def comparison(c: Call) -> Any:
+    name = c.node.operator
+    return _binary(c, "equal" if name == "Equal" else f"{name.removesuffix('OrEqual').lower()}_{'equal' if name.endswith('OrEqual') else 'than'}")
+
+
+def _binary(c: Call, type: str) -> Variable:
     x, y = _common(c, c.x(0), c.x(1))
     if c.node.operator in ("Add", "Mul") and is_smaller(x, y):
         x, y = y, x  # a bias or a factor is the second operand of ours
-    row = _row_of(x, y) if c.node.operator in _ARITHMETIC else None
+    row = _row_of(x, y) if c.node.operator in ("Add", "Sub", "Mul") else None
     if row is not None:
-        return c.op(_BINARY[c.node.operator], {"axis": x.spec.rank - y.spec.rank}, X=x, Y=row)
-    return c.binary(_BINARY[c.node.operator], x, y)
+        return c.op(type, {"axis": x.spec.rank - y.spec.rank}, X=x, Y=row)
+    return c.binary(type, x, y)
 
 
 def _row_of(x: Variable, y: Variable) -> Variable | None:

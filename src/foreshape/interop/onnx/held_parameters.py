@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.engine import Scope
-from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.importer import Importer
 from foreshape.interop.parameters import LARGE, Stored
-from foreshape.values.conversion import to_tensor
+from foreshape.kernels.pages import empty
+from foreshape.spec import BF16
 from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_types import torch_dtype
 
 
 class OnnxParameters:
@@ -29,13 +30,15 @@ class OnnxParameters:
         Raises:
             FormatError: the file has other data than its dims say, or an external file cannot be read.
         """
-        import numpy
-
         constant = self._importer.parameters[name]
-        array: Any = numpy.array(self._importer.numbers(constant))  # a copy: mapped bytes are read-only, and may begin anywhere
-        if self._is_bfloat16(constant):
-            return to_tensor(array.view("int16")).view(torch.bfloat16).to(device)
-        return to_tensor(array).to(device)
+        array = self._importer.numbers(constant)
+        of = self._importer.program.global_block.vars[name].spec.known_dtype
+        out = empty(array.shape, torch_dtype(of))
+        if of is BF16:
+            out.view(torch.int16).numpy()[...] = array.view("int16")
+        else:
+            out.numpy()[...] = array  # mapped bytes may begin anywhere
+        return out if device == "cpu" else out.to(device)
 
     def put_into(self, scope: Scope, device: str = "cpu") -> None:
         """Put all into a scope; parameters of a large model are read at their first use."""
@@ -61,7 +64,3 @@ class OnnxParameters:
             array: Any = numpy.ascontiguousarray(self._importer.numbers(self._importer.parameters[name]))
             out[name] = Stored(spec.known_dtype, tuple([int(d) for d in array.shape]), memoryview(array.reshape(-1).view("uint8")).toreadonly())
         return out
-
-    @staticmethod
-    def _is_bfloat16(constant: OnnxConstant) -> bool:
-        return constant.record is not None and constant.record.code == 16

@@ -19,7 +19,6 @@ from foreshape.interop.onnx.graph_inputs import input_of
 from foreshape.interop.onnx.node_origins import digest_of, note_origin
 from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.node_scopes import scope_of
-from foreshape.interop.onnx.schema_functions import function_of
 from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType, infer_type
@@ -235,23 +234,26 @@ class Importer:
 
     def node(self, node: NodeRecord) -> None:
         """Import a node: by its function here, by its function in the model, or as an op under its own name, for no run."""
-        first = len(self.block.ops)
         block = self.block
-        blocked = self._unknown_before(node)
-        if blocked is not None:
-            self.keep(node, SchemaError(f"{node.operator} ({node.place}) depends on {blocked}, which is not known"))
-            return
+        first = len(block.ops)
+        values = self.scopes[-1]
+        for name in node.inputs:
+            found: Any = values[name] if name in values else self.value(name) if name else None
+            if found.__class__ is Variable and not found.known:
+                self.keep(node, SchemaError(f"{node.operator} ({node.place}) depends on {name}, which is not known"))
+                return
+        opset = self.opsets.get(node.domain, 1)
         function = self.model.functions.get((node.domain, node.operator))
         try:
             if function is not None:
                 self.inline(node, function)
                 return
-            rule = rule_of(node.domain, node.operator, self.opsets.get(node.domain, 1))
+            rule = rule_of(node.domain, node.operator, opset)
             if rule is None:
                 function = self._of_schema(node)
                 self.keep(node, None) if function is None else self.inline(node, function)
                 return
-            call = Call(self, node, self.opsets.get(node.domain, 1))
+            call = Call(self, node, opset)
             results = call.done(rule(call))
         except Refused as refused:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}) cannot be imported: {refused}").told(op=node.operator))
@@ -270,47 +272,40 @@ class Importer:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
             return
         self._named(node, results)
-        scope = scope_of(node)
         if block is self.block:
-            for op in block.ops[first:] if scope else ():
+            made = block.ops[first:]
+            scope = scope_of(node) if made else ""
+            for op in made if scope else ():
                 op.attributes = placed(op.attributes, scope)
-            note_origin(call, results, block.ops[first:])
-
-    def _unknown_before(self, node: NodeRecord) -> str | None:
-        for name in filter(None, node.inputs):
-            found = self.value(name)
-            if isinstance(found, Variable) and not found.known:
-                return name
-        return None
+            note_origin(call, results, made)
 
     def _named(self, node: NodeRecord, results: tuple[Any, ...]) -> None:
         """Say the results of a node; its new variables get the names of the file."""
-        if len(results) < len([n for n in node.outputs if n]) and len(results) < len(node.outputs):
+        if len(results) < len(node.outputs) and len(results) < len([n for n in node.outputs if n]):
             raise FormatError(f"{node.place}: {node.operator} has {len(results)} results; {len(node.outputs)} are named")
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
             if value is None:
                 raise FormatError(f"{node.place}: the result {name[:100]!r} of {node.operator} cannot be made")
-            if isinstance(value, Variable):
+            if value.__class__ is Variable:
                 self._rename(value, name)
             self.define(name, value, node.place)
 
     def _rename(self, variable: Variable, name: str) -> None:
-        block = variable.block
-        op = variable.op
-        of_a_result = name in self.taken and len(self.scopes) == 1 and block.idx == 0 and name not in block.vars
-        if op is None or variable.persistable or op.block is not block or block is not self.block or variable.name in self.renamed:
+        block, op, old = variable.block, variable.op, variable.name
+        if op is None or variable.persistable or op.block is not block or old in self.renamed or block is not self.block:
             return
+        of_a_result = name in self.taken and len(self.scopes) == 1 and block.idx == 0 and name not in block.vars
         if not of_a_result and (name in self.taken or block.find(name) is not None):
             return
-        if sum(variable.name in names for names in op.outputs.values()) != 1:
+        if sum(old in names for names in op.output_slots.values()) != 1:
             return
-        old = variable.name
-        later = list(takewhile(lambda one: one is not op, reversed(block.ops)))
-        if any(one.sub_block_indices() or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
+        later = () if block.ops and block.ops[-1] is op else tuple(takewhile(lambda one: one is not op, reversed(block.ops)))
+        if any(one.attributes.sub_blocks or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
             return
-        self.sizes_renamed = self.sizes_renamed or any(size.startswith(f"{old}.") for size in self.program.inference.guards.made)
+        made = self.program.inference.guards.made
+        self.sizes_renamed = self.sizes_renamed or (bool(made) and any(size.startswith(f"{old}.") for size in made))
         del block.vars[old]
         op.rename_output(old, name)
         for one in later:
@@ -353,6 +348,8 @@ class Importer:
     # --- functions and graphs within
 
     def _of_schema(self, node: NodeRecord) -> FunctionRecord | None:
+        from foreshape.interop.onnx.schema_functions import function_of  # seldom asked for
+
         return function_of(node, self.opsets.get(node.domain, 1), [self.value(name) if name else None for name in node.inputs], self.folder)
 
     def inline(self, node: NodeRecord, function: FunctionRecord) -> None:

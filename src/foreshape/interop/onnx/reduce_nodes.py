@@ -49,7 +49,7 @@ def _bound(of: DType, least: bool) -> float:
     return (0 if of is UINT8 else -(2**bits)) if least else 2**bits - 1
 
 
-@onnx(*(f"Reduce{kind}" for kind in (*_TYPES, "L1", "L2", "LogSum", "LogSumExp", "SumSquare")))
+@onnx("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 def reduction(c: Call) -> Any:
     kind, x, keep = c.node.operator.removeprefix("Reduce"), c.x(), bool(c.attribute("keepdims", 1))
     axes = _axes(c)

@@ -19,6 +19,7 @@ from foreshape.operator.require import RuleError
 from foreshape.ops.tensor.reshaping import reshaped
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, FP64, INT32, INT64
+from foreshape.wire.onnx_records import TensorRecord
 
 _MOST = 2**31 - 1
 
@@ -29,7 +30,7 @@ def constant(c: Call) -> Any:
     given = c.node.attributes
     name = c.node.outputs[0] if c.node.outputs else ""
     if "value" in given:
-        return OnnxConstant(name, given["value"]._replace(name=name), uses=c.importer.uses)
+        return OnnxConstant(name, TensorRecord(name, *given["value"][1:]), uses=c.importer.uses)
     for key, kind in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
         if key in given:
             return OnnxConstant(name, None, np.array(given[key], kind), uses=c.importer.uses)

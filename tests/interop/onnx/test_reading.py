@@ -1,0 +1,54 @@
+"""Reading a model: the families of its operators alone are imported, and equal attributes are read once and told apart all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.onnx_writer import Graph, model, node, value
+
+from foreshape.errors import FormatError
+from foreshape.interop.onnx.node_rules import known_operators, modules_with, rules_of
+from foreshape.wire.limits import Limits
+from foreshape.wire.onnx_model import read_model
+
+SMALL = """
+import sys
+import foreshape as fs
+program = fs.load_program(bytes.fromhex(sys.argv[1]))
+assert "relu" in [op.type for op in program.all_ops()]
+print(*sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("foreshape.interop.onnx.") and name.endswith("_nodes")))
+"""
+
+
+def many(operator: str, count: int, **attributes: object) -> bytes:
+    """Return a model with a chain of equal nodes."""
+    nodes = [node(operator, f"x{at}", f"x{at + 1}", **attributes) for at in range(count)]
+    return model(Graph(nodes, [value("x0", "float32", ["n", 3])], [value(f"x{count}", "float32", None)]))
+
+
+def test_every_operator_names_its_family() -> None:
+    lost = [key for key in known_operators() for _, function in rules_of(*key) if function.__module__ not in modules_with(key[1])]
+    assert not lost, "their decorators must have the names written out"
+
+
+def test_a_small_model_imports_one_family() -> None:
+    done = subprocess.run([sys.executable, "-c", SMALL, many("Relu", 2).hex()], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["elementwise_nodes"]
+
+
+def test_equal_attributes_of_two_nodes_are_two_lists() -> None:
+    first, second = (one.attributes for one in read_model(many("Squeeze", 2, axes=[1, 2], name="n", keep=3, scale=0.5, mode="same")).graph.nodes)
+    assert first == second == {"axes": [1, 2], "keep": 3, "scale": 0.5, "mode": b"same"}
+    first["axes"].append(7)
+    assert second["axes"] == [1, 2]
+
+
+@pytest.mark.parametrize("count", [1, 60])
+def test_equal_attributes_count_for_the_memory_all_the_same(count: int) -> None:
+    axes = [*range(1, 21)]
+    with pytest.raises(FormatError, match=r"Limits\.memory"):
+        read_model(many("Squeeze", count, axes=axes), Limits(memory=count * 1600, memory_per_byte=0))
+    read_model(many("Squeeze", count, axes=axes), Limits(memory=6000 + count * 6000, memory_per_byte=0))
