@@ -34,6 +34,8 @@ _CHANGES: Final[dict[int, str]] = {
     27: "Range",
 }
 """Operator set -> the operators whose older nodes are no longer valid in it, or mean something else. Else a node of an older set is one of a newer set too."""
+_OF_NO_SET: Final = ("SimplifiedLayerNormalization",)
+"""Operators of onnxruntime without a domain of its own."""
 _CHANGED: Final[dict[str, list[int]]] = {}
 for _set, _names in _CHANGES.items():
     for _name in _names.split():
@@ -144,7 +146,7 @@ def captured_by(node: NodeRecord) -> dict[str, None]:
 def note_origin(call: Call, results: Sequence[Any], ops: Sequence[Op]) -> None:
     """Let the ops of a node know it. Nodes with functions of the model, with sequences, or with results that no op has made, stay unknown."""
     importer, node = call.importer, call.node
-    if node.domain or node.references:
+    if node.domain or node.references or node.operator in _OF_NO_SET:
         return
     names: list[str] = []
     for name, value in zip(node.outputs, results, strict=False):

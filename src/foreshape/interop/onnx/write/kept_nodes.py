@@ -240,6 +240,8 @@ def _node(writer: GraphWriter, origin: NodeOrigin, node: NodeRecord, values: lis
         values = [values[0], *(None if one is None else writer.constant(numpy.array(one, "int64").reshape(-1)) for one in given)]
     if node.operator == "Split" and origin.opset < 18 <= writer.opset and values[1:] in ([], [None]):
         attributes["num_outputs"] = len(node.outputs)
+    if node.operator == "Resize" and origin.opset < 13 <= writer.opset and values[3:] not in ([], [None]):
+        values[2] = None  # beside sizes they were there, and meant nothing
     return writer.node(node.operator, values, len(node.outputs), node.domain, **attributes)
 
 
