@@ -57,8 +57,8 @@ class CompiledStep:
         self.state = frozenset[str]() if self.mark is None else state_of_updates(program)
         self.fastest = fastest
         guards = program.guards
-        lowered = lower(program.global_block, fetches, fused)
-        self.frozen = lowered.frozen = frozen
+        lowered = lower(program.global_block, fetches, fused, frozen)
+        self.frozen = frozen
         self.plain = replace(lowered, calls=list(lowered.calls))
         if fused:
             fuse(lowered)

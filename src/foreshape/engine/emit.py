@@ -72,9 +72,7 @@ class Emitted:
             return method(name, value, owned)
 
         namespace["store"] = store
-        tensors = {id(p): t for p, t in zip(self.lowered.persistables, values, strict=True)}
-        values += [make(*(tensors[id(p)] for p in of)) for _, of, make in self.lowered.derived]
-        return Bound.of(self.code, namespace, tuple(values), held)
+        return Bound.of(self.code, namespace, self.lowered.bound(*values), held)
 
 
 class Bound(NamedTuple):

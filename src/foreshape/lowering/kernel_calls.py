@@ -205,6 +205,8 @@ class OpCall(KernelCall):
             arguments.append(f"before={text_of(self.before)}")
         if self.into is not None:
             arguments.append(f"into={self.into}")
+        if self.region is not None and self.region.held:
+            arguments.append(f"bound={self.region.held}")
         return f"{name('k', self.kernel)}({', '.join(arguments)})"
 
 
@@ -267,6 +269,10 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
     return out
 
 
+Derived = tuple[str, tuple[Value, ...], Callable[..., Any]]
+"""A name for a constant, the persistables that it is made of, and the function that makes it."""
+
+
 @data_class()
 class Step:
     """A pruned block as kernel calls, with the values into and out of it."""
@@ -278,7 +284,7 @@ class Step:
     feeds: list[Value]
     persistables: list[Value]
     fetches: list[Value]
-    derived: list[tuple[str, tuple[Value, ...], Callable[..., Any]]] = field(default_factory=list[tuple[str, tuple[Value, ...], "Callable[..., Any]"]])
+    derived: list[Derived] = field(default_factory=list["Derived"])
     """Names for constants made of persistables once, when the step is bound: a transposed view of a weight."""
     frozen: bool = False
     """True if unchanged persistables keep their values for the step's life, so constants made of them may be copies."""
@@ -290,6 +296,11 @@ class Step:
     """The values of the first half of a step, in the second one (`foreshape.lowering.halves`)."""
     handed: list[Value] = field(default_factory=list[Value])
     """The values for the second half of a step, in the first one."""
+
+    def bound(self, *tensors: Any) -> tuple[Any, ...]:
+        """Return the values that the step is bound to: the persistables' tensors, and the constants made of them."""
+        by = {id(p): tensor for p, tensor in zip(self.persistables, tensors, strict=True)}
+        return (*tensors, *(make(*(by[id(p)] for p in of)) for _, of, make in self.derived))
 
     def parameters(self) -> list[Value]:
         """Return the parameters of the step: the feeds, then the offsets of ragged ones; of a second half also what it takes."""
@@ -315,6 +326,7 @@ class Region:
         captured: its other values from outside, as its own values.
         used: the entries read by the block or its op.
         in_place: the results in their old place in the scope.
+        held: of a block with constants, the name of the values that it is bound to.
         function: the block as one straight-line function; set by the step's compiler.
     """
 
@@ -325,6 +337,7 @@ class Region:
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
         self.captured, self.used, self.in_place = captured, used, in_place
         self.ragged_results = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
+        self.held = ""
         self.function: Callable[..., Any] = _not_compiled
 
     def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,9 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.infer.loop_state import joined_sources
 from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.block_constants import changed_names, constant_call, is_kept
 from foreshape.lowering.expansion import expanded
-from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.fields import DENSE_OR_ROWS
@@ -37,16 +39,22 @@ class Lowering:
     """The lowering of one block: every name is resolved to its value at each op.
 
     Args:
-        region: an op of another block runs the block, so all its reads from outside come in as arguments.
+        region: an op of another block runs the block, so all its reads from outside come in as arguments, but for constants.
         fuse: the instructions will be rewritten, in the blocks of its ops too.
         entry_specs: the specs of values from outside, if their variables end as something else.
         may_be_missing: the names that may come in without a value.
+        frozen: unchanged persistables keep their values for the step's life.
+        outer: of a block, the lowering of the block of its op.
     """
 
     def __init__(
-        self, block: Block, region: bool = False, fuse: bool = True, entry_specs: Mapping[str, Spec] | None = None, may_be_missing: Collection[str] = ()
-    ) -> None:
-        self.block, self.region, self.fuse = block, region, fuse
+        self, block: Block, region: bool = False, fuse: bool = True, entry_specs: Mapping[str, Spec] | None = None, may_be_missing: Collection[str] = (),
+        frozen: bool = False, outer: Lowering | None = None,
+    ) -> None:  # fmt: skip
+        self.block, self.region, self.fuse, self.frozen, self.outer = block, region, fuse, frozen, outer
+        self.derived: list[Derived] = []
+        self.packed: Size = 0
+        self._changed: set[str] | None = None
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
         """The name of some offsets in specs -> the value that holds them now."""
@@ -92,7 +100,7 @@ class Lowering:
         self._finish_collectives(fetched)
         fetched = with_own_memory(self.calls, fetched, lambda: self.new("").index)
         self.current.update(zip(fetches, fetched, strict=True))
-        return Step(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched)
+        return Step(self.block, list(self.block.ops), self.calls, self.feeds, self.persistables, fetched, self.derived, self.frozen, self.packed)
 
     def _finish_collectives(self, fetched: Sequence[Value]) -> None:
         """Let collectives that only start wait themselves, if a reader of their result does not wait. Other frameworks' programs wait once for all, and a
@@ -124,11 +132,23 @@ class Lowering:
         found = self.current.get(name)
         return found if found is not None else self.enter(name, variable)
 
-    def enter(self, name: str, variable: Variable | None = None) -> Value:
-        """Return a value from outside: fed, held by the scope, or given by the op of this block.
+    def keeps(self, name: str, variable: Variable | None = None) -> bool:
+        """Return True if a name is a dense tensor of the scope that no op of a frozen step changes."""
+        if self.outer is not None:
+            return self.frozen and self.outer.keeps(name, variable)
+        found = variable if variable is not None else self.block.find(name)
+        if not self.frozen or found is None or not is_kept(found):
+            return False
+        if self._changed is None:
+            self._changed = changed_names(self._ops)
+        return name not in self._changed
+
+    def enter(self, name: str, variable: Variable | None = None, entry: bool = False) -> Value:
+        """Return a value from outside: fed, held by the scope, or given by the op of this block. A block makes small constants itself.
 
         Args:
             variable: of another block, if this one does not know the name: a constant in the block of a branch.
+            entry: the op of this block gives it a new value at every call.
         """
         found = self.block.find(name)
         variable = found if found is not None else variable
@@ -139,7 +159,13 @@ class Lowering:
             make = partial(_empty_array, variable.spec)
             self.calls.append(FusedCall(self._op, [], [made], kernel=FusedKernel("{op} make", "{make}()", {"make": make})))
             return made
-        held = variable.persistable and not self.region
+        constant = constant_call(self.outer, name) if not entry else None
+        if constant is not None:
+            made = self.current[name] = self.new(name, variable)
+            self.calls.append(replace(constant, results=[made]))
+            made.made = constant.results[0].made if isinstance(constant.results[0], Value) else None
+            return made
+        held = variable.persistable and (not self.region or (not entry and self.keeps(name, variable)))
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
         made.made = self.entry_specs.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
         made.may_lack = name in self.may_be_missing
@@ -363,6 +389,11 @@ def _lod(value: Value) -> Lod | None:
     return None if spec is None or spec.kind is not LOD_TENSOR else spec.lod
 
 
-def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Step:
-    """Return the instructions of a block. Raise `ExecutionError` for an unknown operator, or an undescribed name."""
-    return Lowering(expanded(block, fetches), fuse=fuse).run(fetches)
+def lower(block: Block, fetches: Sequence[str], fuse: bool = True, frozen: bool = False) -> Step:
+    """Return the instructions of a block. Raise `ExecutionError` for an unknown operator, or an undescribed name.
+
+    Args:
+        fuse: they will be rewritten.
+        frozen: unchanged persistables keep their values for the step's life.
+    """
+    return Lowering(expanded(block, fetches), fuse=fuse, frozen=frozen).run(fetches)

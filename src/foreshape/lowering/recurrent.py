@@ -6,7 +6,7 @@ ended sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
@@ -104,13 +104,15 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     entries = list(dict.fromkeys([*sequences, *previous]))
     keeps = keeps_rounds(low, op, "step_scopes")
-    region = lower_region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, may_be_missing=lacking_now(low, op))
+    region = lower_region(low, sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), may_be_missing=lacking_now(low, op))
     states = len(new)
     empties = [_empty_dims(op, n) for n in outputs]
     captured = outside(low, region)
     order = call_order(region)
 
-    def kernel(inputs: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any]) -> tuple[Any, ...]:
+    def kernel(
+        inputs: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any], bound: Sequence[Any] = ()
+    ) -> tuple[Any, ...]:
         times = _times(inputs[0], where[0], reverse)
         if not times.count:
             return [e(inputs[0]) for e in empties], []
@@ -121,7 +123,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
         rounds: list[Any] = []
         for t in times.steps:
             given = [*(times.at(x, t) for x in cut), *(times.shrink(s, t) for s in state)]
-            results, _, saved = region.call(*order([*given, *others], [*no_offsets, *other_offsets]))
+            results, _, saved = region.call(*order([*given, *others], [*no_offsets, *other_offsets]), *bound)
             state = results[:states]
             for out, value in zip(made, results[states:], strict=True):
                 out[t] = value
@@ -167,7 +169,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     wanted_parameters = [(n, g) for n, g in zip(names_in(op, "parameters"), op.outputs.get("parameters@GRAD", ()), strict=False) if g != EMPTY]
     wanted_first = [(at, g) for at, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
     results = [*(previous[at] + GRAD for at in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
-    region = lower_region(block, [*(n + GRAD for n in entry_names), *saved], results, (), low.fuse)
+    region = lower_region(low, block, [*(n + GRAD for n in entry_names), *saved], results, ())
     by_rows = [is_rows(low, g) for _, g in wanted_parameters]
     captured = outside(low, region)
     order = call_order(region)
@@ -176,9 +178,16 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
         raise ExecutionError(f"{op.type} needs what the forward op kept")
 
     def kernel(
-        grads: list[Any], sequence: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any], rounds: list[Any],
+        grads: list[Any],
+        sequence: list[Any],
+        where: list[Any],
+        first: list[Any],
+        others: list[Any],
+        other_offsets: list[Any],
+        rounds: list[Any],
         parameters: list[Any],
-    ) -> tuple[Any, ...]:  # fmt: skip
+        bound: Sequence[Any] = (),
+    ) -> tuple[Any, ...]:
         times = _times(sequence[0], where[0], reverse)
         cut = {n: times.slices(g) for (n, _), g in zip(out_grads, grads, strict=True)}
         incoming: list[Any] = [None] * len(states)
@@ -192,7 +201,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
                 before = now.get(new[at])
                 now[new[at]] = full if before is None else before + full
             given = [now[n] for n in entry_names]
-            got, _, _ = region.call(*order([*given, *held, *others], [*([None] * len(given)), *held_offsets, *other_offsets]))
+            got, _, _ = region.call(*order([*given, *held, *others], [*([None] * len(given)), *held_offsets, *other_offsets]), *bound)
             incoming = got[: len(states)]
             for out, value in zip(parts, got[len(states) :], strict=False):
                 out[t] = value

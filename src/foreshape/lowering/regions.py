@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 def lower_region(
-    block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True, entry_specs: Mapping[str, Spec] | None = None,
+    outer: Lowering, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), entry_specs: Mapping[str, Spec] | None = None,
     in_scope: Collection[str] = (), may_be_missing: Collection[str] = (),
 ) -> Region:  # fmt: skip
-    """Lower a block to a function.
+    """Lower a block to a function. Its calls are rewritten if those of the block of its op will be.
 
     Args:
+        outer: the lowering of the block of its op.
         entries, results, saved: as of `Region`.
-        fuse: rewrite its calls as a step's.
         entry_specs: the specs of values from outside, if their variables end as something else.
         in_scope: the scope's own entries, which the block may change in place.
         may_be_missing: the names that may come in without a value.
     """
     from foreshape.lowering.lower import Lowering
 
-    low = Lowering(block, region=True, fuse=fuse, entry_specs=entry_specs, may_be_missing=may_be_missing)
-    came = {name: low.enter(name) for name in entries}
+    low = Lowering(block, True, outer.fuse, entry_specs, may_be_missing, outer.frozen, outer)
+    came = {name: low.enter(name, entry=True) for name in entries}
     for name in in_scope:
         came[name].in_scope = True
     made = low.run([*results, *(n for n in saved if n not in came)])
@@ -47,10 +47,15 @@ def lower_region(
     read = {id(v) for i in made.calls for v in _looked_at(i)} | {id(v) for v in kept}
     used = {n for n, v in came.items() if id(v) in read}
     captured = low.feeds[len(came) :]
-    if fuse:
+    if outer.fuse:
         rewrite(made)
     in_place = [at for at, name in enumerate(results) if name in in_scope and made.fetches[at] is came[name]]
-    return Region(made, entries, results, saved, captured, used, in_place)
+    out = Region(made, entries, results, saved, captured, used, in_place)
+    if made.persistables or made.derived:
+        out.held = f"held{len(outer.derived)}"
+        outer.derived.append((out.held, tuple(outer.read(v.name, v.variable) for v in made.persistables), made.bound))
+        outer.packed = outer.packed + made.packed
+    return out
 
 
 def _looked_at(i: KernelCall) -> list[Value]:
@@ -188,12 +193,12 @@ def call_order(region: Region) -> Callable[..., list[Any]]:
 
 
 def _lower_while(low: Lowering, op: Op) -> None:
-    names = carried_names(op)
+    names = [n for n in carried_names(op) if not low.keeps(n)]
     condition = names.index(asked := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
     specs = [_spec_after(low, op, n) for n in names]
     entry_specs = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with the result of the round before
-    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, entry_specs, may_be_missing=lacking_now(low, op))
+    region = lower_region(low, sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), entry_specs, may_be_missing=lacking_now(low, op))
     state = _initial(low, op, region, names, asked)
     region.used.add(asked)
     low.require(op, [state[condition]])
@@ -202,14 +207,14 @@ def _lower_while(low: Lowering, op: Op) -> None:
     growing = [at for at, name in enumerate(names) if may_grow(name, op.made.get(name))]
     ranks = ranks_of_numbers(specs, state, region.lowered.fetches)
 
-    def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
+    def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], bound: Sequence[Any] = ()) -> tuple[Any, ...]:
         rounds: list[Any] = []
         room = RoundMemory(op.type) if growing else None
         values = with_ranks(values, ranks)
         while truth(op.type, asked, values[condition]):
             if room is not None:
                 room.look([values[at] for at in growing])
-            values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
+            values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]), *bound)
             values = with_ranks(values, ranks)
             if keeps:
                 rounds.append(saved)
@@ -234,7 +239,7 @@ def _lower_undone(slot: str, scopes: str, low: Lowering, op: Op) -> None:
     entry_specs.update((n + GRAD, entry_specs[g]) for n, g in ends if g in entry_specs)
     at_the_end = [spec_at_the_end(forward, v) if (v := forward.find(n)) is not None else None for n in state_names]
     entry_specs.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
-    region = lower_region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, entry_specs)
+    region = lower_region(low, block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), entry_specs)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
     _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted, at_the_end)
 
@@ -259,11 +264,19 @@ def _run_backward(
     ranks = ranks_of_numbers(at_the_end, state, region.lowered.fetches)
     first_ranks = ranks_of_numbers([_spec_after(low, op, grads[n]) if n in grads else None for n in state_names], state, region.lowered.fetches)
 
-    def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], rounds: list[Any], likes: list[Any]) -> tuple[Any, ...]:
+    def kernel(
+        values: list[Any],
+        offsets: list[Any],
+        outside: list[Any],
+        outside_offsets: list[Any],
+        rounds: list[Any],
+        likes: list[Any],
+        bound: Sequence[Any] = (),
+    ) -> tuple[Any, ...]:
         totals: list[Any] = [None] * len(sums)
         fresh = [False] * len(sums)
         for saved, saved_offsets in reversed(rounds):
-            results, _, _ = region.call(*order([*with_ranks(values, ranks), *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]))
+            results, _, _ = region.call(*order([*with_ranks(values, ranks), *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]), *bound)
             values = results[:count]
             for at, given in enumerate(results[count:]):
                 totals[at], fresh[at] = added(totals[at], given, fresh[at])
@@ -290,10 +303,10 @@ def _holds(op: Op, conditions: Sequence[Tensor], scalar: bool) -> bool:
 
 
 def _lower_conditional(low: Lowering, op: Op) -> None:
-    names = carried_names(op)
+    names = [n for n in carried_names(op) if not low.keeps(n)]
     keeps = keeps_rounds(low, op, "Scope")
     held = () if keeps else [n for n in names if _is_the_scopes(low, n)]
-    region = lower_region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held, lacking_now(low, op))
+    region = lower_region(low, sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), _known_now(low), held, lacking_now(low, op))
     state = _initial(low, op, region, names)
     in_place = region.in_place
     captured = outside(low, region)
@@ -301,11 +314,13 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     scalar = bool(setting(op, "is_scalar_condition"))
     ranks = ranks_of_numbers([_spec_after(low, op, n) for n in names], state, region.lowered.fetches)
 
-    def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
+    def kernel(
+        conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], bound: Sequence[Any] = ()
+    ) -> tuple[Any, ...]:
         kept = [values[at] for at in in_place]
         if not _holds(op, conditions, scalar):
             return with_ranks(values, ranks), offsets, [], kept
-        values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
+        values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]), *bound)
         return with_ranks(values, ranks), offsets, [saved], kept
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]

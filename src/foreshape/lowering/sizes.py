@@ -13,7 +13,7 @@ from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
-from foreshape.operator.room import require_room
+from foreshape.operator.room import require_room, this_run
 from foreshape.program import Op, Program
 from foreshape.program.block import Block
 from foreshape.program.call_site import line_of
@@ -106,7 +106,11 @@ class SizeCheck:
 
     def __init__(self, op: Op, operator: Operator, specs: Sequence[Slot]) -> None:
         self.op, self.operator, self.specs = op, operator, specs
-        self._found: dict[Key, Answer] = {}
+        self._found: dict[Key, list[tuple[int, str]]] = {}
+        flat = [s for of in specs for s in (of if isinstance(of, tuple) else (of,)) if s is not None]
+        self._by_shapes = all(s.kind is LOD_TENSOR and s.lod is None and s.dtype is not None and s.dtype.family == "float" for s in flat)
+        """True if dims alone decide, so that no spec need be made for a known answer."""
+        self._of_shapes: dict[Any, list[tuple[int, str]]] = {}
 
     def __call__(self, operands: Sequence[Any], offsets: Sequence[Any]) -> None:
         """Check the operands right before the call of the kernel.
@@ -114,6 +118,21 @@ class SizeCheck:
         Raises:
             GuardError: the op does not take these sizes. MemoryPlanError: a result is larger than the run may take.
         """
+        shapes = tuple([_shapes(a) for a in operands]) if self._by_shapes else None
+        made = self._of_shapes.get(shapes) if shapes is not None else None
+        if made is None:
+            made = self._look(operands, offsets)
+            if shapes is not None:
+                if len(self._of_shapes) >= _KEPT:
+                    self._of_shapes.clear()
+                self._of_shapes[shapes] = made
+        limit = this_run.memory_limit
+        for size, text in made:
+            if limit is not None and size > limit:
+                require_room(self.op.type, size, f"a result of {text}", line_of(self.op.site, self.op.type), self.op.call_site)
+
+    def _look(self, operands: Sequence[Any], offsets: Sequence[Any]) -> list[tuple[int, str]]:
+        """Ask the rule; return the bytes and the specs of the results."""
         key = tuple(
             tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True))
             if isinstance(spec, tuple)
@@ -124,14 +143,13 @@ class SizeCheck:
         )
         found = self._found.get(key)
         if found is None:
-            found = self._ask(key)
+            made = self._ask(key).results
+            specs = [s for result in made for s in (result if isinstance(result, tuple) else (result,)) if s is not None and s.kind is LOD_TENSOR]
+            found = [(s.nbytes, s.text()) for s in specs if s.dims is not None and s.dtype is not None and isinstance(s.nbytes, int)]
             if len(self._found) >= _KEPT:
                 self._found.clear()
             self._found[key] = found
-        for result in found.results:
-            for spec in result if isinstance(result, tuple) else (result,):
-                if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None and isinstance(spec.nbytes, int):
-                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", line_of(self.op.site, self.op.type), self.op.call_site)
+        return found
 
     def _ask(self, key: Key) -> Answer:
         try:
@@ -142,6 +160,13 @@ class SizeCheck:
             made = GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{line_of(self.op.site, self.op.type)}")
             slot = next(iter(error.sides), None)
             raise made.told(op=self.op.type, slot=slot, required=error.requirement, seen=seen, site=self.op.call_site) from error.__cause__
+
+
+def _shapes(operand: Any) -> Any:
+    """Return the dims of an operand, or of each of several; None for an absent one."""
+    if operand.__class__ is tuple or operand.__class__ is list:
+        return tuple([None if x is None else x.shape for x in operand])
+    return operand.shape if isinstance(operand, torch.Tensor | Rows) else None
 
 
 def _specs(argument: Argument) -> Slot:

@@ -119,9 +119,7 @@ def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
     unknown = unknown_types(with_inner(needed_ops(program.global_block, fetch)))
     if unknown:
         raise MemoryPlanError(f"the memory cannot be planned: {not_known(unknown)}")
-    lowered = lower(program.global_block, fetch)
-    lowered.frozen = frozen
-    return liveness(fuse(lowered))
+    return liveness(fuse(lower(program.global_block, fetch, frozen=frozen)))
 
 
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
