@@ -8,6 +8,7 @@ both are exact. The cell keeps its value, and its gradient comes back unchanged,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.data_class import data_class
@@ -158,6 +159,27 @@ def whole(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor,
     with torch.no_grad():
         y, last, cell, _ = private.rnn_layer(x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, False)
     return y.view(-1, size), last.view_as(h0), cell.view_as(c0)
+
+
+FEW = 4
+"""So many rows in all repay no call of oneDNN, which lays out the weights anew each time."""
+
+
+def are_few(steps: int, batch: int) -> bool:
+    """Return True if `few_steps` is faster than oneDNN's kernel."""
+    return batch > 0 and (steps == 1 or 0 < steps * batch <= FEW)
+
+
+def few_steps(x: Tensor, weights: Sequence[Tensor], h: Tensor, c: Tensor, steps: int, reverse: bool, out: bool) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return the results of `whole`, by one product for each step; the hidden states if ``out``."""
+    recurrent = weights[1].t()
+    gates = torch.addmm(weights[2] + weights[3], x, weights[0].t()).view(steps, len(h), -1)
+    states: list[Tensor] = [h] * steps
+    for t in range(steps - 1, -1, -1) if reverse else range(steps):
+        i, f, g, o = gates[t].addmm_(h, recurrent).chunk(4, 1)
+        c = f.sigmoid_().mul_(c).addcmul_(i.sigmoid_(), g.tanh_())
+        h = states[t] = torch.tanh(c).mul_(o.sigmoid_())
+    return torch.cat(states) if out else None, h, c.contiguous()
 
 
 def backward(

@@ -197,15 +197,19 @@ class RecurrentNet:
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit | None]:
         """Return the resulting rows (if wanted), the last states, and the values for the gradient, if one is wanted."""
         size = self.hidden
-        if self.mode == "LSTM" and not train and schedules.full is not None and lstm_pieces.available(x):
-            steps, batch = schedules.full
+        steps, batch = schedules.full or (0, 0)
+        few = lstm_pieces.are_few(steps, batch)
+        if self.mode == "LSTM" and not train and schedules.full is not None and (few or lstm_pieces.available(x)):
             h, c = (x.new_zeros((batch, size)) if state is None else state.contiguous() for state in (h0, c0))
             _require_sizes(x, w, size, h, c)
             if len(x) != steps * batch or len(h) != batch or len(c) != batch:
                 raise ExecutionError(
                     f"{steps} steps of {batch} sequences must have {steps * batch} rows and {batch} states; seen {len(x)}, and {len(h)} and {len(c)}"
                 )
-            rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
+            if few:
+                rows, last, last_cell = lstm_pieces.few_steps(x, w, h, c, steps, reverse, out)
+            else:
+                rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
             return rows if out else None, last, last_cell if cell else None, None
         schedule: StepSchedule | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):

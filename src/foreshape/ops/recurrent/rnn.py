@@ -9,6 +9,7 @@ from typing import Any
 from foreshape.data_class import data_class
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels import lstm_pieces
 from foreshape.kernels.recurrence import StepGrouping, StepSchedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import RecurrentNet, hand_on, handed_on
@@ -148,9 +149,17 @@ class Rnn(RecurrentNetworkBase):
     def kernel(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, *, requested: tuple[bool, ...]
     ) -> tuple[Any, ...]:
+        time, batch, features = Input.shape
+        alone = self.mode == "LSTM" and self.num_layers == 1 and not self.is_bidirec and SequenceLength is None and not requested[3]
+        if alone and lstm_pieces.are_few(time, batch):  # of a network that answers step by step: all the rest would take as long again
+            rows = Input.reshape(time * batch, features)
+            y, last, cell = lstm_pieces.few_steps(rows, WeightList, PreState[0][0], PreState[1][0], time, False, requested[0])
+            states = [last.unsqueeze(0), cell.unsqueeze(0)]
+            return None if y is None else y.view(time, batch, -1), hand_on(None) if requested[1] else None, states, None
         out, h, c, kept = self._run(Input, PreState, WeightList, SequenceLength, requested)
         state = [h] if self.mode != "LSTM" else [h, c]
-        return None if out is None else out.view(*Input.shape[:2], out.shape[-1]), hand_on(None), state, hand_on(kept)
+        reserves = [hand_on(given) if asked else None for given, asked in ((None, requested[1]), (kept, requested[3]))]
+        return None if out is None else out.view(time, batch, out.shape[-1]), reserves[0], state, reserves[1]
 
     def _run(self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, requested: tuple[bool, ...]) -> Any:
         net = self._net()
