@@ -37,6 +37,10 @@ class Drawn:
         """A value whose dims are the same along these axes; itself where there is no other."""
         return self.of(*(v for v in self.values if len(v.dims) == len(value.dims) and v.dims[axes] == value.dims[axes]))
 
+    def branched(self, x: fs.Variable, several: Any, one: Any) -> fs.Variable:
+        """A branch for several examples, and another for one."""
+        return layer.cond(layer.slice(layer.shape(x), [0], [0], [1]) > 1, several, one)
+
     def of_images(self, x: fs.Variable) -> fs.Variable:
         channels = x.dims[1]
 
@@ -61,6 +65,7 @@ class Drawn:
             lambda: layer.slice(x, [2], [1], [2**31 - 1]),
             lambda: layer.channel_shuffle(x, self.of(2, 3)),
             lambda: layer.fc(layer.flatten(mean()), self.of(3, 8, 300)),
+            lambda: self.branched(x, lambda: layer.relu(layer.conv2d(x, channels, 3, padding=1)), lambda: layer.batch_norm(x, is_test=True)),
         )()
 
     def of_rows(self, x: fs.Variable) -> fs.Variable:
@@ -71,6 +76,8 @@ class Drawn:
             lambda: layer.concat([x, layer.relu(x)], 1),
             lambda: layer.reshape(x, [0, x.dims[1], 1, 1]),
             lambda: x + layer.sigmoid(x),
+            lambda: layer.relu(x + layer.fc(x, x.dims[1])),
+            lambda: self.branched(x, lambda: layer.fc(x, x.dims[1], activation="tanh"), lambda: layer.scale(x, 0.5)),
         )()
 
 

@@ -231,7 +231,7 @@ class Apart:
 
 
 class FrozenLinear:
-    """``activation(x weight + bias)`` of rows ``[..., k]``, with a constant weight ``[k, n]``."""
+    """``activation(x weight + bias [+ other])`` of rows ``[..., k]``, with a constant weight ``[k, n]``."""
 
     __slots__ = ("_after", "_bias", "_following", "_packed", "_weight", "_within")
 
@@ -240,15 +240,24 @@ class FrozenLinear:
         self._within, self._after = _in_torch(following)
         self._packed: Any = None
 
+    def add(self, x: Tensor, other: Tensor) -> Tensor:
+        """Return the result, with ``other``, of its shape, added before the activation."""
+        return activated(self._product(x, NOTHING).add_(other), self._following)
+
     def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x, self._following)
+
+    def _product(self, x: Tensor, following: Following) -> Tensor:
+        """Return the result with its activation, or with none."""
         if not has_onednn() or not x.numel():
             rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # of no columns there may be rows
             out = rows @ self._weight if self._bias is None else torch.addmm(self._bias, rows, self._weight)
-            return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
+            return activated(out, following).view(*x.shape[:-1], out.shape[1])
         if self._packed is None:
             self._packed = private.reorder_linear_weight(self._weight.t().contiguous(), None)
-        name, numbers, form = self._within[:3]
-        return activated(private.linear_pointwise(x, self._packed, self._bias, name, numbers, form), self._after)
+        within, after = (NOTHING, NOTHING) if following is NOTHING else (self._within, self._after)
+        name, numbers, form = within[:3]
+        return activated(private.linear_pointwise(x, self._packed, self._bias, name, numbers, form), after)
 
 
 def convolution(

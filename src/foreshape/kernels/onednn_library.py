@@ -41,10 +41,13 @@ BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
 _SOFTMAX, _NEAREST, _WITH_SCALE, _WITH_SHIFT = 0x30000, 0x2FFF0, 2, 4
 ELEMENTWISE = {
-    "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "linear": 0x26, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
+    "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "square": 0x23, "sqrt": 0x25,
+    "linear": 0x26, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
     "gelu": 0x31, "hardswish": 0x34,
 }  # fmt: skip
-"""The functions of each element, by the names of `foreshape.operator.computations.Activation`; and "linear", a number times it, and one more."""
+"""The functions of each element, by the names of `foreshape.operator.computations.Activation`; two powers; and "linear", a number times it, and one more."""
+POWERS = {0.5: "sqrt", 2.0: "square"}
+"""The functions that are a power."""
 
 
 class LibraryError(ForeshapeError):

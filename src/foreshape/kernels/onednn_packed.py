@@ -93,6 +93,7 @@ def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
         orders = {**orders, SCRATCHPAD: order}
     place, execute, empty, number, address = library.place, library.execute, torch.empty_strided, torch.float32, primitive.value
     count, shape, steps, large = len(orders) + len(constants), torch.Size(of.dims), of.steps, scratch > SMALL
+    rows = steps == row_major_strides(shape)
     free: list[_PackedCall] = []
 
     def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # it holds the primitive
@@ -108,7 +109,7 @@ def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
         if other is not None:
             if other.shape != shape or other.dtype is not number or not other.is_cpu:
                 raise ShapeError(f"what is added must be fp32 of {list(shape)}, as the result is; it is {other.dtype} of {list(other.shape)}")
-            other = other.contiguous(memory_format=torch.channels_last)
+            other = other.contiguous(memory_format=torch.contiguous_format if rows else torch.channels_last)
             place(call.other, other.data_ptr())
         if large:
             room: Tensor = torch.empty(scratch, dtype=torch.uint8, device="cpu")
@@ -223,17 +224,13 @@ class _PackedWindows(_Packed):
 
     _channels: int
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the result of fp32 images ``[n, channels, height, width]``."""
-        key = (x.shape, self._library.threads(), False)
-        kernel = self._kernels.get(key) or self._find(key, x, False)
-        return kernel(x.contiguous(memory_format=torch.channels_last), None)
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return the result, with ``other``, of its shape, added before the function."""
-        key = (x.shape, self._library.threads(), True)
-        kernel = self._kernels.get(key) or self._find(key, x, True)
+    def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Return the result of fp32 images ``[n, channels, height, width]``, with ``other``, of its shape, added before the function."""
+        key = (x.shape, self._library.threads(), other is not None)
+        kernel = self._kernels.get(key) or self._find(key, x, other is not None)
         return kernel(x.contiguous(memory_format=torch.channels_last), other)
+
+    add = __call__
 
     def _check(self, x: Tensor) -> None:
         self._fit(x.shape)
@@ -349,23 +346,23 @@ class PackedTransposedConvolution(_PackedWindows):
 
 
 class PackedProduct(_Packed):
-    """``function(x weight + bias)`` of rows.
+    """``function(x weight + bias [+ other])`` of rows.
 
     Args:
         weight: [k, n], fp32.
         bias: [n], or None.
     """
 
-    def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
-    ) -> None:
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise]) -> None:
         super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the result of fp32 rows ``[..., k]``."""
-        key = (x.shape, self._library.threads())
-        kernel = self._kernels.get(key) or self._find(key, x, False)
-        return kernel(x.contiguous(), None)
+    def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Return the result of fp32 rows ``[..., k]``, with ``other``, of its shape, added before the function."""
+        key = (x.shape, self._library.threads(), other is not None)
+        kernel = self._kernels.get(key) or self._find(key, x, other is not None)
+        return kernel(x.contiguous(), other)
+
+    add = __call__
 
     def _check(self, x: Tensor) -> None:
         self._fit(x.shape)
@@ -382,8 +379,8 @@ class PackedProduct(_Packed):
         library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)
         source, result, bias = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1)), self._bias_order((1, n))
         with library.using(1 if rows * k * n < FEW else None):
-            described = library.product(source, self._any, bias, result, library.attributes(None, self._functions)[-1])
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, row_major_strides(out))
+            described = library.product(source, self._any, bias, result, library.attributes(result if adds else None, self._functions)[-1])
+            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, row_major_strides(out))
 
 
 def row_major_strides(dims: Sequence[int]) -> tuple[int, ...]:

@@ -11,9 +11,10 @@ CHANNELS_LAST: Order = (0, 2, 3, 1)
 _ROWS = Effects(contiguous=(0,))
 
 
-def linear(name: str, workspace: Callable[[], Size]) -> FusedKernel:
-    """Return a product of rows with a packed matrix, of this name, with its following functions."""
-    return FusedKernel("product ", f"{name}({{0}})", effects=_ROWS, workspace=workspace, packed=name)
+def linear(name: str, adds: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return a product of rows with a packed matrix, of this name, with its following functions; ``adds``: the second operand is added to its result."""
+    kind, text, effects = ("product add", f"{name}.add({{0}}, {{1}})", Effects(contiguous=(0, 1))) if adds else ("product ", f"{name}({{0}})", _ROWS)
+    return FusedKernel(kind, text, effects=effects, workspace=workspace, packed=name)
 
 
 def convolution(name: str, adds: bool, workspace: Callable[[], Size]) -> FusedKernel:

@@ -2,8 +2,7 @@
 
 A rewrite does not know operators by their types: it asks each for its computation. An operator with `Operator.computes` takes part in every rewrite of
 such ops. The computation must be complete for these attributes: its kernel may never be called. Its gradient operator is known by itself as the
-computation's backward; it takes part if its slots are ``inputs`` and ``gives`` of the computation. A gradient operator with a class of its own has
-`Operator.backward_of`.
+computation's backward; it takes part if its slots are ``inputs`` and ``gives`` of the computation. One with its own class has `backward_of`.
 """
 
 from __future__ import annotations
@@ -171,14 +170,12 @@ class Logarithm(Computation):
 
 @data_class(frozen=True)
 class CrossEntropy(Computation):
-    """Minus the logarithm of the probabilities X0 along the last axis, at the class numbers X1, zero for ``ignored`` ones.
-
-    For a distribution X1 (``soft``) it is the sum of its products with X1.
-    """
+    """Minus the logarithm of the probabilities X0 along the last axis, at the class numbers X1, zero for ``ignored`` ones; or for a distribution X1."""
 
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     soft: bool
+    """True for a distribution X1: the sum of its products with the logarithms."""
     ignored: int
 
 
@@ -188,8 +185,7 @@ class Dropout(Computation):
 
     inputs: ClassVar[tuple[str, ...]] = ("Out1", "Out0@GRAD")
     by: float
-    draw: Callable[[Sequence[int], Any], Tensor] = field(compare=False)
-    """From a shape and a device to the kept elements: in each run the next random numbers."""
+    draw: Callable[[Sequence[int], Any], Tensor] = field(compare=False)  # from a shape and a device to the kept elements
 
 
 @data_class(frozen=True)
@@ -307,6 +303,14 @@ class Slicing(ForwardOnly):
     cuts: tuple[tuple[int, int, int], ...]
     dropped: tuple[int, ...] = ()
     """Dims dropped from Out0: of each one entry is taken."""
+
+
+@data_class(frozen=True)
+class Picking(ForwardOnly):
+    """The entries of an axis of X0, possibly negative, at the whole numbers X1; without the axis, if X1 is one number without dims."""
+
+    operands: ClassVar[int] = 2
+    axis: int
 
 
 @data_class(frozen=True)

@@ -23,11 +23,14 @@ from foreshape.lowering.fusion import (
     frozen_activation,
     frozen_affine,
     frozen_convolution,
+    frozen_direct,
     frozen_linear,
     frozen_normalization,
+    frozen_rows,
     frozen_series,
     frozen_shuffle,
     frozen_values,
+    frozen_views,
     in_place,
     known_dims,
     linear,
@@ -45,6 +48,8 @@ from foreshape.lowering.kernel_calls import Step
 BEFORE_ORDER = (
     known_dims,
     constant,
+    frozen_rows,
+    frozen_views,
     frozen_activation,
     bags,
     passed_gradients,
@@ -68,7 +73,7 @@ BEFORE_ORDER = (
     descent,
     in_place,
 )
-AFTER_ORDER = (frozen_series, update_groups)
+AFTER_ORDER = (frozen_series, frozen_direct, update_groups)
 """These join calls that now stand together."""
 REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
 """In this order. The order of the remaining calls is chosen before the last ones."""

@@ -1,45 +1,133 @@
 """A product of rows with a constant weight matrix and all its following steps, as one kernel.
 
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
-    each column, an activation, sums and products with one number; matrix and such numbers are persistables of a frozen step
-After: ``out = activation(x packed + bias)``
-Unless: something else reads a value between; or the matrix is small, and oneDNN's own library is not there
+    each column, ``y + other`` of the same dims, an activation, sums and products with one number; matrix and such numbers are persistables of a
+    frozen step
+After: ``out = activation(x packed + bias + other)``; products of the same rows whose results are only divided into heads are one, of which each
+    takes a part
+Unless: something else reads a value between; or the matrix is small, and oneDNN's own library is not there, which alone adds the other
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
+from foreshape.data_class import data_class
+from foreshape.dims import Size
 from foreshape.kernels import packed, products
-from foreshape.kernels.frozen import folded, linear
+from foreshape.kernels.frozen import NOTHING, folded, linear
+from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
-from foreshape.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
-from foreshape.lowering.kernel_calls import KernelCall, Value
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value, values_of
+from foreshape.operator.computations import Reshape
+from foreshape.spec import FP32, tensor
+from foreshape.values.torch_proxy import torch
 
+_PART = Effects(views={0: 0}, layouts={0: "strided"})
 SMALL = 1 << 10
 """The least elements of a matrix for another kernel than the plain one, without oneDNN's own library."""
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i) for i in products_of_rows(graph)) if graph.lowered.frozen else 0
+    if not graph.lowered.frozen:
+        return 0
+    found = [p for i in products_of_rows(graph) if (p := _product(graph, i)) is not None]
+    by_rows: dict[Argument, list[_RowProduct]] = {}
+    for p in found:
+        by_rows.setdefault(p.rows, []).append(p)
+    joined = [p for group in by_rows.values() if len(heads := [p for p in group if _is_in_heads(graph, p)]) > 1 and _join(graph, heads) for p in heads]
+    return len(joined) + sum(_rewrite(graph, p) for p in found if p not in joined)
 
 
-def _rewrite(graph: Graph, i: KernelCall) -> bool:
+@data_class(eq=False)
+class _RowProduct:
+    """A product of rows with a constant matrix ``[k, n]``, and its following steps."""
+
+    call: KernelCall
+    k: int
+    n: int
+    chain: Chain
+
+    @property
+    def rows(self) -> Argument:
+        return self.call.arguments[0]
+
+    def values(self) -> list[Value]:
+        return [*values_of(self.call.arguments[1:2]), *self.chain.values()]
+
+    def workspace(self) -> Size:
+        return products.workspace(rows_of(self.rows), self.k, self.n, longer=True)
+
+
+def _product(graph: Graph, i: KernelCall) -> _RowProduct | None:
     x, w = i.arguments
     dims = dims_of(w)
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
-        return False
+        return None
     k, n = dims
     if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
-        return False
-    chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
-    name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
-    needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
-    made = fused(chain.last, packed.linear(name, needs), [x], [chain.out])
+        return None
+    return _RowProduct(i, k, n, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
+
+
+def _rewrite(graph: Graph, p: _RowProduct) -> bool:
+    chain = p.chain
+    name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(chain))
+    arguments = [p.rows] if chain.other is None else [p.rows, chain.other]
+    made = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
     return graph.replace(chain.taken(made))
+
+
+def _is_in_heads(graph: Graph, p: _RowProduct) -> bool:
+    """Return True if nothing follows a product but sums and factors, and its result is only read in more dims, which need no copy of a part."""
+    chain, rank = p.chain, len(dims_of(p.chain.out) or ())
+    if chain.following != NOTHING or chain.behind or chain.other is not None or graph.is_fixed(chain.out):
+        return False
+    return all(computes(r, Reshape) is not None and len(dims_of(r.results[0]) or ()) > rank for r in graph.readers(chain.out))
+
+
+def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
+    """Replace products of the same rows by one, and parts of its result."""
+    dims, total, first = dims_of(group[0].chain.out), sum(p.n for p in group), group[0]
+    if dims is None:
+        return False
+    makers, counts = [_folds(p.chain) for p in group], [len(p.values()) for p in group]
+    name = graph.pack("linear", [v for p in group for v in p.values()], 4 * first.k * total, partial(_joined, makers, counts))
+    out = Value("joined", graph.fresh(), made=tensor(FP32, *dims[:-1], total))
+    needs = lambda: products.workspace(rows_of(first.rows), first.k, total, longer=True)  # noqa: E731
+    taken: dict[KernelCall, Sequence[KernelCall]] = {i: () for p in group for i in p.chain.gone}
+    begin = 0
+    for p in group:
+        text = f"{{0}}.narrow({len(dims) - 1}, {begin}, {p.n})"
+        part = fused(p.chain.last, FusedKernel("{op} part", text, effects=_PART), [out], [p.chain.out])
+        product = [fused(p.chain.last, packed.linear(name, False, needs), [p.rows], [out])] if p is first else []
+        taken[p.chain.last] = [*product, part]
+        begin += p.n
+    return graph.replace(taken)
+
+
+def _joined(makers: Sequence[Callable[..., Any]], counts: Sequence[int], *values: Any) -> Any:
+    """Return the packed product with several matrices beside one another."""
+    ends = [*accumulate(counts)]
+    made = [make(*values[end - count : end]) for make, count, end in zip(makers, counts, ends, strict=True)]
+    weights, biases = [w for w, _ in made], [b if b is not None else w.new_zeros(w.shape[1]) for w, b in made]
+    return linear(torch.cat(weights, 1), torch.cat(biases), NOTHING)
+
+
+def _folds(chain: Chain) -> Callable[..., tuple[Any, Any]]:
+    """Return a function from the values of a chain to the weight and the bias."""
+    steps = chain.folds()
+
+    def make(weight: Any, *values: Any) -> tuple[Any, Any]:
+        return folded(weight, steps, values, axis=1)
+
+    return make
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:

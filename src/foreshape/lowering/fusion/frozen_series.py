@@ -19,7 +19,7 @@ from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
-from foreshape.kernels.onednn_library import DIMS, library
+from foreshape.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation
@@ -31,6 +31,7 @@ from foreshape.operator.computations import (
     ImagePooling,
     MatrixProduct,
     NearestUpsample,
+    Power,
     Product,
     Relu,
     Reshape,
@@ -146,7 +147,10 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     rank = len(dims_of(values[0]) or ())
     if softmax is not None and rank != 4 and _takes_no_logarithm(graph, i.results[0]):
         return _Stage(i, values, Normalized(softmax.axis))
-    slicing = computes(i, Slicing)
+    power = computes(i, Power)
+    if power is not None and power.of in POWERS:
+        return _Stage(i, values, Each((POWERS[power.of], 0.0, 0.0)))
+    slicing = computes(i, Slicing) or fused_as(i, Slicing)
     if slicing is not None and not slicing.dropped:
         return _Stage(i, values, ChainSlice(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
     shuffling = computes(i, ChannelShuffling) or fused_as(i, ChannelShuffling)

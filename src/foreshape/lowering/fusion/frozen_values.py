@@ -14,7 +14,7 @@ from typing import Any
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.kernels import elementwise
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Value
+from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.values.torch_proxy import torch
 
 MOST = 64 << 20
@@ -45,70 +45,71 @@ def apply(graph: Graph) -> int:
     places = {value: at for at, value in enumerate(kept)}
     new: dict[KernelCall, Sequence[KernelCall]] = {}
     for i in calls.values():
-        value = made[id(i)]
-        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value])] if value in places else []
+        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value]) for value in made[id(i)] if value in places]
     return len(calls) if graph.replace(new) else 0
 
 
-def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:
+def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, list[Value]]) -> tuple[list[Value], int, set[int]]:
     """Return the values that others read, the bytes left then, and the values without room."""
     kept: list[Value] = []
     room = MOST
     too_large: set[int] = set()
     for at in calls:
-        value = made[at]
-        if all(id(r) in calls for r in graph.readers(value)):
-            continue
-        size = _bytes(value)
+        read = [v for v in made[at] if any(id(r) not in calls for r in graph.readers(v))]
+        size = _bytes(read)
         if size > room:
             too_large.add(at)
         else:
             room -= size
-            kept.append(value)
+            kept += read
     return kept, room, too_large
 
 
-def _bytes(value: Value) -> int:
-    """Return the bytes of a tensor of known dims."""
-    spec = spec_of(value)
-    size = spec.nbytes if spec is not None else None
-    assert isinstance(size, int)
-    return size
+def _bytes(values: Sequence[Value]) -> int:
+    """Return the bytes of tensors of known dims."""
+    return sum(size for v in values if (spec := spec_of(v)) is not None and isinstance(size := spec.nbytes, int))
 
 
-def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, Value]]:
-    """Return the instructions on persistables and constants alone, in order, and the single result of each."""
+def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
+    """Return the instructions on persistables and constants alone, in order, and the results of each."""
     calls: dict[int, KernelCall] = {}
-    made: dict[int, Value] = {}
+    made: dict[int, list[Value]] = {}
     known: set[Value] = set()
     room = MEANWHILE
     for i in [i for place in graph.places for i in place]:
-        value = _only_result(graph, i) if id(i) not in without else None
-        if value is not None and _bytes(value) <= room and all(v in known or graph.is_frozen(v) for v in i.reads()):
-            room -= _bytes(value)
+        values = _results(graph, i) if id(i) not in without else []
+        if values and _bytes(values) <= room and all(v in known or graph.is_frozen(v) for v in i.reads()):
+            room -= _bytes(values)
             calls[id(i)] = i
-            made[id(i)] = value
-            known.add(value)
+            made[id(i)] = values
+            known.update(values)
     return calls, made
 
 
-def _only_result(graph: Graph, i: KernelCall) -> Value | None:
-    """Return the result of an instruction, if it is one dense tensor of known dims and there are no other effects."""
+def _results(graph: Graph, i: KernelCall) -> list[Value]:
+    """Return the first result of an instruction, or its parts, if they are dense tensors of known dims and there are no other effects."""
     operator = i.op.operator
     if operator is None or operator.random or operator.side_effects or (isinstance(i, FusedCall) and not i.effects.outlives):
-        return None
+        return []
     if isinstance(i, OpCall) and (i.offsets is not None or i.before is not None or i.region is not None):
-        return None
+        return []
     if i.copies or i.stores or i.in_place or i.changes():
-        return None
-    if not i.results or not all(graph.unused(r) for r in i.results[1:]):
-        return None
-    value = i.results[0]
+        return []
+    if not i.results or not all(graph.unused(v) for r in i.results[1:] for v in values_of([r])):
+        return []
+    values = values_of(i.results[:1])
+    return values if len(values) == _count(i.results[0]) and all(_is_known(graph, v) for v in values) else []
+
+
+def _count(result: Argument) -> int:
+    return len(result) if isinstance(result, list) else 1
+
+
+def _is_known(graph: Graph, value: Value) -> bool:
     spec = spec_of(value)
-    if not isinstance(value, Value) or value.lod is not None or value.levels or graph.is_fixed(value) or spec is None or spec.dtype is None:
-        return None
-    known = all(isinstance(d, int) for d in spec.known_dims) and not any(value in r.writes() for r in graph.readers(value))
-    return value if known else None
+    if value.lod is not None or value.levels or graph.is_fixed(value) or spec is None or spec.dtype is None:
+        return False
+    return all(isinstance(d, int) for d in spec.known_dims) and not any(value in r.writes() for r in graph.readers(value))
 
 
 def _made(calls: Sequence[KernelCall], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
@@ -117,7 +118,8 @@ def _made(calls: Sequence[KernelCall], names: Sequence[str], wanted: Sequence[st
     for i in calls:
         try:
             with torch.inference_mode():
-                known[repr(i.results[0])] = _computed(i, known)
+                out = _computed(i, known)
+            known.update(zip(map(repr, values_of(i.results[:1])), out if isinstance(i.results[0], list) else [out], strict=True))
         except ForeshapeError:
             raise
         except Exception as error:

@@ -29,7 +29,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
     dims, wanted = dims_of(x), dims_of(i.results[0])
     if not values_of(sizes) or dims is None or wanted is None or not all(graph.unused(r) for r in i.results[1:]):
         return False
-    shape = _shape(dims, wanted)
+    shape = shape_of(dims, wanted)
     if shape is None:
         return False
     arguments: list[Argument] = [x, *([] if isinstance(s, list) else None for s in sizes)]
@@ -39,7 +39,7 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
     return True
 
 
-def _shape(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | None:
+def shape_of(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | None:
     """Return each wanted size: a number, ``-1 - axis`` for a dim of x, or None for the rest. Return None for more than one rest."""
     out: list[int | None] = []
     free = list(range(len(dims)))

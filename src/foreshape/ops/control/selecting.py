@@ -25,7 +25,7 @@ _HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)
 
 
 def _chosen(mask: Tensor, count: int) -> int:
-    at = int(mask.reshape(()).item())
+    at = int(mask.item())
     if not 0 <= at < count:
         raise ExecutionError(f"the mask must choose one of {count}, from 0 to {count - 1}; seen {at}")
     return at

@@ -8,6 +8,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.computations import Picking
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -87,6 +88,9 @@ class Gather(Operator):
         dims = (*X.known_dims[:axis], *picked, *X.known_dims[axis + 1 :])
         out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod if picked else None)
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
+
+    def computes(self) -> Picking:
+        return Picking(self.axis)
 
     def kernel(self, X: Tensor, Index: Tensor, Axis: Tensor | None) -> Tensor:
         return _taken(X, Index, number_at_run(self.axis, Axis))
