@@ -1,0 +1,68 @@
+"""Programs as modules of plain torch: our operators written as torch code, without a dependency on this package.
+
+`plain_writer` goes through the ops; the rules of the other files write each as a line of Python, and `code_rules` finds them by type. An operator that is a
+composition of others is written by its parts; one without a rule by the source of its kernel (`kernel_rules`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from foreshape.errors import FormatError
+from foreshape.interop.families import import_families
+from foreshape.interop.parameters import Stored
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.code_rules import rule_of
+from foreshape.interop.torch.write.plain_source import PlainSource, source_of
+from foreshape.interop.torch.write.plain_writer import PlainWriter, UnwrittenOp
+from foreshape.lowering.expansion import expanded
+from foreshape.program import Program
+from foreshape.program.gc_pause import collector_waits
+
+import_families(__name__, __path__, "code")
+
+
+@collector_waits
+def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str], values: Mapping[str, Stored], title: str = "A network.") -> PlainSource:
+    """Return a program as the source of a module of torch.
+
+    Args:
+        program: with known shapes, and no ops but the ones for the fetches; it stays as it is.
+        feeds: the names of its inputs, in the order of the arguments of ``forward``.
+        fetches: the names of its results, in order.
+        values: name of a parameter -> its tensor.
+        title: the first line of the source.
+
+    Raises:
+        FormatError: operators without torch code, all listed; an input or result that is no tensor.
+    """
+    block = expanded(program.global_block, list(fetches), keep=lambda op: rule_of(op.type) is not None)
+    writer = PlainWriter(block.program, values)
+    try:
+        results = writer.run(feeds, fetches)
+    except Refused as refused:
+        raise FormatError(f"it cannot be written as torch code: {refused}") from None
+    if writer.unwritten:
+        raise FormatError(f"it cannot be written as torch code:{listed(writer.unwritten)}")
+    block = block.program.global_block
+    ends = {name: f"the input {given}: {block.vars[given].spec.text()}" for given, name in zip(feeds, writer.fed, strict=False)}
+    ends |= {f"result {at}": f"{name}: {block.vars[name].spec.text()}" for at, name in enumerate(fetches)}
+    return source_of(writer, results, ends, learned(writer), title)
+
+
+def learned(writer: PlainWriter) -> set[str]:
+    """Return the parameters that learn: of floats, trainable, and written by no op."""
+    return {n for n, v in writer.parameters.items() if v.spec.known_dtype.is_floating and v.trainable and not writer.writes[n]}
+
+
+def listed(unwritten: Sequence[UnwrittenOp]) -> str:
+    """Return the ops without torch code: each operator and reason once, with its count and first place."""
+    counts = Counter((one.type, one.reason) for one in unwritten)
+    places: dict[tuple[str, str], str] = {}
+    for one in unwritten:
+        places.setdefault((one.type, one.reason), one.place)
+    return "".join(
+        f"\n    {type} ({places[type, reason] if count == 1 else f'{count:,} ops, the first is {places[type, reason]}'}): {reason}"
+        for (type, reason), count in counts.items()
+    )

@@ -1,0 +1,42 @@
+"""The rules to write our operators as lines of torch code, found by type.
+
+They stand here and not beside the operators' classes: an operator knows nothing of the forms it is written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foreshape.interop.torch.write.plain_op import PlainOp
+
+CodeRule = Callable[["PlainOp"], Any]
+"""A function of a `PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
+unread one), or a `Several`; None if it has said the values of the variables itself.
+"""
+_RULES: dict[str, CodeRule] = {}
+
+
+class Several(str):
+    """An expression of a tuple: one value for each result of the schema, in its order."""
+
+
+def writes(*types: str) -> Callable[[CodeRule], CodeRule]:
+    """Return a decorator: the function writes the operators ``types``."""
+
+    def register(function: CodeRule) -> CodeRule:
+        _RULES.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+def rule_of(type: str) -> CodeRule | None:
+    """Return the rule for an operator."""
+    return _RULES.get(type)
+
+
+def ruled_operators() -> list[str]:
+    """Return the types of all operators with a rule."""
+    return sorted(_RULES)

@@ -1,0 +1,15 @@
+"""Rows of numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def evenly(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
+    """Return the numbers from ``start`` on, ``step`` apart, below ``end``: each as ``start + i step``."""
+    count = max(0, math.ceil(float((end.reshape(()) - start.reshape(())) / step.reshape(()))))  # in the precision of the numbers
+    first, by = start.reshape(()).to(torch.float64), step.reshape(()).to(torch.float64)
+    return (torch.arange(count, dtype=torch.float64, device=start.device) * by + first).to(start.dtype)

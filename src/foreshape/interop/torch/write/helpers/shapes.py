@@ -1,0 +1,12 @@
+"""Shapes known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return ``x`` in another shape, in which 0 keeps a dim and -1 is found."""
+    return x.reshape([x.shape[at] if size == 0 else size for at, size in enumerate(shape)])

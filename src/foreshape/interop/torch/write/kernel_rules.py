@@ -1,0 +1,152 @@
+"""Operators without a rule of their own: the kernel itself, in torch code, becomes a class of the written file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.code_rules import Several
+from foreshape.interop.torch.write.numbers_code import number_code
+from foreshape.interop.torch.write.kernel_text import free_names, plain_text
+from foreshape.operator.operator import Operator
+from foreshape.spec import LOD_TENSOR
+
+if TYPE_CHECKING:
+    from foreshape.interop.torch.write.plain_op import PlainOp
+
+_ROOMS: Final = {
+    "foreshape.ops.update.": "it changes parameters, in training",
+    "foreshape.ops.collective.": "it speaks with other ranks",
+}
+
+
+def kernel_rule(w: PlainOp) -> Any:
+    """Return the call of an operator's kernel, whose source is written into the file. Raises `Refused` if it is more than torch code."""
+    cls = type(w.of)
+    for room, reason in _ROOMS.items():
+        if cls.__module__.startswith(room):
+            raise Refused(reason)
+    if not cls.__module__.startswith("foreshape.ops.") or not hasattr(cls, "kernel") or cls.region or cls.random or cls.side_effects or cls.accumulates:
+        raise Refused("it is not written in torch code")
+    for slot, names in (*w.op.input_slots.items(), *w.op.output_slots.items()):
+        for name in names:
+            found = w.op.block.find(name)
+            if found is not None and found.spec.kind is not LOD_TENSOR:
+                raise Refused(f"{slot} is {found.spec.kind}")
+    if any(r.new_offsets and r.many for r in cls.schema.results):
+        raise Refused("it gives several ragged results")
+    name, attributes = _class_of(w, cls)
+    given: list[str] = []
+    for operand in cls.schema.operands:
+        if operand.many:
+            given.append(f"[{', '.join(w.all(operand.name))}]")
+        else:
+            given.append(w.optional(operand.name))
+    if cls.kernel_offsets:
+        given.append(f"offsets=[{', '.join(_offsets(w, o.name, o.many) for o in cls.schema.operands)}]")
+    if cls.kernel_requested:
+        given.append(f"requested=({''.join(f'{w.is_read(r.name)}, ' for r in cls.schema.results)})")
+    made = ", ".join(f"{n}={_value(getattr(w.of, n))}" for n in attributes)
+    call = f"{name}({made})({', '.join(given)})"
+    results = cls.schema.results
+    if any(r.many for r in results):
+        parts = [w.let(call)] if len(results) == 1 else w.several(call, len(results))
+        return tuple([f"{part}[{at}]" for at in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True))
+    return call if len(results) == 1 and not results[0].new_offsets else Several(call)
+
+
+def _value(value: Any) -> str:
+    return number_code(value) if isinstance(value, float) else repr(value)
+
+
+def _offsets(w: PlainOp, slot: str, many: bool) -> str:
+    def one(at: int) -> str:
+        spec = w.spec(slot, at)
+        if spec.lod is None:
+            return "None"
+        found = w.writer.offsets_of(spec.lod.source)
+        if found is None:
+            raise Refused(f"nothing is known of the sequences of {slot}")
+        return found
+
+    count = w.count(slot)
+    return f"[{', '.join(one(at) for at in range(count))}]" if many else one(0) if w.has(slot) else "None"
+
+
+_CLASSES: dict[type[Operator], tuple[str, list[str], dict[str, Any]] | str] = {}
+
+
+def _class_of(w: PlainOp, cls: type[Operator]) -> tuple[str, list[str]]:
+    """Write the class of an operator's kernel into the file, and return its name and the attributes that it takes."""
+    found = _CLASSES.get(cls)
+    if found is None:
+        try:
+            found = _text_of(cls)
+        except (Refused, OSError, TypeError) as refused:
+            found = str(refused)
+        _CLASSES[cls] = found
+    if isinstance(found, str):
+        raise Refused(found)
+    text, attributes, known = found
+    w.writer.sources.add_text(cls.__name__, text, known)
+    return cls.__name__, attributes
+
+
+def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
+    methods: dict[str, str] = {}
+    known: dict[str, Any] = {}
+    attributes: dict[str, None] = {}
+    constants: dict[str, str] = {}
+    waiting = ["kernel"]
+    while waiting:
+        name = waiting.pop()
+        if name in methods:
+            continue
+        owner = next(c for c in cls.__mro__ if name in vars(c))
+        function: Any = vars(owner)[name]
+        plain: Callable[..., Any] = getattr(function, "__func__", getattr(function, "func", getattr(function, "fget", function)))
+        source = plain_text(textwrap.dedent(inspect.getsource(plain)))
+        source = re.sub(r"self\.schema\.operands\[(\d+)\]\.name", lambda found: repr(cls.schema.operands[int(found[1])].name), source)
+        tree = ast.parse(source)
+        names = free_names(source)
+        if "getattr(self," in source:
+            attributes |= dict.fromkeys(cls.schema.attributes)
+        if names & {"super", "__class__"}:
+            raise Refused(f"its kernel uses the base of {owner.__name__}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                _sort(cls, node.attr, attributes, constants, waiting)
+        clash = {n for n in names if n in known and n in plain.__globals__ and known[n] is not plain.__globals__[n]}
+        if clash:
+            raise Refused(f"its kernel uses two things of the name {min(clash)}")
+        known |= {n: plain.__globals__[n] for n in names if n in plain.__globals__}
+        methods[name] = source
+    if methods["kernel"].startswith("@"):
+        raise Refused("its kernel is decorated")
+    methods["kernel"] = methods["kernel"].replace("def kernel(", "def __call__(", 1)
+    words = (inspect.getdoc(cls) or "").strip()
+    lines = [f"class {cls.__name__}:", *textwrap.indent(f'"""{words}\n"""' if "\n" in words else f'"""{words}"""', "    ").splitlines(), ""]
+    lines += [f"    {n} = {v}" for n, v in constants.items()] + ([""] if constants else [])
+    if attributes:
+        lines += [f"    def __init__(self, {', '.join(attributes)}):", *[f"        self.{n} = {n}" for n in attributes], ""]
+    for text in methods.values():
+        lines += [*textwrap.indent(text, "    ").splitlines(), ""]
+    return "\n".join(lines).rstrip(), list(attributes), known
+
+
+def _sort(cls: type[Operator], name: str, attributes: dict[str, None], constants: dict[str, str], waiting: list[str]) -> None:
+    if name in cls.schema.attributes:
+        attributes[name] = None
+        return
+    value: Any = inspect.getattr_static(cls, name, None)
+    if callable(value) or isinstance(value, (staticmethod, classmethod, property)) or hasattr(value, "func"):
+        waiting.append(name)
+    elif isinstance(value, (int, float, str, tuple, dict)):
+        constants[name] = repr(value)  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        raise Refused(f"its kernel uses {cls.__name__}.{name}")

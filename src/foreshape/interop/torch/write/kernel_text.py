@@ -1,0 +1,178 @@
+"""Kernels' source as code that autograd and exports take: nothing is written into given places."""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from typing import Any, Final
+
+
+_FUNCTIONS: Final = frozenset(
+    "abs add addcdiv addcmul addmm baddbmm bitwise_and bitwise_not bitwise_or ceil clamp cos cumsum div exp expm1 eq floor floor_divide fmod ge gt index_add "
+    "index_fill le lerp log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill mul ne neg neg pow reciprocal relu remainder round rsqrt "
+    "scatter scatter_add sigmoid sign sin sqrt square sub tanh tril triu trunc xlogy".split()
+)
+"""The functions of torch with a form that changes a tensor."""
+_VIEWS: Final = frozenset("view view_as select narrow unsqueeze squeeze t transpose permute movedim expand reshape flatten unflatten unfold diagonal".split())
+
+
+def plain_text(source: str) -> str:
+    """Return a function's source without ``into``, and with new values in place of changed temporary ones. Other source comes back as it is."""
+    tree = ast.parse(source)
+    changed = _Plain()
+    made = ast.fix_missing_locations(changed.visit(tree))
+    return ast.unparse(made) if changed.count else source.rstrip()
+
+
+def free_names(source: str) -> set[str]:
+    """Return the names that a source takes of its module, or of Python: without annotations."""
+    bare = ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(source))))
+    found: set[str] = set()
+    waiting = [symtable.symtable(bare, "source", "exec")]
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        top = table.get_type() == "module"
+        found.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or (top and not s.is_assigned())))
+    return found
+
+
+def all_names(source: str) -> set[str]:
+    """Return every name of a source, the ones in annotations among them."""
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+class _Bare(ast.NodeTransformer):
+    """The removal of annotations."""
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if node.value is not None:
+            return ast.Assign([node.target], self.visit(node.value))
+        return ast.Expr(ast.Constant(None))
+
+
+class _Plain(ast.NodeTransformer):
+    """The rewriting of a function. ``count``: of the changes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        args = node.args
+        for at, one in reversed([*enumerate(args.kwonlyargs)]):
+            if one.arg in ("into", "use"):
+                del args.kwonlyargs[at], args.kw_defaults[at]
+                self.count += 1
+        node.body = [*_flat(self.visit(one) for one in node.body)]
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in ("into", "use") and isinstance(node.ctx, ast.Load):
+            self.count += 1
+            return ast.Constant(None)
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        known = _truth(node.test)
+        return node if known is None else node.body if known else node.orelse
+
+    def visit_If(self, node: ast.If) -> Any:
+        node.test = self.visit(node.test)
+        known = _truth(node.test)
+        if known is None:
+            node.body = [*_flat(self.visit(one) for one in node.body)]
+            node.orelse = [*_flat(self.visit(one) for one in node.orelse)]
+            return node
+        return [*_flat(self.visit(one) for one in (node.body if known else node.orelse))]
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        stops = isinstance(node.op, ast.Or)
+        left = [v for v in node.values if _truth(v) is not (not stops)]
+        if any(_truth(v) is stops for v in left) and _truth(left[0]) is stops:
+            return left[0]
+        if len(left) == len(node.values):
+            return node
+        return ast.Constant(not stops) if not left else left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        call = node.value
+        if isinstance(call, ast.Call):
+            out = next((k for k in call.keywords if k.arg == "out"), None)
+            if out is not None and isinstance(out.value, (ast.Name, ast.Subscript, ast.Attribute)):
+                call.keywords.remove(out)
+                self.count += 1
+                self.generic_visit(call)
+                target: Any = ast.parse(ast.unparse(out.value)).body[0]
+                place = target.value
+                place.ctx = ast.Store()
+                if isinstance(place, ast.Subscript) or isinstance(place, ast.Attribute):
+                    return ast.Assign([place], call)
+                return ast.Assign([ast.Subscript(ast.Name(place.id, ast.Load()), ast.Constant(...), ast.Store())], call)
+            self._parts(call)  # the call itself stays: it is for its effect
+            return node
+        self.generic_visit(node)
+        return node
+
+    def _parts(self, call: ast.Call) -> None:
+        call.args = [self.visit(a) for a in call.args]
+        call.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in call.keywords]
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+            self._parts(call.func.value)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        out = next((k for k in node.keywords if k.arg == "out"), None)
+        if out is not None:
+            if isinstance(out.value, ast.Constant):
+                node.keywords.remove(out)
+                self.count += 1
+            elif isinstance(out.value, ast.Name):
+                node.keywords.remove(out)
+                self.count += 1
+                return ast.NamedExpr(ast.Name(out.value.id, ast.Store()), node)
+        elif isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name.endswith("_") and name[:-1] in _FUNCTIONS and not _is_view(node.func.value):
+                self.count += 1
+                node.func.attr = name[:-1]
+        return node
+
+
+def _is_view(node: ast.expr) -> bool:
+    """Tell whether an expression may be a view of a value that somebody else reads."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (node.func.attr in _VIEWS or node.func.attr.endswith("_")):
+        node = node.func.value
+    return not isinstance(node, (ast.Call, ast.BinOp))
+
+
+def _truth(node: ast.expr) -> bool | None:
+    """Return whether a test is true, if it is known."""
+    if isinstance(node, ast.Constant):
+        return bool(node.value)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Constant) and node.left.value is None:
+        other = node.comparators[0]
+        if isinstance(other, ast.Constant) and other.value is None:
+            return isinstance(node.ops[0], ast.Is)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = _truth(node.operand)
+        return None if inner is None else not inner
+    return None
+
+
+def _flat(parts: Any) -> Any:
+    for one in parts:
+        if isinstance(one, list):
+            yield from one
+        elif one is not None:
+            yield one

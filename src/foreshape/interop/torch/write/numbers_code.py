@@ -1,0 +1,58 @@
+"""Sizes and numbers as Python expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Dim, Size
+
+if TYPE_CHECKING:
+    from foreshape.dims.expression import Atom
+
+NameOf = Callable[[str], str]
+"""Symbol -> the expression that has its size."""
+
+
+def size_code(size: Size, name_of: NameOf) -> str:
+    """Return a size as an expression of ints, without parentheses around it."""
+    if not isinstance(size, Dim):
+        return str(int(size))
+    out = ""
+    for atoms, factor in size.terms:
+        parts = [_atom(atom, name_of) for atom in atoms]
+        if abs(factor) != 1 or not parts:
+            parts.insert(0, str(abs(factor)))
+        out += (" - " if factor < 0 else " + ") + " * ".join(parts)
+    return f"-{out[3:]}" if out.startswith(" - ") else out[3:]
+
+
+def _atom(atom: Atom, name_of: NameOf) -> str:
+    if not atom.op:
+        return name_of(atom.name)
+    args = [size_code(a, name_of) for a in atom.args]
+    if atom.op in ("//", "%"):
+        return f"({_grouped(args[0])} {atom.op} {_grouped(args[1])})"
+    if atom.op in ("min", "max"):
+        out = args[0]
+        for other in args[1:]:
+            out = f"torch.sym_{atom.op}({out}, {other})"  # also of the sizes of an export
+        return out
+    out = args[0]
+    for other in args[1:]:  # of broadcast sizes one is 1, or they are equal
+        out = f"torch.sym_max({out}, {other})"
+    return out
+
+
+def _grouped(text: str) -> str:
+    return f"({text})" if " " in text and not (text[0] == "(" and text.find(")") == len(text) - 1) else text
+
+
+def is_size(value: Any) -> bool:
+    """Tell whether a known number of a tensor is a size: an int, or one in symbols."""
+    return isinstance(value, (int, Dim)) and not isinstance(value, bool)
+
+
+def number_code(value: Any) -> str:
+    """Return a float, as it stands in code."""
+    return f'float("{value}")' if value != value or value in (float("inf"), float("-inf")) else repr(value)

@@ -1,0 +1,48 @@
+"""Names of a program's parameters in a module of torch: dots nest, as in every ``state_dict``."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+
+from foreshape.interop.torch.write.plain_names import identifier
+
+
+def state_keys(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name its key in the module's ``state_dict``: the name itself wherever torch takes it.
+
+    torch refuses empty parts between dots, a tensor and a module of one name, and attributes of its modules.
+    """
+    from torch import nn
+
+    taken = set(dir(nn.Module()))
+    listed = list(names)
+    modules = {".".join(parts[:at]) for name in listed for parts in [name.split(".")] for at in range(1, len(parts))}
+    out: dict[str, str] = {}
+    used = set(modules)
+    for name in listed:
+        parts = name.split(".")
+        if all(parts) and not any(p in taken for p in parts) and name not in modules:
+            out[name] = name
+            used.add(name)
+    for name in listed:
+        if name not in out:
+            key = identifier(name)
+            while key in used or key in taken:
+                key += "_"
+            out[name] = key
+            used.add(key)
+    return out
+
+
+def access(key: str) -> str:
+    """Return the expression for a tensor of ``self``."""
+    out = "self"
+    for part in key.split("."):
+        out = f"{out}.{part}" if part.isidentifier() and not keyword.iskeyword(part) else f"getattr({out}, {part!r})"
+    return out
+
+
+def renamed(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that differ in the module: key -> the program's name."""
+    return {key: name for name, key in keys.items() if key != name}

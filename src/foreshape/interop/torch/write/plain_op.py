@@ -1,0 +1,179 @@
+"""`PlainOp`: an op of ours as seen by its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.numbers_code import number_code as number_code
+from foreshape.interop.torch.write.numbers_code import is_size
+from foreshape.operator.operator import Operator
+from foreshape.program import Op, Variable
+from foreshape.spec import BOOL, DType, Spec
+
+if TYPE_CHECKING:
+    from foreshape.interop.torch.write.plain_writer import PlainWriter
+
+
+class PlainOp:
+    """An op in the course of its writing.
+
+    Attributes:
+        op: the op.
+        of: its operator, with its attributes' values: ``w.of.axis``.
+        writer: the state of the whole writing.
+    """
+
+    __slots__ = ("of", "op", "writer")
+
+    def __init__(self, writer: PlainWriter, op: Op, operator: Operator) -> None:
+        self.writer, self.op = writer, op
+        self.of: Any = operator
+
+    # --- operands and results
+
+    def variable(self, slot: str, at: int = 0) -> Variable:
+        """Return the variable of an operand."""
+        name = self.op.input_slots[slot][at]
+        found = self.op.block.find(name)
+        if found is None:
+            raise Refused(f"{name} is not described")
+        return found
+
+    def has(self, slot: str) -> bool:
+        """Tell whether an operand is given."""
+        return self.op.input(slot) is not None
+
+    def count(self, slot: str) -> int:
+        """Return the number of an operand's tensors."""
+        return len(self.op.input_slots.get(slot, ()))
+
+    def x(self, slot: str, at: int = 0) -> str:
+        """Return the value of an operand."""
+        return self.writer.value(self.variable(slot, at).name)
+
+    def optional(self, slot: str) -> str:
+        """Return the value of an operand; ``None`` if it is absent."""
+        return self.x(slot) if self.has(slot) else "None"
+
+    def all(self, slot: str) -> list[str]:
+        """Return the values of an operand of several."""
+        return [self.x(slot, at) for at in range(self.count(slot))]
+
+    def known(self, slot: str, at: int = 0) -> Any:
+        """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
+        return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
+
+    def spec(self, slot: str, at: int = 0) -> Spec:
+        """Return the spec of an operand."""
+        return self.writer.spec(self.variable(slot, at))
+
+    def dims(self, slot: str, at: int = 0) -> tuple[Size, ...]:
+        """Return the dims of an operand. Raises `Refused` if nothing is known of them."""
+        dims = self.spec(slot, at).dims
+        if dims is None:
+            raise Refused(f"the number of dims of {slot} must be known")
+        return dims
+
+    def rank(self, slot: str, at: int = 0) -> int:
+        return len(self.dims(slot, at))
+
+    def dtype(self, slot: str, at: int = 0) -> DType:
+        """Return the element type of an operand."""
+        return self.spec(slot, at).known_dtype
+
+    def result(self, slot: str, at: int = 0) -> Spec:
+        """Return the spec of a result, as inferred at this op."""
+        name = self.op.output_slots[slot][at]
+        found, variable = self.op.made.get(name), self.op.block.find(name)
+        if found is None and variable is None:
+            raise Refused(f"{name} is not described")
+        return found if found is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
+
+    def is_read(self, slot: str) -> bool:
+        """Tell whether the op writes a result."""
+        return self.op.output(slot) is not None
+
+    # --- expressions
+
+    def let(self, expression: str) -> str:
+        """Give an expression a name, to be used several times."""
+        return self.writer.let(expression)
+
+    def several(self, expression: str, count: int) -> list[str]:
+        """Give names to the parts of a tuple."""
+        return self.writer.several(expression, count)
+
+    def call(self, function: Callable[..., Any], *arguments: object, **named: object) -> str:
+        """Return the call of a function of plain torch code, which is written into the file. Named arguments of None are left out."""
+        name = self.writer.used(function)
+        given = [*map(str, arguments), *(f"{k}={v}" for k, v in named.items() if v is not None)]
+        return f"{name}({', '.join(given)})"
+
+    def device(self) -> str:
+        """Return the device of new tensors."""
+        return self.writer.device()
+
+    def type(self, of: DType) -> str:
+        """Return the name of an element type in torch."""
+        return f"torch.{'bfloat16' if of.name == 'bf16' else of.numpy_name}"
+
+    def cast(self, x: str, now: DType, to: DType) -> str:
+        """Return ``x`` in another element type; itself if it has it."""
+        return x if now is to else f"{x}.to({self.type(to)})"
+
+    def size(self, size: Size) -> str:
+        """Return a size as an expression."""
+        return self.writer.size(size)
+
+    def sizes(self, dims: Sequence[Size]) -> str:
+        """Return sizes as a tuple."""
+        return tuple_of([self.size(d) for d in dims])
+
+    def target(self, dims: Sequence[Size]) -> str:
+        """Return the arguments of a ``reshape`` to these dims: one open size is -1."""
+        opened = [at for at, d in enumerate(dims) if not isinstance(d, int)]
+        free = opened[-1] if len(opened) == 1 and 0 not in dims else None
+        if free is None and opened and 0 not in dims:  # the longest expression need not be written
+            long = max(opened, key=lambda at: len(str(dims[at])))
+            if any(not self.writer.has_size(dims[at]) for at in opened) or " " in str(dims[long]) or "/" in str(dims[long]):
+                free = next((at for at in opened if not self.writer.has_size(dims[at])), long)
+        return ", ".join("-1" if at == free else self.size(d) for at, d in enumerate(dims)) if dims else "()"
+
+    def ints(self, slot: str, at: int = 0) -> list[str] | None:
+        """Return the whole numbers of an operand as expressions, if they are known up to open sizes; otherwise None."""
+        if not self.has(slot):
+            return None
+        variable = self.variable(slot, at)
+        array = self.writer.known(variable)
+        if array is not None:
+            return [str(int(n)) for n in array.reshape(-1).tolist()]
+        value = variable.spec.value
+        if value is None or self.writer.writes[variable.name] > 1 or not all(is_size(n) and self.writer.has_size(n) for n in value):
+            return None
+        return [self.size(n) for n in value]
+
+    def int(self, slot: str, at: int = 0) -> str:
+        """Return an operand of one whole number as an ``int``."""
+        found = self.ints(slot, at)
+        return found[0] if found is not None and len(found) == 1 else f"int({self.x(slot, at)})"
+
+    def list(self, slot: str) -> str:
+        """Return an operand's whole numbers as a list."""
+        found = self.ints(slot)
+        if found is not None:
+            return f"[{', '.join(found)}]"
+        return f"{self.x(slot)}.tolist()" if self.rank(slot) == 1 else f"{self.x(slot)}.reshape(-1).tolist()"
+
+    def number(self, value: float, of: DType) -> str:
+        """Return a number in the words of an element type."""
+        if of is BOOL:
+            return str(bool(value))
+        return number_code(float(value)) if of.is_floating else str(int(value))
+
+
+def tuple_of(items: Sequence[str]) -> str:
+    """Return a tuple of expressions."""
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

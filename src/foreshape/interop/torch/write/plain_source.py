@@ -1,0 +1,185 @@
+"""The text of a module of torch: its functions, its parameters, and the lines of its ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from foreshape.interop.parameters import Stored
+from foreshape.interop.torch.write.plain_names import Statement, with_names
+from foreshape.interop.torch.write.plain_writer import PlainWriter
+from foreshape.interop.torch.write.parameter_names import renamed
+from foreshape.program import Variable
+
+_WIDTH: Final = 140
+
+
+class PlainSource(NamedTuple):
+    """A network as the source of a module of torch.
+
+    Attributes:
+        text: the source; its class is ``Network``.
+        keys: the key of each tensor in the ``state_dict`` -> the program's parameter.
+        constants: key -> the array of a long constant, a buffer of the module.
+        inputs: the names of the arguments of ``forward``.
+        ops: the number of the written ops.
+    """
+
+    text: str
+    keys: dict[str, str]
+    constants: dict[str, Any]
+    inputs: list[str]
+    ops: int
+
+
+def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str) -> PlainSource:
+    """Return the source of what a writer has written.
+
+    Args:
+        results: the expressions of the results.
+        ends: the words for inputs and results, for the docstring.
+        trained: the parameters that learn; the others are buffers.
+    """
+    text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
+    held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
+    lines = [f'"""{title}', "", "It is torch code alone, written by Foreshape."]
+    lines += ["", *[f"    {name}: {words}" for name, words in ends.items()]]
+    odd = renamed(held)
+    if odd:
+        lines += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
+    lines += ['"""', "", "from __future__ import annotations", ""]
+    imports = {"torch": "import torch", **writer.sources.imports}
+    body = [*_class(writer, results, held, trained)]
+    texts = {**writer.sources.texts, **_registering(held, writer.constants, trained)}
+    if "F." in "\n".join(body):
+        imports["F"] = "import torch.nn.functional as F"
+    plain = sorted({line for line in imports.values() if line.startswith("import ") and "torch" not in line})
+    other = sorted({line for line in imports.values() if line.startswith("from ") and "torch" not in line})
+    lines += [*plain, *other, *([""] if plain or other else []), "import torch"]
+    lines += ["import torch.nn.functional as F"] if "F" in imports else []
+    lines += ["from torch import Tensor, nn", ""]
+    for one in texts.values():
+        lines += ["", *([""] if one.startswith(("def ", "class ", "@")) else []), *one.splitlines()]
+    lines += ["", "", *body]
+    return PlainSource("\n".join(lines) + "\n", {key: name for name, key in held.items()}, writer.constants, writer.fed, sum(1 for _ in writer.program.all_ops()))
+
+
+def _mentions(text: str, key: str) -> bool:
+    from foreshape.interop.torch.write.parameter_names import access
+
+    return access(key) in text
+
+
+def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained: set[str]) -> dict[str, str]:
+    from foreshape.interop.torch.write.helpers import registering
+    from foreshape.interop.torch.write.sources import Sources
+
+    sources = Sources()
+    if any(name in trained for name in held):
+        sources.add(registering.parameter)
+    if constants or any(name not in trained for name in held):
+        sources.add(registering.buffer)
+    return sources.texts
+
+
+def _all(statements: Sequence[Statement]) -> Iterator[Statement]:
+    for one in statements:
+        yield one
+        for head, body in one.bodies:
+            yield Statement((), head)
+            yield from _all(body)
+
+
+def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str]) -> Iterator[str]:
+    yield "class Network(nn.Module):"
+    yield "    def __init__(self) -> None:"
+    yield "        super().__init__()"
+    for name, key in held.items():
+        yield f"        {_registered(writer.parameters[name], key, name in trained)}"
+    for key, array in writer.constants.items():
+        yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype})"
+    yield ""
+    yield f"    def forward(self, {', '.join(writer.fed)}):" if writer.fed else "    def forward(self):"
+    if any("«device»" in s.text for s in _all(writer.statements)):
+        yield f"        device = {with_names(writer.device_source(), writer.names)}"
+    yield from _lines(writer.statements, writer, "        ")
+    yield f"        return {', '.join(with_names(r, writer.names).replace('«device»', 'device') for r in results)}"
+
+
+def _registered(variable: Variable, key: str, learns: bool) -> str:
+    spec = variable.spec
+    of = "bfloat16" if spec.known_dtype.name == "bf16" else spec.known_dtype.numpy_name
+    dims = tuple(d if isinstance(d, int) else 0 for d in spec.known_dims)
+    return f"{'parameter' if learns else 'buffer'}(self, {key!r}, {dims!r}{'' if of == 'float32' else f', torch.{of}'})"
+
+
+def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) -> Iterator[str]:
+    scope = ""
+    for one in statements:
+        if one.scope and one.scope != scope:
+            yield ""
+            yield f"{indent}# {one.scope}"
+        scope = one.scope or scope
+        if one.bodies:
+            for head, body in one.bodies:
+                yield f"{indent}{with_names(head, writer.names)}"
+                yield from _lines(body, writer, f"{indent}    ") if body else [f"{indent}    pass"]
+            continue
+        text = with_names(one.text, writer.names).replace("«device»", "device")
+        if one.targets:
+            names = [writer.names.get(n, "_") for n in one.targets]
+            text = f"{', '.join(names)} = {text}"
+            if len(names) == 2 and names[1] == "_" and False:
+                text = text
+        comment = f"  # {one.comment}" if one.comment else ""
+        if comment and len(indent) + len(text) + len(comment) > _WIDTH + 20:
+            yield f"{indent}# {one.comment}"
+            comment = ""
+        yield from _broken(f"{indent}{text}", comment, indent)
+
+
+def _broken(line: str, comment: str, indent: str) -> Iterator[str]:
+    """Yield a line, a long one broken between the arguments of its last call."""
+    if len(line) + len(comment) <= _WIDTH + 20 or not line.endswith(")"):
+        yield line + comment
+        return
+    depth, start, cuts = 0, -1, list[int]()
+    for at in range(len(line) - 1, -1, -1):
+        if line[at] in ")]}":
+            depth += 1
+        elif line[at] in "([{":
+            depth -= 1
+            if depth == 0:
+                start = at
+                break
+        elif line[at] == "," and depth == 1:
+            cuts.append(at)
+    if start < 0 or not cuts:
+        yield line + comment
+        return
+    yield line[: start + 1] + comment
+    row = ""
+    pieces = [line[a:b].strip() for a, b in zip([start + 1, *[c + 1 for c in reversed(cuts)]], [*[c + 1 for c in reversed(cuts)], len(line) - 1], strict=True)]
+    for piece in pieces:
+        if row and len(row) + len(piece) + len(indent) + 5 > _WIDTH:
+            yield f"{indent}    {row}"
+            row = ""
+        row = f"{row} {piece}" if row else piece
+    yield f"{indent}    {row.rstrip(',')},"
+    yield f"{indent})"
+
+
+def stored_tensors(source: PlainSource, values: Mapping[str, Stored]) -> dict[str, Any]:
+    """Return the ``state_dict`` of a module: key -> tensor, a copy."""
+    import torch
+
+    from foreshape.values.conversion import to_tensor
+    from foreshape.values.torch_types import torch_dtype
+
+    out: dict[str, Any] = {}
+    for key, name in source.keys.items():
+        one = values[name]
+        out[key] = to_tensor(one.numbers()).to(torch_dtype(one.dtype)).clone()
+    for key, array in source.constants.items():
+        out[key] = torch.from_numpy(array.copy())
+    return out

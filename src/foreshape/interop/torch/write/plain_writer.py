@@ -1,0 +1,407 @@
+"""`PlainWriter`: the state of writing a program as the source of a module of torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from foreshape.dims import Dim, Size, symbols_of
+from foreshape.errors import DescriptionError
+from foreshape.interop.parameters import Stored
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.code_rules import Several, rule_of
+from foreshape.interop.torch.write.kernel_rules import kernel_rule
+from foreshape.interop.torch.write.parameter_names import access, state_keys
+from foreshape.interop.torch.write.plain_names import FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.numbers_code import is_size, size_code
+from foreshape.interop.torch.write.sources import Sources
+from foreshape.program import Block, Op, Program, Variable
+from foreshape.program.op import is_empty_name
+from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+
+LONG_CONSTANT: Final = 64
+"""Constants of more numbers than this are buffers of the module, not written out."""
+
+
+class UnwrittenOp(NamedTuple):
+    """An op without torch code: its operator, its place, and the reason."""
+
+    type: str
+    place: str
+    reason: str
+
+
+class PlainWriter:
+    """The state of one writing.
+
+    Attributes:
+        values: the parameters' tensors, and the constants that become buffers.
+        keys: parameter -> its key in the ``state_dict``.
+        sources: the functions that the code calls.
+        unwritten: the ops without torch code.
+        wanted: the variables that ops or fetches read.
+    """
+
+    def __init__(self, program: Program, values: Mapping[str, Stored]) -> None:
+        self.program, self.values = program, values
+        self.parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
+        self.keys = state_keys(self.parameters)
+        self.constants: dict[str, Any] = {}
+        """Key -> the array of a long constant."""
+        self.sources = Sources()
+        self.unwritten: list[UnwrittenOp] = []
+        self.wanted: frozenset[str] = frozenset()
+        self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
+        inner = {n for block in program.blocks[1:] for op in block.ops for n in op.output_names()}
+        self.cells = {n for n in inner if program.global_block.find(n) is not None or self.writes[n] > 1}
+        """The variables that blocks write: each is one name of Python throughout."""
+        self.statements: list[Statement] = []
+        self.names: dict[int, str] = {}
+        self.free = FreeNames()
+        self.fed: list[str] = []
+        self.arrays: list[int] = []
+        """Arrays that begin empty."""
+        self._bound: dict[str, str] = {}
+        self._symbols: dict[str, str] = {}
+        self._specs: dict[str, Spec] = {}
+        self._count = 0
+        self._device = ""
+        self._scope = ""
+
+    # --- the whole
+
+    def run(self, feeds: Sequence[str], fetches: Sequence[str]) -> list[str]:
+        """Write the main block; the expressions of the results. ``statements`` are the lines then, and ``names`` the values' names."""
+        block = self.program.global_block
+        self.wanted = frozenset({*fetches, *(n for op in self.program.all_ops() for n in op.all_reads())})
+        for name in feeds:
+            self._feed(name, block.vars[name])
+        self.ops(block)
+        if self.unwritten:
+            return []
+        results = [self._result(block.vars[name]) for name in fetches]
+        wanted = {n for text in results for n in tokens_in(text)}
+        cells = {n for name in self.cells if name in self._bound for n in tokens_in(self._bound[name])}
+        for number in self.arrays:
+            self.statements.insert(0, Statement([number], "[]", acts=False))
+        self.statements = drop_unread(self.statements, set(wanted), cells)
+        give_names(self.statements, self.names, wanted)
+        return results
+
+    def _feed(self, name: str, variable: Variable) -> None:
+        spec = variable.spec
+        if spec.kind is not LOD_TENSOR or spec.dims is None:
+            raise Refused(f"{variable}: its number of dims must be known, and it must be a tensor")
+        number = self._new()
+        self.names[number] = self.free(identifier(name, "input"))
+        self.fed.append(self.names[number])
+        self._bound[name] = token(number)
+        self._device = self._device or f"{token(number)}.device"
+        self._open_sizes(token(number), spec)
+        if spec.lod is not None:
+            self._feed_offsets(spec)
+
+    def _feed_offsets(self, spec: Spec) -> None:
+        assert spec.lod is not None
+        if self.offsets_of(spec.lod.source) is None:
+            number = self._new()
+            self.names[number] = self.free(identifier(f"{spec.lod.source}_offsets"))
+            self.fed.append(self.names[number])
+            self._bound[_offsets(spec.lod.source)] = self.let(f"{self.used(offsets_of_levels())}({token(number)})")
+
+    def _result(self, variable: Variable) -> str:
+        value = self.value(variable.name)
+        if variable.spec.lod is not None:
+            offsets = self.offsets_of(variable.spec.lod.source)
+            if offsets is None:
+                raise Refused(f"{variable} is ragged, and nothing is known of its sequences")
+            return f"({value}, {offsets}.levels)"
+        return value
+
+    def offsets_of(self, source: str) -> str | None:
+        """Return the `Offsets` of the sequences of a variable; None if they are not known."""
+        return self._bound.get(_offsets(source))
+
+    def bind_offsets(self, source: str, value: str) -> None:
+        """Say the `Offsets` of the sequences of a variable."""
+        self._bound[_offsets(source)] = value
+
+    # --- ops
+
+    def ops(self, block: Block) -> None:
+        """Write the ops of a block, in their order."""
+        for at, op in enumerate(block.ops):
+            if op.is_run:
+                try:
+                    self._op(op)
+                except DescriptionError as refused:
+                    self.unwritten.append(UnwrittenOp(op.type, f"op {at} of block {block.idx}", str(refused)))
+                    for name in op.output_names():
+                        self._bound.setdefault(name, token(self._new()))
+
+    def _op(self, op: Op) -> None:
+        operator = op.operator
+        if operator is None or op.attributes.error is not None:
+            raise Refused(str(op.attributes.error or "it is not known here"))
+        self._scope = "/".join(op.scope)
+        if self._known_sizes(op):
+            return
+        function = rule_of(op.type)
+        made: Any = function(PlainOp(self, op, operator)) if function is not None else kernel_rule(PlainOp(self, op, operator))
+        if made is None:
+            return
+        if isinstance(made, Several):
+            self._several(op, made)
+            return
+        results: Sequence[Any] = made if made.__class__ is tuple else (made,)
+        for slot, value in zip(operator.schema.results, results, strict=False):
+            listed: Sequence[Any] = value if value.__class__ is list else [value]
+            for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
+                if one is not None and not is_empty_name(name):
+                    self.bind(op, name, one)
+
+    def _several(self, op: Op, expression: str) -> None:
+        assert op.operator is not None
+        statement = Statement([], expression, scope=self._scope)
+        self.statements.append(statement)
+        targets: list[int] = []
+        for slot in op.operator.schema.results:
+            names = op.output_slots.get(slot.name, ())
+            for name in names if slot.many else names[:1] or ("",):
+                empty = is_empty_name(name) or name in self.parameters
+                targets.append(self.cell(name) if name in self.cells else self._new())
+                if not empty:
+                    self._said(op, name, token(targets[-1]), statement)
+        for slot in op.operator.schema.results:
+            if slot.new_offsets:
+                targets.append(self._new())
+                for name in op.output_slots.get(slot.name, ()):
+                    spec = self._spec_of(op, name) if not is_empty_name(name) else None
+                    if spec is not None and spec.lod is not None:
+                        self._bound.setdefault(_offsets(spec.lod.source), token(targets[-1]))
+        statement.targets = targets
+
+    def _known_sizes(self, op: Op) -> bool:
+        """Write results with known whole numbers as constants, whatever makes them."""
+        names = [n for n in op.output_names() if not is_empty_name(n)]
+        specs = [self._spec_of(op, n) for n in names]
+        if not names or op.sub_block_indices() or any(n in self.cells or n in self.parameters for n in names):
+            return False
+        for spec in specs:
+            if spec is None or spec.value is None or spec.dims is None or spec.lod or not all(isinstance(d, int) for d in spec.dims):
+                return False
+            if spec.dtype is None or not (spec.dtype.is_integer or spec.dtype is BOOL):
+                return False
+            if not all(isinstance(v, bool) or (is_size(v) and self.has_size(v)) for v in spec.value):
+                return False
+        for name, spec in zip(names, specs, strict=True):
+            assert spec is not None
+            self.bind(op, name, self.constant_sizes(spec))
+        return True
+
+    def constant_sizes(self, spec: Spec) -> str:
+        """Return a tensor of known numbers."""
+        assert spec.value is not None
+        of = f"dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()}"
+        listed = [str(bool(v)) if spec.dtype is BOOL else self.size(v) for v in spec.value]
+        return f"torch.tensor({_nested(listed, [d for d in spec.known_dims if isinstance(d, int)])}, {of})"
+
+    def _spec_of(self, op: Op, name: str) -> Spec | None:
+        made, variable = op.made.get(name), op.block.find(name)
+        return made if made is not None else variable.spec if variable is not None else None
+
+    def bind(self, op: Op, variable: str, expression: str) -> None:
+        """Say the value of a variable from this op on."""
+        if variable in self.parameters:
+            raise Refused(f"it changes {variable}, which is kept from run to run")
+        is_cell = variable in self.cells
+        if not is_cell and (is_one_token(expression) or (expression.startswith("self.") and expression.replace(".", "_").isidentifier())):
+            self._said(op, variable, expression, None)
+            return
+        number = self.cell(variable) if is_cell else self._new()
+        statement = Statement([number], expression, scope=self._scope)
+        self.statements.append(statement)
+        self._said(op, variable, token(number), statement)
+
+    def _said(self, op: Op, variable: str, value: str, statement: Statement | None) -> None:
+        spec, found = self._spec_of(op, variable), op.block.find(variable)
+        self._bound[variable] = value
+        if spec is None:
+            return
+        if found is not None and self.writes[variable] > 1:
+            self._specs[variable] = spec
+        if statement is not None:
+            dims = f"[{', '.join(map(str, spec.dims))}]" if spec.dims is not None else ""
+            text = f"{spec.dtype.short if spec.dtype else ''}{dims}" if spec.kind is LOD_TENSOR else spec.kind.name
+            statement.comment += f"{'; ' if statement.comment else ''}{variable}: {text}"
+        self._open_sizes(value, spec)
+
+    def _open_sizes(self, value: str, spec: Spec) -> None:
+        """Note where the symbols of a value's dims are to be had."""
+        if spec.kind is not LOD_TENSOR:
+            return
+        for axis, size in enumerate(spec.dims or ()):
+            if isinstance(size, Dim):
+                name, per = _one_symbol(size)
+                if name and name not in self._symbols:
+                    number = self._new()
+                    if not self._inside:
+                        self.names[number] = self.free(identifier(name, "size"))
+                    self.statements.append(Statement([number], f"{value}.shape[{axis}]{f' // {per}' if per > 1 else ''}"))
+                    self._symbols[name] = token(number)
+
+    # --- values
+
+    def spec(self, variable: Variable) -> Spec:
+        """Return the spec of a variable at this op: one that is written again may have had another."""
+        return self._specs.get(variable.name, variable.spec)
+
+    def value(self, variable: str) -> str:
+        """Return the expression of a variable: a value's token, or a parameter."""
+        found = self.find(variable)
+        if found is None:
+            raise Refused(f"{variable} has no value here")
+        return found
+
+    def find(self, variable: str) -> str | None:
+        """Return the expression of a variable; None if it has none."""
+        if variable in self.cells and variable not in self.parameters:
+            return token(self.cell(variable))
+        return self._bound.get(variable) or (access(self.keys[variable]) if variable in self.parameters else None)
+
+    def cell(self, variable: str) -> int:
+        """Return the number of a variable that blocks write."""
+        found = self._bound.get(f"cell {variable}")
+        if found is None:
+            number = self._new()
+            self.names[number] = self.free(identifier(variable))
+            self._bound[f"cell {variable}"] = self._bound[variable] = found = token(number)
+            described = self._anywhere(variable)
+            if described is not None and described.spec.kind is LOD_TENSOR_ARRAY:
+                self.arrays.append(number)
+        return tokens_in(found)[0]
+
+    def _anywhere(self, name: str) -> Variable | None:
+        return next((b.vars[name] for b in self.program.blocks if name in b.vars), None)
+
+    def array(self, name: str) -> str:
+        """Return the value of an array so far: a new one is empty."""
+        if name not in self.cells and name not in self._bound:
+            return "[]"
+        return self.value(name)
+
+    def known(self, variable: Variable) -> Any:
+        """Return the numbers of a variable as an array if they are known before the run: inferred, not of a parameter; otherwise None."""
+        import numpy
+
+        spec = variable.spec
+        if self.writes[variable.name] > 1 or spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
+            return None
+        return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
+
+    def constant(self, name: str, array: Any) -> str:
+        """Return a buffer of the module with the numbers of an array."""
+        while name in self.keys:
+            name += "_"
+        key = state_keys([*self.parameters, *self.constants, name])[name]
+        self.constants[key] = array
+        return access(key)
+
+    def let(self, expression: str) -> str:
+        """Give an expression a name."""
+        if is_one_token(expression):
+            return expression
+        number = self._new()
+        self.statements.append(Statement([number], expression, scope=self._scope))
+        return token(number)
+
+    def several(self, expression: str, count: int) -> list[str]:
+        """Give names to the parts of a tuple."""
+        numbers = [self._new() for _ in range(count)]
+        self.statements.append(Statement(numbers, expression, scope=self._scope))
+        return [token(n) for n in numbers]
+
+    def used(self, function: Callable[..., Any]) -> str:
+        """Write a function into the file, and return its name there."""
+        return self.sources.add(function)
+
+    def device(self) -> str:
+        """Return the device of new tensors."""
+        return "«device»"
+
+    def device_source(self) -> str:
+        """Return the expression for the device of new tensors: the first input's."""
+        return self._device or "next((t.device for t in self.state_dict().values()), torch.get_default_device())"
+
+    def _new(self) -> int:
+        self._count += 1
+        return self._count
+
+    # --- sizes
+
+    def size(self, size: Size) -> str:
+        """Return a size as an expression. Raises `Refused` for one in unknown symbols."""
+        return size_code(size, self._symbol)
+
+    def has_size(self, size: Size) -> bool:
+        """Tell whether the symbols of a size are known."""
+        return all(name in self._symbols for name in symbols_of(size))
+
+    def _symbol(self, name: str) -> str:
+        found = self._symbols.get(name)
+        if found is None:
+            raise Refused(f"the size {name} is not known here")
+        return found
+
+    # --- blocks
+
+    _inside = 0
+
+    @contextmanager
+    def inside(self) -> Generator[list[Statement]]:
+        """Open the lines below a head."""
+        outer, self.statements = self.statements, list[Statement]()
+        symbols, bound = dict(self._symbols), dict(self._bound)
+        self._inside += 1
+        try:
+            yield self.statements
+        finally:
+            self._inside -= 1
+            self.statements = outer
+            self._symbols = symbols
+            self._bound = {k: v for k, v in self._bound.items() if k in bound or k.startswith("cell ") or f"cell {k}" in self._bound} | {
+                k: v for k, v in bound.items() if f"cell {k}" not in self._bound
+            }
+
+    def block(self, heads: Sequence[tuple[str, list[Statement]]]) -> None:
+        """Append heads with the lines below them."""
+        self.statements.append(Statement((), "", bodies=list(heads), scope=self._scope))
+
+
+def _offsets(source: str) -> str:
+    return f"offsets {source}"
+
+
+def offsets_of_levels() -> Callable[..., Any]:
+    """Return the class of offsets."""
+    from foreshape.values.offsets import Offsets
+
+    return Offsets
+
+
+def _one_symbol(size: Dim) -> tuple[str, int]:
+    """Return the symbol of a size that is one, or a multiple of one, and the factor; no name for others."""
+    terms = size.terms
+    if len(terms) == 1 and len(terms[0][0]) == 1 and not terms[0][0][0].op and terms[0][1] > 0:
+        return terms[0][0][0].name, terms[0][1]
+    return "", 1
+
+
+def _nested(items: Sequence[str], dims: Sequence[int]) -> str:
+    if not dims:
+        return items[0]
+    inner = len(items) // dims[0] if dims[0] else 0
+    return f"[{', '.join(_nested(items[at * inner : (at + 1) * inner], dims[1:]) for at in range(dims[0]))}]"

@@ -1,0 +1,164 @@
+"""Functions and classes of plain torch code as text, with what they use, for files that stand alone.
+
+The text is the functions' own: of the helpers in `helpers`, and of operators' kernels. What lies behind torch's own operators (packed weights, hand-written
+kernels) is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.helpers import run_time
+from foreshape.interop.torch.write.kernel_text import all_names, free_names, plain_text
+from foreshape.interop.torch.write.numbers_code import number_code
+from foreshape.operator.operator import Operator
+from foreshape.spec import DType
+from foreshape.values.torch_private import NAMES
+
+_IMPORTED: Final = {
+    "torch": "import torch",
+    "F": "import torch.nn.functional as F",
+    "Tensor": "from torch import Tensor",
+    "math": "import math",
+    "numpy": "import numpy",
+}
+_STAND_INS: Final = frozenset("foreshape.dims foreshape.operator.require foreshape.operator.room foreshape.values.torch_types foreshape.dims.derived".split())
+"""Rooms of which kernels use functions that `helpers.run_time` has under the same names."""
+_ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets")
+"""The modules whose functions may be copied."""
+_NEVER: Final = ("onednn", "packed", "frozen", "fused", "recurrent_net", "pages", "lstm_steps", "gru_steps")
+"""Modules of ours, below ``foreshape.kernels``, for code that is no torch code."""
+
+class Sources:
+    """The functions and classes of a file, each written once, after the ones that it uses.
+
+    Attributes:
+        imports: the lines that import, by the imported name.
+        texts: name -> the source.
+    """
+
+    def __init__(self) -> None:
+        self.imports: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+        self._names: dict[Any, str] = {}
+
+    def add(self, thing: Callable[..., Any]) -> str:
+        """Write a function or class with what it uses, and return its name. Raises `Refused` if it is more than torch code."""
+        name = self._names.get(thing)
+        if name is not None:
+            return name
+        module = str(getattr(thing, "__module__", ""))
+        if not module.startswith(_ROOMS) or any(f".{part}" in module and module.startswith("foreshape.kernels.") for part in _NEVER):
+            raise Refused(f"it uses {module}.{thing.__name__}, which is no torch code")
+        name = thing.__name__
+        if name in self.texts:
+            raise Refused(f"two functions in its file would have the name {name}")
+        self._names[thing] = name
+        text = plain_text(textwrap.dedent(inspect.getsource(thing)))
+        text = self.use(text, vars(inspect.getmodule(thing)), {name})
+        self.texts[name] = text
+        return name
+
+    def add_text(self, name: str, text: str, known: Mapping[str, Any]) -> None:
+        """Write a text whose names stand for things in ``known``."""
+        if name not in self.texts:
+            text = self.use(text, known, {name})
+            self.texts[name] = text
+
+    def use(self, text: str, known: Mapping[str, Any], own: set[str]) -> str:
+        """Write everything that a text uses of its module, and return the text with numbers of element types and kernels of torch in their places."""
+        for name in sorted(free_names(text) - own):
+            value = known.get(name)
+            if isinstance(value, DType):
+                text = re.sub(rf"\b{name}\.(code|itemsize|is_floating)\b", lambda found, of=value: str(getattr(of, found[1])), text)
+            elif name == "private":
+                text = re.sub(r"\bprivate\.(\w+)", _torch_path, text)
+                known = {**known, "torch": None}
+        taken = free_names(text) - own
+        for name in sorted(taken):
+            if name in known:
+                self._one(name, known[name])
+        for name in sorted(all_names(text) - taken - own):  # of annotations
+            value = known.get(name)
+            if name in _IMPORTED or str(getattr(value, "__module__", "")) in ("typing", "collections.abc"):
+                self._one(name, value)
+        return text
+
+    def _one(self, name: str, value: Any) -> None:
+        if name in _IMPORTED:
+            self.imports[name] = _IMPORTED[name]
+        elif isinstance(value, DType):
+            self.texts.setdefault(name, f"{name} = torch.{'bfloat16' if value.name == 'bf16' else value.numpy_name}")
+        elif _stand_in(value) is not None:
+            self.add(_stand_in(value))
+        elif name == "aten":
+            self.imports.setdefault("torch", _IMPORTED["torch"])
+            self.texts.setdefault("aten", "aten = torch.ops.aten")
+        elif isinstance(value, types.ModuleType):
+            if value.__name__.startswith("foreshape"):
+                raise Refused(f"it uses {value.__name__}, which is no torch code")
+            self.imports[name] = f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
+        elif isinstance(value, type) and issubclass(value, Exception) and value.__module__ == "foreshape.errors":
+            self.texts.setdefault(name, f"class {name}(Exception):\n    pass")
+        elif isinstance(value, type) and issubclass(value, Operator):
+            raise Refused(f"its kernel uses {value.__name__}")
+        elif name == "data_class":
+            self.imports[name] = "from dataclasses import dataclass as data_class"
+        elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)) or hasattr(value, "__wrapped__"):
+            module = value.__module__
+            if module.split(".")[0] != "foreshape":
+                self.imports[name] = f"from {module} import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+            elif self.add(value) != name:
+                self.texts.setdefault(name, f"{name} = {value.__name__}")
+        elif (constant := _literal(value)) is not None:
+            self.texts.setdefault(name, f"{name} = {constant}")
+        elif getattr(value, "__module__", "").split(".")[0] in ("typing", "collections", "functools", "itertools"):
+            self.imports[name] = f"from {value.__module__} import {value.__name__}"
+        else:
+            raise Refused(f"its kernel uses {name}, which is no torch code")
+
+
+def _stand_in(value: Any) -> Any:
+    """Return the function at run time for one of the house's own."""
+    room = str(getattr(value, "__module__", ""))
+    if room in _STAND_INS or room.startswith("foreshape.dims."):
+        return getattr(run_time, str(getattr(value, "__name__", "")), None)
+    return None
+
+
+_PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss"})
+"""Kernels of torch without a public function, with gradients."""
+
+
+def _torch_path(found: re.Match[str]) -> str:
+    if found[1] not in _PUBLIC:
+        raise Refused(f"its kernel uses {NAMES[found[1]].path} of torch")
+    return f"torch.{NAMES[found[1]].path}"
+
+
+def _literal(value: Any) -> str | None:
+    """Return a constant as code; None if it is none."""
+    if isinstance(value, float):
+        return number_code(value)
+    if value is None or isinstance(value, (int, str, bool)):
+        return repr(value)
+    if type(value) in (tuple, list, frozenset, set):
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        made = [_literal(v) for v in items]
+        if any(m is None for m in made):
+            return None
+        listed = ", ".join(m for m in made if m is not None)
+        if isinstance(value, (frozenset, set)):
+            return f"frozenset([{listed}])"
+        return f"[{listed}]" if isinstance(value, list) else f"({listed}{',' if len(items) == 1 else ''})"
+    if isinstance(value, dict):
+        pairs: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        made = [(_literal(k), _literal(v)) for k, v in pairs]
+        return None if any(k is None or v is None for k, v in made) else f"{{{', '.join(f'{k}: {v}' for k, v in made)}}}"
+    return None
