@@ -11,7 +11,7 @@ from foreshape.operator.registry import all_operators
 
 SOURCES = Path(foreshape.__file__).parent
 APART = {"feed", "fetch"}
-ROOMS = ("ops/", "interop/onnx/write/")
+ROOMS = ("ops/", "interop/onnx/write/", "interop/torch/write/")
 """The operators themselves, and their writing in another format: its functions are found by type."""
 STAYS = {
     "program/variable.py": "the words for a comparison that Python asks the truth of",

@@ -33,7 +33,7 @@ FromTo = Annotated[
     typer.Argument(
         metavar="[FROM] TO",
         help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
-        "TO: a .pdmodel, .onnx, .pdiparams or .safetensors file, or a folder.",
+        "TO: a .pdmodel, .onnx, .py, .pt2, .pdiparams or .safetensors file, or a folder.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
@@ -303,7 +303,7 @@ def run(
             print_profile(program, values, names, scope, device)
 
 
-@app.command(short_help="Write a model for PaddlePaddle 2 or as ONNX, or its parameters in another form.")
+@app.command(short_help="Write a model for PaddlePaddle 2, as ONNX or torch code, or its parameters in another form.")
 def convert(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx), or its folder.")],
     paths: FromTo,
@@ -311,10 +311,11 @@ def convert(
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 28. By default 18, or the least newer one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Of an .onnx: compare its results in onnxruntime with those here, at two sizes.")] = False,
 ) -> None:
-    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams for PaddlePaddle 2.6.2, to NAME.onnx, or its parameters to another form of file.
-    To a folder, each model in the folder MODEL is written; with FROM, a file for each parameter. Element types and numbers stay as they are.
+    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams for PaddlePaddle 2.6.2, to NAME.onnx, to torch code without a need of Foreshape
+    (NAME.py and NAME.safetensors, or NAME.pt2), or its parameters to another form of file. To a folder, each model in the folder MODEL is written; with
+    FROM, a file for each parameter. Element types and numbers stay as they are.
 
-    A model with operators missing in PaddlePaddle 2.6.2 or ONNX is not written: they are listed, and the command exits with 1."""
+    A model with operators missing in PaddlePaddle 2.6.2, ONNX or torch code is not written: they are listed, and the command exits with 1."""
     from foreshape.cli.model_conversion import print_converted
 
     if len(paths) > 2:

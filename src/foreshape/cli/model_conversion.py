@@ -1,4 +1,4 @@
-"""`foreshape convert`: models for PaddlePaddle 2 and as ONNX, and parameters in another form."""
+"""`foreshape convert`: models for PaddlePaddle 2, as ONNX and as torch code, and parameters in another form."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from foreshape.interop.onnx_comparison import check_written
 from foreshape.interop.onnx_files import convert_to_onnx
 from foreshape.interop.onnx_session import need_onnxruntime
 from foreshape.interop.parameters import Stored
+from foreshape.interop.torch_files import convert_to_torch
 from foreshape.text.literal import escape
 
 _FILES = (".pdmodel", ".pdiparams", ".safetensors")
 _ONNX = ".onnx"
+_TORCH = (".py", ".pt2")
 
 
 def print_converted(model: str, source: str | None, target: str, force: bool, opset: int | None = None, check: bool = False) -> bool:
@@ -33,6 +35,8 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
     """
     if target.endswith(_ONNX) and not os.path.isdir(target):
         return _print_onnx(model, source, target, opset, check)
+    if target.endswith(_TORCH) and not os.path.isdir(target) and opset is None and not check:
+        return _print_torch(model, source, target)
     if opset is not None or check:
         raise FormatError(f"{target}: --opset and --check are for a file that ends in {_ONNX}")
     if target.endswith(_FILES[0]) and not os.path.isdir(target):
@@ -43,7 +47,8 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
             print_plain(f"{target}: {_words(found)}")
     elif os.path.splitext(target)[1] and not os.path.isdir(target):
         raise FormatError(
-            f"{target}: a model is written to a file that ends in .pdmodel or .onnx, parameters to .pdiparams or .safetensors, models to a folder, as out/"
+            f"{target}: a model is written to a file that ends in .pdmodel, .onnx, .py or .pt2, parameters to .pdiparams or .safetensors, models to a folder, "
+            "as out/"
         )
     else:
         return _convert_folder(model, target, force)
@@ -65,6 +70,16 @@ def _print_onnx(model: str, source: str | None, target: str, opset: int | None, 
                 print_plain(f"in onnxruntime with {sizes}: {one.words or f'equal, the largest difference is {one.difference:.1e} of the largest number'}")
             right = right and not one.words
     return right
+
+
+def _print_torch(model: str, source: str | None, target: str) -> bool:
+    found = convert_to_torch(model, target, source)
+    with printing():
+        of = f"{count_words(found.ops, 'op')}, {count_words(found.tensors, 'tensor')}"
+        print_plain(f"{found.path}: {of}" + (f"; {found.weights}: its weights" if found.weights else ""))
+    if found.fixed:
+        _note(f"note: torch.export keeps {', '.join(found.fixed)}; a .py leaves them open")
+    return True
 
 
 def _convert_folder(model: str, target: str, force: bool) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import FormatError
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.onnx_session import need_onnxruntime
+from foreshape.program import Program
 from foreshape.spec import BOOL
 
 _SIZES: Final = ((1, 48, 12), (2, 96, 20))
@@ -51,8 +52,8 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
     except Exception as error:  # it has a class for each kind
         raise FormatError(f"{path}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
     names = [one.name for one in session.get_outputs()]
-    for at, sizes in enumerate(_sizes(network)):
-        feed = _feed(network, sizes, at)
+    for at, sizes in enumerate(comparison_sizes(network.program, network.feeds)):
+        feed = drawn_feed(network.program, sizes, at)
         wanted = list(network.run(feed).values())
         try:
             seen = session.run(names, feed)
@@ -61,35 +62,36 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
         yield _compared(sizes, names, wanted, seen)
 
 
-def _sizes(network: InferenceModel) -> Iterator[dict[str, list[int]]]:
+def comparison_sizes(program: Program, feeds: Sequence[str]) -> Iterator[dict[str, list[int]]]:
     """Yield the sizes of inputs for each comparison: the network's nearest ones to the wished."""
-    block = network.program.global_block
-    ragged = next((name for name in network.feeds if block.var(name).spec.lod is not None), None)
+    block = program.global_block
+    ragged = next((name for name in feeds if block.var(name).spec.lod is not None), None)
     if ragged is not None:
         raise FormatError(f"{ragged} is ragged: only networks of dense inputs are compared")
-    specs = {name: block.var(name).spec.known_dims for name in network.feeds}
+    specs = {name: block.var(name).spec.known_dims for name in feeds}
     before: dict[str, list[int]] | None = None
     for first, image, other in _SIZES:
         wished = {
             name: [d if isinstance(d, int) else first if at == 0 else image if len(dims) >= 4 else other for at, d in enumerate(dims)]
             for name, dims in specs.items()
         }
-        found = network.program.feeds.nearest(wished) if wished else {}
+        found = program.feeds.nearest(wished) if wished else {}
         if found is None:
             raise FormatError("no sizes of its inputs were found to compare at")
-        found = {name: found[name] for name in network.feeds}  # without an array of tensors that a loop writes to
+        found = {name: found[name] for name in feeds}  # without an array of tensors that a loop writes to
         if found != before:
             yield found
         before = found
 
 
-def _feed(network: InferenceModel, sizes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Any]:
+def drawn_feed(program: Program, sizes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Any]:
+    """Return drawn arrays for inputs."""
     import numpy
 
     draw = numpy.random.RandomState(seed)
     feed: dict[str, Any] = {}
     for name, dims in sizes.items():
-        of = network.program.global_block.var(name).spec.known_dtype
+        of = program.global_block.var(name).spec.known_dtype
         whole = of is BOOL or of.is_integer
         feed[name] = draw.randint(0, 2, dims).astype("bool" if of is BOOL else of.numpy_name) if whole else draw.standard_normal(dims).astype(of.numpy_name)
     return feed

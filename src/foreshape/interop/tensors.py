@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from foreshape.engine import Scope, default_scope
 from foreshape.errors import FormatError, TypeMismatchError, border
 from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
+from foreshape.values.torch_proxy import Tensor
 from foreshape.wire import replacing
 from foreshape.wire.files import map_file
 from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
@@ -27,7 +28,12 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
         ExecutionError: a name without a value. FormatError: the file cannot be written.
     """
     held = scope if scope is not None else default_scope()
-    head, tensors = safetensors_file.header({n: held.tensor(n) for n in (held.names() if names is None else names)})
+    write_tensors(path, {n: held.tensor(n) for n in (held.names() if names is None else names)})
+
+
+def write_tensors(path: str | os.PathLike[str], given: Mapping[str, Tensor]) -> None:
+    """Write tensors to a file, as `save_safetensors`."""
+    head, tensors = safetensors_file.header(given)
     with replacing(path) as file:
         file.write(head)
         for tensor in tensors:

@@ -33,7 +33,8 @@ def to_torch(
         scope: holds the program's values; by default the network's own, or the default scope.
         feeds: the inputs, in the order of the module's arguments; by default in the order of their description.
         fetches: the results; by default the network's own. One gives a tensor, several a tuple.
-        plain: write the operators as code of torch, without anything of this package.
+        plain: write the operators as code of torch, without anything of this package: the module's ``source``. Its tensors are copies then, and dropout and
+            batch normalization follow ``train()`` and ``eval()`` whatever the program says.
 
     Raises:
         SchemaError: no results are known; an input is missing among ``feeds``. ExecutionError: the scope lacks values; an unknown operator.
@@ -67,7 +68,9 @@ def to_torch(
     if missing:
         raise SchemaError(f"the results need {', '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not among the inputs {', '.join(inputs)}")
     if plain:
-        raise SchemaError("plain=True is not there yet")
+        from foreshape.interop.torch.plain_module import plain_module
+
+        return plain_module(made, scope, inputs, results)
     from foreshape.interop.torch.torch_module import TorchNetwork  # its class is one of torch's
 
     return TorchNetwork(NetworkSteps(made, inputs, results), scope, nesting)

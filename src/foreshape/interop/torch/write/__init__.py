@@ -7,11 +7,10 @@ composition of others is written by its parts; one without a rule by the source 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
-from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import rule_of
 from foreshape.interop.torch.write.plain_source import PlainSource, source_of
@@ -24,21 +23,21 @@ import_families(__name__, __path__, "code")
 
 
 @collector_waits
-def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str], values: Mapping[str, Stored], title: str = "A network.") -> PlainSource:
+def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str], title: str = "A network.", weights: str = "") -> PlainSource:
     """Return a program as the source of a module of torch.
 
     Args:
         program: with known shapes, and no ops but the ones for the fetches; it stays as it is.
         feeds: the names of its inputs, in the order of the arguments of ``forward``.
         fetches: the names of its results, in order.
-        values: name of a parameter -> its tensor.
         title: the first line of the source.
+        weights: the name of the file of its tensors, beside it: with it the source has a function ``load``.
 
     Raises:
         FormatError: operators without torch code, all listed; an input or result that is no tensor.
     """
     block = expanded(program.global_block, list(fetches), keep=lambda op: rule_of(op.type) is not None)
-    writer = PlainWriter(block.program, values)
+    writer = PlainWriter(block.program)
     try:
         results = writer.run(feeds, fetches)
     except Refused as refused:
@@ -48,7 +47,7 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
     block = block.program.global_block
     ends = {name: f"the input {given}: {block.vars[given].spec.text()}" for given, name in zip(feeds, writer.fed, strict=False)}
     ends |= {f"result {at}": f"{name}: {block.vars[name].spec.text()}" for at, name in enumerate(fetches)}
-    return source_of(writer, results, ends, learned(writer), title)
+    return source_of(writer, results, ends, learned(writer), title, weights)
 
 
 def learned(writer: PlainWriter) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.infer.loop_state import names_in, sub_block
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import arrays
+from foreshape.interop.torch.write.helpers import tensor_lists
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.spec import BOOL, INT32
 
@@ -47,22 +47,19 @@ def _select(w: PlainOp) -> str:
 def _write(w: PlainOp) -> None:
     (name,) = w.op.output_slots["Out"]
     before = w.writer.array(name)
-    w.writer.bind(w.op, name, w.call(arrays.with_element, before, w.x("X"), w.int("I")))
+    w.writer.bind(w.op, name, w.call(tensor_lists.with_element, before, w.x("X"), w.int("I")))
 
 
 @writes("read_from_array")
 def _read(w: PlainOp) -> str:
+    if w.has("X_W"):
+        raise Refused("it reads where nothing may have been written")
     return f"{w.x('X')}[{w.int('I')}]"
 
 
 @writes("lod_array_length")
 def _length(w: PlainOp) -> str:
     return f"torch.tensor([len({w.x('X')})], dtype=torch.int64, device={w.device()})"
-
-
-@writes("create_array")
-def _create(w: PlainOp) -> str:
-    return "[]"
 
 
 @writes("tensor_array_to_tensor")
@@ -82,5 +79,3 @@ def _watched(w: PlainOp) -> Any:
 def _is_empty(w: PlainOp) -> str:
     made = f"torch.tensor({w.x('X')}.numel() == 0, device={w.device()})"
     return made if not w.result("Out").known_dims else f"{made}.reshape(1)"
-
-

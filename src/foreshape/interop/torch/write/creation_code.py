@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import creation
+from foreshape.interop.torch.write.helpers import number_rows
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
 from foreshape.interop.torch.write.plain_writer import LONG_CONSTANT
 from foreshape.spec import BOOL, LOD_TENSOR, DType
@@ -86,12 +86,14 @@ def _values(w: PlainOp) -> str:
 @writes("range")
 def _range(w: PlainOp) -> str:
     of = w.dtype("Start")
-    given = [w.ints(slot) for slot in ("Start", "End", "Step")] if of.is_integer else [None] * 3
-    if all(g is not None for g in given):
-        return f"torch.arange({', '.join(g[0] for g in given if g is not None)}, {_made(w, of)})"
     if of.is_integer:
-        return f"torch.arange({', '.join(f'int({w.x(slot)})' for slot in ('Start', 'End', 'Step'))}, {_made(w, of)})"
-    return w.call(creation.evenly, w.x("Start"), w.x("End"), w.x("Step"))
+        start, end, step = (w.int(slot) for slot in ("Start", "End", "Step"))
+        numbers = [int(n) for n in (start, end, step) if n.lstrip("-").isdigit()]
+        rises = len(numbers) == 3 and (numbers[1] - numbers[0]) * numbers[2] > 0
+        if rises or ((start, step) == ("0", "1") and w.ints("End") is not None):
+            return f"torch.arange({', '.join([end] if (start, step) == ('0', '1') else [start, end, step])}, {_made(w, of)})"
+        return w.call(number_rows.whole_numbers, start, end, step, w.type(of), w.device())
+    return w.call(number_rows.evenly, w.x("Start"), w.x("End"), w.x("Step"))
 
 
 @writes("linspace")

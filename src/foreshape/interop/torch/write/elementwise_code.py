@@ -6,19 +6,34 @@ import math
 from typing import Any, Final
 
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import elementwise
+from foreshape.interop.torch.write.helpers import extra_functions
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 
 _UNARY: Final = {
-    "relu": "F.relu", "sigmoid": "torch.sigmoid", "tanh": "torch.tanh", "abs": "torch.abs", "sign": "torch.sign", "silu": "F.silu",
-    "logsigmoid": "F.logsigmoid", "tanh_shrink": "F.tanhshrink", "softsign": "F.softsign", "square": "torch.square", "floor": "torch.floor",
-    "ceil": "torch.ceil", "trunc": "torch.trunc", "bitwise_not": "torch.bitwise_not", "logical_not": "torch.logical_not", "isnan_v2": "torch.isnan",
-    "isinf_v2": "torch.isinf", "isfinite_v2": "torch.isfinite",
-}  # fmt: skip
-_FLOATING: Final = (
-    "exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv digamma lgamma".split()
-)
+    "relu": "F.relu",
+    "sigmoid": "torch.sigmoid",
+    "tanh": "torch.tanh",
+    "abs": "torch.abs",
+    "sign": "torch.sign",
+    "silu": "F.silu",
+    "logsigmoid": "F.logsigmoid",
+    "tanh_shrink": "F.tanhshrink",
+    "softsign": "F.softsign",
+    "square": "torch.square",
+    "floor": "torch.floor",
+    "ceil": "torch.ceil",
+    "trunc": "torch.trunc",
+    "bitwise_not": "torch.bitwise_not",
+    "logical_not": "torch.logical_not",
+    "isnan_v2": "torch.isnan",
+    "isinf_v2": "torch.isinf",
+    "isfinite_v2": "torch.isfinite",
+}
+_OF_FLOATS: Final = """
+exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv digamma lgamma
+"""
+_FLOATING: Final = tuple(_OF_FLOATS.split())
 
 
 @writes(*_UNARY)
@@ -37,20 +52,37 @@ def _same(w: PlainOp) -> str:
 
 
 _INFIX: Final = {
-    "elementwise_add": "+", "elementwise_sub": "-", "elementwise_mul": "*", "equal": "==", "not_equal": "!=", "less_than": "<", "less_equal": "<=",
-    "greater_than": ">", "greater_equal": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
-}  # fmt: skip
+    "elementwise_add": "+",
+    "elementwise_sub": "-",
+    "elementwise_mul": "*",
+    "equal": "==",
+    "not_equal": "!=",
+    "less_than": "<",
+    "less_equal": "<=",
+    "greater_than": ">",
+    "greater_equal": ">=",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
 _CALLS: Final = {
-    "elementwise_max": "torch.maximum", "elementwise_min": "torch.minimum", "elementwise_pow": "torch.pow", "elementwise_fmax": "torch.fmax",
-    "elementwise_fmin": "torch.fmin", "elementwise_mod": "torch.remainder", "logical_and": "torch.logical_and", "logical_or": "torch.logical_or",
-    "logical_xor": "torch.logical_xor", "atan2": "torch.atan2",
-}  # fmt: skip
+    "elementwise_max": "torch.maximum",
+    "elementwise_min": "torch.minimum",
+    "elementwise_pow": "torch.pow",
+    "elementwise_fmax": "torch.fmax",
+    "elementwise_fmin": "torch.fmin",
+    "elementwise_mod": "torch.remainder",
+    "logical_and": "torch.logical_and",
+    "logical_or": "torch.logical_or",
+    "logical_xor": "torch.logical_xor",
+    "atan2": "torch.atan2",
+}
 
 
 def pair(w: PlainOp) -> tuple[str, str]:
     """Return both operands, with dims of 1 put in for ``axis``."""
     axis = w.op.attributes.values.get("axis", -1)
-    first, second = (o.name for o in type(w.of).schema.operands[:2])
+    first, second = (o.name for o in w.operator.schema.operands[:2])
     x, y = w.x(first), w.x(second)
     if axis == -1:
         return x, y
@@ -72,8 +104,8 @@ def _infix(w: PlainOp) -> str:
 @writes(*_CALLS)
 def _call(w: PlainOp) -> str:
     x, y = pair(w)
-    to = w.result(type(w.of).schema.results[0].name).known_dtype
-    if w.op.type == "atan2" and w.dtype(type(w.of).schema.operands[0].name) is not to:
+    to = w.result(w.operator.schema.results[0].name).known_dtype
+    if w.op.type == "atan2" and w.dtype(w.operator.schema.operands[0].name) is not to:
         x, y = f"{x}.to({w.type(to)})", f"{y}.to({w.type(to)})"
     return f"{_CALLS[w.op.type]}({x}, {y})"
 
@@ -82,7 +114,7 @@ def _call(w: PlainOp) -> str:
 def _divide(w: PlainOp) -> str:
     x, y = pair(w)
     if w.result("Out").known_dtype.is_integer:
-        return w.call(elementwise.truncated_quotient, x, y)
+        return w.call(extra_functions.truncated_quotient, x, y)
     return f"{x} / {y}"
 
 
@@ -157,8 +189,11 @@ def _brelu(w: PlainOp) -> str:
 
 
 _BY_NUMBER: Final = {
-    "leaky_relu": ("F.leaky_relu", "alpha"), "elu": ("F.elu", "alpha"), "celu": ("F.celu", "alpha"), "hard_shrink": ("F.hardshrink", "threshold"),
-}  # fmt: skip
+    "leaky_relu": ("F.leaky_relu", "alpha"),
+    "elu": ("F.elu", "alpha"),
+    "celu": ("F.celu", "alpha"),
+    "hard_shrink": ("F.hardshrink", "threshold"),
+}
 
 
 @writes(*_BY_NUMBER)
@@ -235,7 +270,7 @@ def _round(w: PlainOp) -> str:
         return x
     if w.of.round_type == 0:
         return f"torch.round({x})" if not decimals else f"torch.round({x}, decimals={decimals})"
-    return w.call(elementwise.round_away_from_zero, x, decimals)
+    return w.call(extra_functions.round_away_from_zero, x, decimals)
 
 
 @writes("where")

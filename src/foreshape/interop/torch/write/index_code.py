@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import indexing
+from foreshape.interop.torch.write.helpers import entries
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.spec import INT64
@@ -53,9 +53,11 @@ def _set_value(w: PlainOp) -> Any:
         return kernel_rule(w)
     for axis, start, end, step in zip(w.of.axes, starts, ends, steps, strict=True):
         axis %= rank
-        size = dims[axis]
+        size = dims[int(axis)]
         whole = end.lstrip("-").isdigit() and isinstance(size, int) and int(end) >= size
-        index[axis] = start if axis in {a % rank for a in w.of.decrease_axes} else f"slice({start}, {'None' if whole else end}{f', {step}' if step != '1' else ''})"
+        index[axis] = (
+            start if axis in {a % rank for a in w.of.decrease_axes} else f"slice({start}, {'None' if whole else end}{f', {step}' if step != '1' else ''})"
+        )
     if w.has("ValueTensor"):
         value = w.x("ValueTensor")
     else:
@@ -67,7 +69,7 @@ def _set_value(w: PlainOp) -> Any:
             value = w.number(numbers[0], w.dtype("Input"))
     while len(index) > 1 and index[-1] == "slice(None)":
         index.pop()
-    return w.call(indexing.with_entries, w.x("Input"), f"({', '.join(index)},)" if index else "()", value)
+    return w.call(entries.with_entries, w.x("Input"), f"({', '.join(index)},)" if index else "()", value)
 
 
 def _numbers(w: PlainOp, attribute: str, slot: str) -> list[str]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import Several
-from foreshape.interop.torch.write.numbers_code import number_code
 from foreshape.interop.torch.write.kernel_text import free_names, plain_text
+from foreshape.interop.torch.write.numbers_code import number_code
 from foreshape.operator.operator import Operator
 from foreshape.spec import LOD_TENSOR
 
@@ -27,7 +27,7 @@ _ROOMS: Final = {
 
 def kernel_rule(w: PlainOp) -> Any:
     """Return the call of an operator's kernel, whose source is written into the file. Raises `Refused` if it is more than torch code."""
-    cls = type(w.of)
+    cls = type(w.operator)
     for room, reason in _ROOMS.items():
         if cls.__module__.startswith(room):
             raise Refused(reason)
@@ -56,7 +56,9 @@ def kernel_rule(w: PlainOp) -> Any:
     results = cls.schema.results
     if any(r.many for r in results):
         parts = [w.let(call)] if len(results) == 1 else w.several(call, len(results))
-        return tuple([f"{part}[{at}]" for at in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True))
+        return tuple(
+            [f"{part}[{at}]" for at in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True)
+        )
     return call if len(results) == 1 and not results[0].new_offsets else Several(call)
 
 
@@ -69,7 +71,7 @@ def _offsets(w: PlainOp, slot: str, many: bool) -> str:
         spec = w.spec(slot, at)
         if spec.lod is None:
             return "None"
-        found = w.writer.offsets_of(spec.lod.source)
+        found = w.writer.offsets_of(spec.lod)
         if found is None:
             raise Refused(f"nothing is known of the sequences of {slot}")
         return found

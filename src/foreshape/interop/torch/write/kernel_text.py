@@ -6,14 +6,15 @@ import ast
 import symtable
 from typing import Any, Final
 
-
-_FUNCTIONS: Final = frozenset(
-    "abs add addcdiv addcmul addmm baddbmm bitwise_and bitwise_not bitwise_or ceil clamp cos cumsum div exp expm1 eq floor floor_divide fmod ge gt index_add "
-    "index_fill le lerp log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill mul ne neg neg pow reciprocal relu remainder round rsqrt "
-    "scatter scatter_add sigmoid sign sin sqrt square sub tanh tril triu trunc xlogy".split()
-)
+_CHANGING: Final = """
+abs add addcdiv addcmul addmm baddbmm bitwise_and bitwise_not bitwise_or ceil clamp cos cumsum div exp expm1 eq floor floor_divide fmod ge gt index_add
+index_fill le lerp log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill mul ne neg pow reciprocal relu remainder round rsqrt scatter
+scatter_add sigmoid sign sin sqrt square sub tanh tril triu trunc xlogy
+"""
+_FUNCTIONS: Final = frozenset(_CHANGING.split())
 """The functions of torch with a form that changes a tensor."""
-_VIEWS: Final = frozenset("view view_as select narrow unsqueeze squeeze t transpose permute movedim expand reshape flatten unflatten unfold diagonal".split())
+_SAME_MEMORY: Final = "view view_as select narrow unsqueeze squeeze t transpose permute movedim expand reshape flatten unflatten unfold diagonal"
+_VIEWS: Final = frozenset(_SAME_MEMORY.split())
 
 
 def plain_text(source: str) -> str:
@@ -65,6 +66,8 @@ class _Plain(ast.NodeTransformer):
 
     def __init__(self) -> None:
         self.count = 0
+        self.fresh: set[str] = set()
+        """The names of new tensors that nothing else refers to."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         args = node.args
@@ -72,8 +75,28 @@ class _Plain(ast.NodeTransformer):
             if one.arg in ("into", "use"):
                 del args.kwonlyargs[at], args.kw_defaults[at]
                 self.count += 1
+        outer, self.fresh = self.fresh, _fresh_names(node)
         node.body = [*_flat(self.visit(one) for one in node.body)]
+        self.fresh = outer
         return node
+
+    def _inner(self, node: ast.AST) -> ast.AST:
+        outer, self.fresh = self.fresh, set()
+        self.generic_visit(node)
+        self.fresh = outer
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return self._inner(node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._inner(node)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
+        return self._inner(node)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        return self._inner(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in ("into", "use") and isinstance(node.ctx, ast.Load):
@@ -116,9 +139,17 @@ class _Plain(ast.NodeTransformer):
                 target: Any = ast.parse(ast.unparse(out.value)).body[0]
                 place = target.value
                 place.ctx = ast.Store()
-                if isinstance(place, ast.Subscript) or isinstance(place, ast.Attribute):
+                if isinstance(place, (ast.Subscript, ast.Attribute)):
                     return ast.Assign([place], call)
                 return ast.Assign([ast.Subscript(ast.Name(place.id, ast.Load()), ast.Constant(...), ast.Store())], call)
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            if isinstance(call.func, ast.Attribute) and name[:-1] in _FUNCTIONS and name.endswith("_"):
+                base = call.func.value
+                if isinstance(base, ast.Name) and base.id in self.fresh:
+                    self.count += 1
+                    self._parts(call)
+                    call.func.attr = name[:-1]
+                    return ast.Assign([ast.Name(base.id, ast.Store())], call)
             self._parts(call)  # the call itself stays: it is for its effect
             return node
         self.generic_visit(node)
@@ -143,9 +174,15 @@ class _Plain(ast.NodeTransformer):
                 return ast.NamedExpr(ast.Name(out.value.id, ast.Store()), node)
         elif isinstance(node.func, ast.Attribute):
             name = node.func.attr
-            if name.endswith("_") and name[:-1] in _FUNCTIONS and not _is_view(node.func.value):
-                self.count += 1
-                node.func.attr = name[:-1]
+            base = node.func.value
+            if name.endswith("_") and name[:-1] in _FUNCTIONS:
+                if not _is_view(base):
+                    self.count += 1
+                    node.func.attr = name[:-1]
+                elif isinstance(base, ast.Name) and base.id in self.fresh:
+                    self.count += 1
+                    node.func.attr = name[:-1]
+                    return ast.NamedExpr(ast.Name(base.id, ast.Store()), node)
         return node
 
 
@@ -154,6 +191,35 @@ def _is_view(node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (node.func.attr in _VIEWS or node.func.attr.endswith("_")):
         node = node.func.value
     return not isinstance(node, (ast.Call, ast.BinOp))
+
+
+def _fresh_names(function: ast.FunctionDef) -> set[str]:
+    """Return the local names whose tensors are new ones, and have no view under another name."""
+    made: set[str] = set()
+    shared = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    if any(isinstance(node, (ast.FunctionDef, ast.Global, ast.Nonlocal)) for one in function.body for node in ast.walk(one)):
+        return set()
+    for node in (n for one in function.body for n in ast.walk(one)):
+        if isinstance(node, (ast.For, ast.With, ast.AugAssign)):
+            shared |= {
+                n.id for n in ast.walk(node.target if not isinstance(node, ast.With) else node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
+        if not isinstance(node, ast.Assign):
+            continue
+        value, targets = node.value, node.targets
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and _makes_new(value):
+            made.add(targets[0].id)
+        else:
+            shared |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            shared |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} if not _makes_new(value) else set()
+    return made - shared
+
+
+def _makes_new(value: ast.expr) -> bool:
+    """Tell whether an expression makes a new tensor, as arithmetic and most functions do."""
+    if isinstance(value, ast.BinOp):
+        return True
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr.rstrip("_") in _FUNCTIONS and not _is_view(value)
 
 
 def _truth(node: ast.expr) -> bool | None:

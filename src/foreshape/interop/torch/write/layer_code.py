@@ -37,7 +37,9 @@ def padded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]], value: str = "
     return f"F.pad({x}, ({around}){value})", [0] * len(pads)
 
 
-def windows(w: PlainOp, sizes: Sequence[Size], spans: Sequence[Size], algorithm: str, strides: Sequence[int], window: Sequence[Size]) -> list[tuple[Size, Size]]:
+def windows(
+    w: PlainOp, sizes: Sequence[Size], spans: Sequence[Size], algorithm: str, strides: Sequence[int], window: Sequence[Size]
+) -> list[tuple[Size, Size]]:
     """Return the padding of windows before and after each axis, with what an only window reaches beyond an image of known size."""
     pads = list(pads_of(w.of.paddings, algorithm, sizes, window, strides))
     if algorithm == "SAME":
@@ -165,10 +167,10 @@ def _batch_norm(w: PlainOp) -> Any:
     else:
         unbiased = True if w.of.unbiased else None
         made = w.call(layers.batch_norm, *given, "self.training", momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
-    for slot, own in (("MeanOut", "Mean"), ("VarianceOut", "Variance")):
-        name = w.op.output(slot)
-        if name is not None and name not in w.writer.parameters:
-            w.writer.bind(w.op, name, f"{w.x(own)}.clone()")
+    moved = [(n, own) for slot, own in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
+    made = w.let(made) if moved else made
+    for name, own in moved:
+        w.writer.bind(w.op, name, f"{w.x(own)}.clone()")
     return (f"{made}.movedim(1, -1)" if last else made,)
 
 
@@ -187,7 +189,7 @@ def _layer_norm(w: PlainOp) -> Any:
 
 @writes("group_norm", "instance_norm")
 def _group_norm(w: PlainOp) -> Any:
-    more = [n for r in type(w.of).schema.results[1:] if (n := w.op.output(r.name)) is not None]
+    more = [n for r in w.operator.schema.results[1:] if (n := w.op.output(r.name)) is not None]
     if any(n in w.writer.wanted for n in more) or is_channels_last(getattr(w.of, "data_layout", "NCHW")):
         return kernel_rule(w)
     groups = w.of.groups if w.op.type == "group_norm" else w.size(w.dims("X")[1])
@@ -273,7 +275,11 @@ def _unfold(w: PlainOp) -> Any:
     if _falls_short(w, w.dims("X")[2:], (top + bottom, left + right)):
         return kernel_rule(w)
     x, padding = padded(w, w.x("X"), [(top, bottom), (left, right)])
-    named = [f"{n}={short(v)}" for n, v, usual in (("dilation", w.of.dilations, 1), ("padding", padding, 0), ("stride", w.of.strides, 1)) if any(e != usual for e in v)]
+    named = [
+        f"{n}={short(v)}"
+        for n, v, usual in (("dilation", w.of.dilations, 1), ("padding", padding, 0), ("stride", w.of.strides, 1))
+        if any(e != usual for e in v)
+    ]
     return f"F.unfold({', '.join([x, short(w.of.kernel_sizes), *named])})"
 
 
@@ -283,7 +289,9 @@ def _fold(w: PlainOp) -> Any:
     if (top, left) != (bottom, right) or _falls_short(w, w.of.output_sizes, (top + bottom, left + right)):
         return kernel_rule(w)
     sizes = tuple(w.of.output_sizes)
-    return f"F.fold({w.x('X')}, {sizes}, {short(w.of.kernel_sizes)}, dilation={short(w.of.dilations)}, padding={short((top, left))}, stride={short(w.of.strides)})"
+    return (
+        f"F.fold({w.x('X')}, {sizes}, {short(w.of.kernel_sizes)}, dilation={short(w.of.dilations)}, padding={short((top, left))}, stride={short(w.of.strides)})"
+    )
 
 
 @writes("pixel_shuffle")
@@ -294,18 +302,25 @@ def _pixel_shuffle(w: PlainOp) -> Any:
 @writes("rnn")
 def _rnn(w: PlainOp) -> Any:
     states, weights = w.all("PreState"), w.all("WeightList")
-    both, count = 2 if w.of.is_bidirec else 1, w.of.num_layers
+    both, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)
     if w.has("SequenceLength"):
-        made = w.call(layers.recurrent_with_lengths, w.x("Input"), f"[{', '.join(states)}]", f"[{', '.join(weights)}]", w.x("SequenceLength"), f'"{w.of.mode}"',
-                      number_code(w.of.dropout_prob), "self.training", w.of.is_bidirec)  # fmt: skip
+        made = w.call(
+            layers.recurrent_with_lengths,
+            w.x("Input"),
+            f"[{', '.join(states)}]",
+            f"[{', '.join(weights)}]",
+            w.x("SequenceLength"),
+            f'"{w.of.mode}"',
+            number_code(w.of.dropout_prob),
+            "self.training",
+            w.of.is_bidirec,
+        )
         found = w.several(made, 1 + len(states))
         return found[0], None, found[1:], None
-    units = both * count
+    units: int = both * count
     ordered = [t for u in range(units) for t in (weights[2 * u], weights[2 * u + 1], weights[2 * units + 2 * u], weights[2 * units + 2 * u + 1])]
     function = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}[w.of.mode]
     state = f"({', '.join(states)})" if w.of.mode == "LSTM" else states[0]
     settings = f"True, {count}, {number_code(w.of.dropout_prob)}, self.training, {w.of.is_bidirec}, False"
     found = w.several(f"torch.{function}({w.x('Input')}, {state}, [{', '.join(ordered)}], {settings})", 1 + len(states))
     return found[0], None, found[1:], None
-
-

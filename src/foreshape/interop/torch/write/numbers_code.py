@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Dim, Size
@@ -56,3 +56,19 @@ def is_size(value: Any) -> bool:
 def number_code(value: Any) -> str:
     """Return a float, as it stands in code."""
     return f'float("{value}")' if value != value or value in (float("inf"), float("-inf")) else repr(value)
+
+
+def one_symbol(size: Dim) -> tuple[str, int]:
+    """Return the symbol of a size that is one, or a multiple of one, and the factor; no name for others."""
+    terms = size.terms
+    if len(terms) == 1 and len(terms[0][0]) == 1 and not terms[0][0][0].op and terms[0][1] > 0:
+        return terms[0][0][0].name, terms[0][1]
+    return "", 1
+
+
+def nested(items: Sequence[str], dims: Sequence[int]) -> str:
+    """Return expressions as lists of some dims."""
+    if not dims:
+        return items[0]
+    inner = len(items) // dims[0] if dims[0] else 0
+    return f"[{', '.join(nested(items[at * inner : (at + 1) * inner], dims[1:]) for at in range(dims[0]))}]"

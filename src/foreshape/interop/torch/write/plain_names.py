@@ -97,12 +97,11 @@ def drop_unread(statements: list[Statement], wanted: set[int], cells: set[int]) 
         if one.bodies:
             if not (one.acts or any(n in wanted or n in cells for n in one.writes())):
                 continue
-            before = -1
+            before, whole = -1, one.bodies
             while before != len(wanted):  # what a later round reads is kept in the former one
                 before = len(wanted)
-                bodies = [(head, drop_unread(body, wanted, cells)) for head, body in one.bodies]
-                wanted.update(n for head, _ in bodies for n in tokens_in(head))
-            one.bodies = bodies
+                one.bodies = [(head, drop_unread(body, wanted, cells)) for head, body in whole]
+                wanted.update(n for head, _ in whole for n in tokens_in(head))
             wanted.update(tokens_in(one.text))
         elif not (one.acts or any(n in wanted for n in one.targets)):
             continue
@@ -144,7 +143,9 @@ def _pool(taken: set[str]) -> Callable[[set[str]], str]:
     return lambda used: free({*used, "\0"})
 
 
-def _named(statements: Sequence[Statement], names: dict[int, str], fixed: set[int], ends: set[int], outer: frozenset[str], pool: Callable[[set[str]], str]) -> None:
+def _named(
+    statements: Sequence[Statement], names: dict[int, str], fixed: set[int], ends: set[int], outer: frozenset[str], pool: Callable[[set[str]], str]
+) -> None:
     last: dict[int, int] = {}
     for at, one in enumerate(statements):
         for number in one.reads():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.numbers_code import number_code as number_code
 from foreshape.interop.torch.write.numbers_code import is_size
+from foreshape.interop.torch.write.numbers_code import number_code as number_code
 from foreshape.operator.operator import Operator
 from foreshape.program import Op, Variable
 from foreshape.spec import BOOL, DType, Spec
@@ -22,14 +22,15 @@ class PlainOp:
 
     Attributes:
         op: the op.
+        operator: its operator.
         of: its operator, with its attributes' values: ``w.of.axis``.
         writer: the state of the whole writing.
     """
 
-    __slots__ = ("of", "op", "writer")
+    __slots__ = ("of", "op", "operator", "writer")
 
     def __init__(self, writer: PlainWriter, op: Op, operator: Operator) -> None:
-        self.writer, self.op = writer, op
+        self.writer, self.op, self.operator = writer, op, operator
         self.of: Any = operator
 
     # --- operands and results

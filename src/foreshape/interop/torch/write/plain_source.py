@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.parameters import Stored
+from foreshape.interop.torch.write.parameter_names import renamed
 from foreshape.interop.torch.write.plain_names import Statement, with_names
 from foreshape.interop.torch.write.plain_writer import PlainWriter
-from foreshape.interop.torch.write.parameter_names import renamed
 from foreshape.program import Variable
 
 _WIDTH: Final = 140
@@ -32,13 +31,14 @@ class PlainSource(NamedTuple):
     ops: int
 
 
-def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str) -> PlainSource:
+def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str, weights: str) -> PlainSource:
     """Return the source of what a writer has written.
 
     Args:
         results: the expressions of the results.
         ends: the words for inputs and results, for the docstring.
         trained: the parameters that learn; the others are buffers.
+        weights: the file for ``load``; empty for none.
     """
     text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
     held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
@@ -51,17 +51,42 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
     imports = {"torch": "import torch", **writer.sources.imports}
     body = [*_class(writer, results, held, trained)]
     texts = {**writer.sources.texts, **_registering(held, writer.constants, trained)}
+    if weights:
+        if held or writer.constants:
+            imports |= {"Path": "from pathlib import Path"}
+            body += ["", "", *_LOAD.format(weights=weights).splitlines()]
+        else:
+            body += ["", "", *_LOAD_NOTHING.splitlines()]
     if "F." in "\n".join(body):
         imports["F"] = "import torch.nn.functional as F"
-    plain = sorted({line for line in imports.values() if line.startswith("import ") and "torch" not in line})
-    other = sorted({line for line in imports.values() if line.startswith("from ") and "torch" not in line})
-    lines += [*plain, *other, *([""] if plain or other else []), "import torch"]
+    others = {*imports.values()} - {"import torch", "import torch.nn.functional as F", "from torch import Tensor"}
+    own = sorted(line for line in others if "torch" not in line)
+    own.sort(key=lambda line: line.startswith("from "))
+    of_torch = sorted(line for line in others if "torch" in line)
+    lines += [*own, *([""] if own else []), "import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in imports else []
-    lines += ["from torch import Tensor, nn", ""]
+    lines += ["from torch import Tensor, nn", *of_torch, ""]
     for one in texts.values():
         lines += ["", *([""] if one.startswith(("def ", "class ", "@")) else []), *one.splitlines()]
     lines += ["", "", *body]
-    return PlainSource("\n".join(lines) + "\n", {key: name for name, key in held.items()}, writer.constants, writer.fed, sum(1 for _ in writer.program.all_ops()))
+    keys, ops = {key: name for name, key in held.items()}, sum(1 for _ in writer.program.all_ops())
+    return PlainSource("\n".join(lines) + "\n", keys, writer.constants, writer.fed, ops)
+
+
+_LOAD: Final = '''\
+def load(weights: str | Path = Path(__file__).with_name("{weights}")) -> Network:
+    """Return the network with its weights, for inference; ``train()`` switches dropout and batch normalization to training."""
+    from safetensors.torch import load_file
+
+    network = Network()
+    network.load_state_dict(load_file(weights))
+    return network.eval()
+'''
+_LOAD_NOTHING: Final = '''\
+def load() -> Network:
+    """Return the network, for inference; ``train()`` switches dropout to training."""
+    return Network().eval()
+'''
 
 
 def _mentions(text: str, key: str) -> bool:
@@ -129,8 +154,6 @@ def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) ->
         if one.targets:
             names = [writer.names.get(n, "_") for n in one.targets]
             text = f"{', '.join(names)} = {text}"
-            if len(names) == 2 and names[1] == "_" and False:
-                text = text
         comment = f"  # {one.comment}" if one.comment else ""
         if comment and len(indent) + len(text) + len(comment) > _WIDTH + 20:
             yield f"{indent}# {one.comment}"
@@ -169,17 +192,9 @@ def _broken(line: str, comment: str, indent: str) -> Iterator[str]:
     yield f"{indent})"
 
 
-def stored_tensors(source: PlainSource, values: Mapping[str, Stored]) -> dict[str, Any]:
-    """Return the ``state_dict`` of a module: key -> tensor, a copy."""
-    import torch
+def tensors_of(source: PlainSource, value_of: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the ``state_dict`` of a module, key -> tensor: the program's values, by name, and the long constants."""
+    from foreshape.interop.torch.untyped_torch import torch
 
-    from foreshape.values.conversion import to_tensor
-    from foreshape.values.torch_types import torch_dtype
-
-    out: dict[str, Any] = {}
-    for key, name in source.keys.items():
-        one = values[name]
-        out[key] = to_tensor(one.numbers()).to(torch_dtype(one.dtype)).clone()
-    for key, array in source.constants.items():
-        out[key] = torch.from_numpy(array.copy())
-    return out
+    out = {key: value_of(name) for key, name in source.keys.items()}
+    return out | {key: torch.from_numpy(array.copy()) for key, array in source.constants.items()}

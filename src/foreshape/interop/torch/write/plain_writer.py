@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.dims import Dim, Size, symbols_of
 from foreshape.errors import DescriptionError
-from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import Several, rule_of
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
+from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
 from foreshape.interop.torch.write.plain_names import FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.interop.torch.write.numbers_code import is_size, size_code
 from foreshape.interop.torch.write.sources import Sources
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
-from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 LONG_CONSTANT: Final = 64
 """Constants of more numbers than this are buffers of the module, not written out."""
@@ -38,15 +37,15 @@ class PlainWriter:
     """The state of one writing.
 
     Attributes:
-        values: the parameters' tensors, and the constants that become buffers.
+        parameters: the variables with values of their own.
         keys: parameter -> its key in the ``state_dict``.
         sources: the functions that the code calls.
         unwritten: the ops without torch code.
         wanted: the variables that ops or fetches read.
     """
 
-    def __init__(self, program: Program, values: Mapping[str, Stored]) -> None:
-        self.program, self.values = program, values
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
         self.keys = state_keys(self.parameters)
         self.constants: dict[str, Any] = {}
@@ -65,6 +64,7 @@ class PlainWriter:
         self.arrays: list[int] = []
         """Arrays that begin empty."""
         self._bound: dict[str, str] = {}
+        self._levels: dict[str, int] = {}
         self._symbols: dict[str, str] = {}
         self._specs: dict[str, Spec] = {}
         self._count = 0
@@ -106,28 +106,31 @@ class PlainWriter:
 
     def _feed_offsets(self, spec: Spec) -> None:
         assert spec.lod is not None
-        if self.offsets_of(spec.lod.source) is None:
+        if self.offsets_of(spec.lod) is None:
             number = self._new()
             self.names[number] = self.free(identifier(f"{spec.lod.source}_offsets"))
             self.fed.append(self.names[number])
-            self._bound[_offsets(spec.lod.source)] = self.let(f"{self.used(offsets_of_levels())}({token(number)})")
+            self._bind_offsets(spec.lod, self.let(f"{self.used(offsets_of_levels())}({token(number)})"))
 
     def _result(self, variable: Variable) -> str:
         value = self.value(variable.name)
         if variable.spec.lod is not None:
-            offsets = self.offsets_of(variable.spec.lod.source)
+            offsets = self.offsets_of(variable.spec.lod)
             if offsets is None:
                 raise Refused(f"{variable} is ragged, and nothing is known of its sequences")
             return f"({value}, {offsets}.levels)"
         return value
 
-    def offsets_of(self, source: str) -> str | None:
-        """Return the `Offsets` of the sequences of a variable; None if they are not known."""
-        return self._bound.get(_offsets(source))
+    def offsets_of(self, lod: Lod) -> str | None:
+        """Return the `Offsets` of a value's sequences; None if they are not known."""
+        found = self._bound.get(f"offsets {lod.source}")
+        if found is None or self._levels[lod.source] == len(lod.counts):
+            return found
+        return f"{found}.outer({len(lod.counts)})"
 
-    def bind_offsets(self, source: str, value: str) -> None:
-        """Say the `Offsets` of the sequences of a variable."""
-        self._bound[_offsets(source)] = value
+    def _bind_offsets(self, lod: Lod, value: str) -> None:
+        self._bound[f"offsets {lod.source}"] = value
+        self._levels[lod.source] = len(lod.counts)
 
     # --- ops
 
@@ -180,9 +183,11 @@ class PlainWriter:
                 targets.append(self._new())
                 for name in op.output_slots.get(slot.name, ()):
                     spec = self._spec_of(op, name) if not is_empty_name(name) else None
-                    if spec is not None and spec.lod is not None:
-                        self._bound.setdefault(_offsets(spec.lod.source), token(targets[-1]))
+                    if spec is not None and spec.lod is not None and self.offsets_of(spec.lod) is None:
+                        self._bind_offsets(spec.lod, token(targets[-1]))
         statement.targets = targets
+        if len(targets) == 1:
+            statement.text = f"{expression}[0]"
 
     def _known_sizes(self, op: Op) -> bool:
         """Write results with known whole numbers as constants, whatever makes them."""
@@ -207,7 +212,7 @@ class PlainWriter:
         assert spec.value is not None
         of = f"dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()}"
         listed = [str(bool(v)) if spec.dtype is BOOL else self.size(v) for v in spec.value]
-        return f"torch.tensor({_nested(listed, [d for d in spec.known_dims if isinstance(d, int)])}, {of})"
+        return f"torch.tensor({nested(listed, [d for d in spec.known_dims if isinstance(d, int)])}, {of})"
 
     def _spec_of(self, op: Op, name: str) -> Spec | None:
         made, variable = op.made.get(name), op.block.find(name)
@@ -245,7 +250,7 @@ class PlainWriter:
             return
         for axis, size in enumerate(spec.dims or ()):
             if isinstance(size, Dim):
-                name, per = _one_symbol(size)
+                name, per = one_symbol(size)
                 if name and name not in self._symbols:
                     number = self._new()
                     if not self._inside:
@@ -381,27 +386,8 @@ class PlainWriter:
         self.statements.append(Statement((), "", bodies=list(heads), scope=self._scope))
 
 
-def _offsets(source: str) -> str:
-    return f"offsets {source}"
-
-
 def offsets_of_levels() -> Callable[..., Any]:
     """Return the class of offsets."""
     from foreshape.values.offsets import Offsets
 
     return Offsets
-
-
-def _one_symbol(size: Dim) -> tuple[str, int]:
-    """Return the symbol of a size that is one, or a multiple of one, and the factor; no name for others."""
-    terms = size.terms
-    if len(terms) == 1 and len(terms[0][0]) == 1 and not terms[0][0][0].op and terms[0][1] > 0:
-        return terms[0][0][0].name, terms[0][1]
-    return "", 1
-
-
-def _nested(items: Sequence[str], dims: Sequence[int]) -> str:
-    if not dims:
-        return items[0]
-    inner = len(items) // dims[0] if dims[0] else 0
-    return f"[{', '.join(_nested(items[at * inner : (at + 1) * inner], dims[1:]) for at in range(dims[0]))}]"

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.spec import BOOL, INT64, dtype
 
 _REDUCTIONS: Final = {
-    "reduce_sum": "sum", "reduce_mean": "mean", "reduce_max": "amax", "reduce_min": "amin", "reduce_amax": "amax", "reduce_amin": "amin",
-    "reduce_all": "all", "reduce_any": "any", "logsumexp": "logsumexp", "frobenius_norm": "",
-}  # fmt: skip
+    "reduce_sum": "sum",
+    "reduce_mean": "mean",
+    "reduce_max": "amax",
+    "reduce_min": "amin",
+    "reduce_amax": "amax",
+    "reduce_amin": "amin",
+    "reduce_all": "all",
+    "reduce_any": "any",
+    "logsumexp": "logsumexp",
+    "frobenius_norm": "",
+}
 
 
 def over(w: PlainOp, axes: tuple[int, ...], keep: bool) -> str:
@@ -72,8 +81,8 @@ def _matmul(w: PlainOp) -> str:
     x, y = w.x("X"), w.x("Y")
     if w.op.type == "matmul":
         across = (w.of.transpose_X, w.of.transpose_Y)
-        if 1 in (w.rank("X"), w.rank("Y")):
-            return kernel_rule(w)
+        if any(turned and w.rank(slot) == 1 for slot, turned in zip(("X", "Y"), across, strict=True)):
+            raise Refused("it turns a vector")
     else:
         across = (w.of.trans_x, w.of.trans_y)
     x = f"{x}.mT" if across[0] and w.rank("X") > 1 else x
@@ -147,5 +156,3 @@ def _cumsum(w: PlainOp) -> str:
     made = f"torch.cumsum({x}, {axis}{of})"
     made = f"{made} - {x}" if w.of.exclusive else made
     return (f"({made}).flip({axis})" if w.of.exclusive else f"{made}.flip({axis})") if w.of.reverse else made
-
-

@@ -39,7 +39,7 @@ def _flatten(w: PlainOp) -> str:
 @writes("squeeze2", "squeeze")
 def _squeeze(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
-    if w.of.axes and len(dims) == w.rank("X") - len(set(a % w.rank("X") for a in w.of.axes)):
+    if w.of.axes and len(dims) == w.rank("X") - len({a % w.rank("X") for a in w.of.axes}):
         axes = w.of.axes
         return f"{w.x('X')}.squeeze({axes[0] if len(axes) == 1 else tuple(axes)})"
     return f"{w.x('X')}.reshape({w.target(dims)})"

@@ -28,12 +28,13 @@ _IMPORTED: Final = {
     "math": "import math",
     "numpy": "import numpy",
 }
-_STAND_INS: Final = frozenset("foreshape.dims foreshape.operator.require foreshape.operator.room foreshape.values.torch_types foreshape.dims.derived".split())
+_STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.operator.room", "foreshape.values.torch_types")
 """Rooms of which kernels use functions that `helpers.run_time` has under the same names."""
 _ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets")
 """The modules whose functions may be copied."""
 _NEVER: Final = ("onednn", "packed", "frozen", "fused", "recurrent_net", "pages", "lstm_steps", "gru_steps")
 """Modules of ours, below ``foreshape.kernels``, for code that is no torch code."""
+
 
 class Sources:
     """The functions and classes of a file, each written once, after the ones that it uses.
@@ -61,6 +62,9 @@ class Sources:
             raise Refused(f"two functions in its file would have the name {name}")
         self._names[thing] = name
         text = plain_text(textwrap.dedent(inspect.getsource(thing)))
+        if text.startswith(("@data_class", "@dataclass")):  # Python's data classes want their module among the imported ones
+            text = re.sub(r"^@.*\n", "", text).replace(f"class {name}:", f"class {name}(NamedTuple):", 1)
+            self.imports["NamedTuple"] = "from typing import NamedTuple"
         text = self.use(text, vars(inspect.getmodule(thing)), {name})
         self.texts[name] = text
         return name
@@ -108,8 +112,6 @@ class Sources:
             self.texts.setdefault(name, f"class {name}(Exception):\n    pass")
         elif isinstance(value, type) and issubclass(value, Operator):
             raise Refused(f"its kernel uses {value.__name__}")
-        elif name == "data_class":
-            self.imports[name] = "from dataclasses import dataclass as data_class"
         elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)) or hasattr(value, "__wrapped__"):
             module = value.__module__
             if module.split(".")[0] != "foreshape":

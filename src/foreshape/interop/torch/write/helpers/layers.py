@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +12,22 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def batch_norm(
-    x: Tensor, mean: Tensor, variance: Tensor, scale: Tensor | None, bias: Tensor | None, training: bool, momentum: float, epsilon: float, unbiased: bool = False
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    unbiased: bool = False,
 ) -> Tensor:
     """Normalize each channel. In training the moving mean and variance follow the batch's own, the variance without Bessel's correction."""
     if not training:
         return F.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
     count = x.numel() // x.shape[1]
+    if not count:  # there is no mean of nothing: the moving ones stay
+        return x.clone()
     with torch.no_grad():
         over = [axis for axis in range(x.dim()) if axis != 1]
         mean.mul_(momentum).add_(x.mean(over).to(mean.dtype), alpha=1.0 - momentum)
@@ -40,7 +51,8 @@ def downgraded_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 def unpool(x: Tensor, index: Tensor, size: Sequence[int]) -> Tensor:
     """Put each number at its place in an image of a size, of zeros elsewhere."""
     out = x.new_zeros([x.shape[0], x.shape[1], size[0] * size[1]])
-    return out.scatter(2, index.flatten(2), x.flatten(2)).unflatten(2, [size[0], size[1]])
+    made: Tensor = out.scatter(2, index.flatten(2), x.flatten(2))
+    return made.reshape(x.shape[0], x.shape[1], size[0], size[1])
 
 
 def recurrent_with_lengths(
@@ -63,10 +75,11 @@ def recurrent_with_lengths(
     back = packed.unsorted_indices
     ordered = [t for u in range(units) for t in (weights[2 * u], weights[2 * u + 1], weights[2 * units + 2 * u], weights[2 * units + 2 * u + 1])]
     sorted_states = [s if order is None else s.index_select(1, order) for s in states]
-    function = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}[mode]
+    function: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}[mode]
     state = tuple(sorted_states) if mode == "LSTM" else sorted_states[0]
     found = function(packed.data, packed.batch_sizes, state, ordered, True, layers, dropout, training, both)
     out, _ = pad_packed_sequence(packed._replace(data=found[0]), total_length=x.shape[0])
-    last = [s if back is None else s.index_select(1, back) for s in found[1:]]
+    states_at_ends: list[Tensor] = [*found[1:]]
+    last = [s if back is None else s.index_select(1, back) for s in states_at_ends]
     out = out.masked_fill(empty.reshape(1, -1, 1), 0.0)
     return (out, *[torch.where(empty.reshape(1, -1, 1), before, after) for before, after in zip(states, last, strict=True)])

@@ -10,7 +10,7 @@ def parameter(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.
     """Register a parameter; each part of its key but the last is a module."""
     *path, name = key.split(".")
     for part in path:
-        if part not in module._modules:
+        if not hasattr(module, part):
             module.add_module(part, nn.Module())
         module = module.get_submodule(part)
     module.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
@@ -20,7 +20,7 @@ def buffer(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.dty
     """Register a buffer; each part of its key but the last is a module."""
     *path, name = key.split(".")
     for part in path:
-        if part not in module._modules:
+        if not hasattr(module, part):
             module.add_module(part, nn.Module())
         module = module.get_submodule(part)
     module.register_buffer(name, torch.zeros(shape, dtype=dtype))

@@ -13,3 +13,8 @@ def evenly(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
     count = max(0, math.ceil(float((end.reshape(()) - start.reshape(())) / step.reshape(()))))  # in the precision of the numbers
     first, by = start.reshape(()).to(torch.float64), step.reshape(()).to(torch.float64)
     return (torch.arange(count, dtype=torch.float64, device=start.device) * by + first).to(start.dtype)
+
+
+def whole_numbers(start: int, end: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the numbers from ``start`` on, ``step`` apart, before ``end``; none if it lies the other way."""
+    return torch.arange(start, end if (end - start) * step > 0 else start, step, dtype=dtype, device=device)

@@ -1,0 +1,45 @@
+"""Programs as modules of plain torch, whose source is code of torch alone."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final
+
+from foreshape.engine import Scope
+from foreshape.interop.torch.write import plain_source
+from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
+from foreshape.program import Program
+
+_NUMBERS: Final = count(1)
+
+
+def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str]) -> Any:
+    """Return a program as a module of torch without anything of this package; ``module.source`` is its text.
+
+    Its tensors are copies of the scope's values. It is in ``eval()`` if the program is one for a test.
+
+    Args:
+        program: pruned to its fetches, with known shapes.
+        feeds, fetches: the names of its inputs and results, in order.
+
+    Raises:
+        FormatError: operators without torch code, all listed. ExecutionError: a parameter without a value.
+    """
+    source = plain_source(program, feeds, fetches)
+    module = module_of(source)
+    module.load_state_dict(tensors_of(source, lambda name: scope.tensor(name).detach().clone()))
+    tests = [t for op in program.all_ops() if (t := op.attributes.values.get("is_test")) is not None]
+    return module.train(not all(tests) if tests else True)
+
+
+def module_of(source: PlainSource) -> Any:
+    """Return the module of a source, with zeros for weights. Tracebacks show its lines."""
+    path = f"<torch code {next(_NUMBERS)}>"
+    linecache.cache[path] = (len(source.text), None, source.text.splitlines(keepends=True), path)
+    names: dict[str, Any] = {"__name__": "network", "__file__": path}
+    exec(compile(source.text, path, "exec"), names)
+    module = names["Network"]()
+    module.source = source.text
+    return module

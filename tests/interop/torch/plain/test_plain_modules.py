@@ -1,0 +1,178 @@
+"""Programs as modules of plain torch: the text, the files, training, and what needs nothing of this package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.cli.model_conversion import print_converted
+from foreshape.errors import FormatError
+from foreshape.interop.torch_files import convert_to_torch
+
+
+def network() -> tuple[Any, Any]:
+    """A network of images with a batch norm, a dropout and a classifier; its input and its scores."""
+    images = layer.data("images", shape=["batch", 3, "height", "width"])
+    with fs.name_scope("encoder"):
+        features = layer.conv2d(images, num_filters=4, kernel_size=3, padding=1)
+        features = layer.relu(layer.batch_norm(features))
+    pooled = layer.dropout(layer.reduce_mean(features, [2, 3]), 0.5, implementation="upscale_in_train")
+    return images, layer.softmax(layer.fc(pooled, 5))
+
+
+def started() -> fs.Scope:
+    scope = fs.Scope()
+    fs.Executor().run(fs.default_startup_program(), scope=scope)
+    return scope
+
+
+def test_the_text_is_readable() -> None:
+    _, scores = network()
+    module = fs.to_torch(fs.default_main_program(), started(), fetches=scores, plain=True)
+    lines = module.source.splitlines()
+    forward = lines[next(at for at, line in enumerate(lines) if "def forward" in line) :]
+    assert forward[0] == "    def forward(self, images):" and forward[1:3] == ["", "        # encoder"]
+    assert forward[3] == "        x = F.conv2d(images, self.encoder.conv2d.weight, padding=1)  # encoder.conv2d.tmp_0: f32[batch, 4, height, width]"
+    assert "        x = F.dropout(x, 0.5, self.training)" in module.source and forward[-1] == "        return x"
+    assert "foreshape" not in module.source and max(map(len, lines)) <= 160
+
+
+def test_parameters_have_the_programs_names() -> None:
+    _, scores = network()
+    scope = started()
+    module = fs.to_torch(fs.default_main_program(), scope, fetches=scores, plain=True)
+    state = module.state_dict()
+    assert state.keys() == {n for n in scope.names() if n in state} and {"encoder.conv2d.weight", "fc_0.b_0"} <= state.keys()
+    assert len(list(module.buffers())) == 2 and all(n.startswith("encoder.batch_norm.") for n, _ in module.named_buffers())
+    for name, value in state.items():
+        assert torch.equal(value, scope.tensor(name)) and value.data_ptr() != scope.tensor(name).data_ptr()
+
+
+def test_training_follows_the_mode() -> None:
+    x = layer.data("x", shape=["batch", 3, 4, 4])
+    out = layer.batch_norm(x)
+    scope = started()
+    module = fs.to_torch(fs.default_main_program(), scope, fetches=out, plain=True)
+    given = np.random.RandomState(3).randn(5, 3, 4, 4).astype("float32")
+    assert module.training
+    with torch.no_grad():
+        seen = module(torch.from_numpy(given))
+    wanted = fs.Executor().run(feed={"x": given}, fetch=[out], scope=scope)[0]
+    np.testing.assert_allclose(seen, wanted, atol=1e-5)
+    for name, value in module.named_buffers():  # as PaddlePaddle moves them
+        torch.testing.assert_close(value, scope.tensor(name), atol=1e-5, rtol=1e-5)
+    before = [b.clone() for b in module.buffers()]
+    module.eval()(torch.from_numpy(given))
+    assert all(map(torch.equal, before, module.buffers()))
+
+
+def test_gradients_are_those_of_the_step() -> None:
+    x, y = layer.data("x", shape=["batch", 6]), layer.data("y", shape=["batch", 1], dtype="int64")
+    loss = layer.mean(layer.softmax_with_cross_entropy(layer.fc(layer.layer_norm(layer.fc(x, 8, activation="gelu")), 3), y))
+    scope = started()
+    module = fs.to_torch(fs.default_main_program(), scope, fetches=loss, plain=True)
+    feed = {"x": np.random.RandomState(0).randn(7, 6).astype("float32"), "y": np.arange(7).reshape(7, 1) % 3}
+    module(*map(torch.from_numpy, feed.values())).backward()
+    gradients = dict(fs.append_backward(loss))
+    names = [p.name for p in gradients]
+    wanted = fs.Executor().run(feed=feed, fetch=[gradients[p] for p in gradients], scope=scope)
+    for name, array in zip(names, wanted, strict=True):
+        np.testing.assert_allclose(dict(module.named_parameters())[name].grad, array, atol=1e-6)
+
+
+def test_loops_and_arrays_are_those_of_python() -> None:
+    count = layer.data("count", shape=[1], dtype="int64")
+    x = layer.data("x", shape=["batch", 2])
+    _, total = layer.while_loop(
+        lambda at, _: at < count, lambda at, so_far: [at + 1, so_far * 2.0], [layer.fill_constant([1], "int64", 0), layer.scale(x, 1.0)]
+    )
+    module = fs.to_torch(fs.default_main_program(), fs.Scope(), feeds=[count, x], fetches=total, plain=True)
+    assert "while " in module.source
+    given = np.ones((3, 2), "float32")
+    for times in (0, 3):
+        assert float(module(torch.tensor([times]), torch.from_numpy(given))[0, 0]) == 2.0**times
+
+
+def test_ragged_rows_come_with_their_offsets() -> None:
+    words = layer.data("words", shape=["words", 4], lod_level=1)
+    pooled = layer.sequence_softmax(layer.fc(words, 1))
+    scope = started()
+    module = fs.to_torch(fs.default_main_program(), scope, fetches=pooled, plain=True)
+    rows = np.random.RandomState(1).randn(5, 4).astype("float32")
+    values, levels = module(torch.from_numpy(rows), [torch.tensor([0, 2, 5])])
+    wanted = fs.Executor().run(feed={"words": fs.LoDTensor(rows, [[2, 3]])}, fetch=[pooled], scope=scope)[0]
+    np.testing.assert_allclose(values.detach(), np.asarray(wanted.data), atol=1e-6)
+    assert levels[0].tolist() == [0, 2, 5]
+
+
+def test_names_that_torch_refuses_get_others() -> None:
+    x = layer.data("x", shape=["batch", 2])
+    block = fs.default_main_program().global_block
+    made = x
+    for name in ("a.b", "a", "training", "w.", "1/2"):
+        held = block.create_variable(name, fs.spec.Spec(fs.spec.LOD_TENSOR, fs.spec.FP32, (2,)), persistable=True)
+        made = made + held
+    scope = fs.Scope()
+    for at, name in enumerate(("a.b", "a", "training", "w.", "1/2")):
+        scope.set(name, np.full(2, 10.0**at, "float32"))
+    module = fs.to_torch(fs.default_main_program(), scope, fetches=made, plain=True)
+    assert module(torch.zeros(1, 2))[0, 0] == 11111.0
+    assert {"a.b", "1/2"} <= module.state_dict().keys() and len(module.state_dict()) == 5
+
+
+def test_what_is_not_written_is_named() -> None:
+    x = layer.data("x", shape=["batch", 2])
+    out = layer.sampling_id(layer.softmax(x)) + layer.sampling_id(layer.softmax(x))
+    with pytest.raises(FormatError, match=r"sampling_id \(2 ops, the first is op \d of block 0\)"):
+        fs.to_torch(fs.default_main_program(), fs.Scope(), fetches=out, plain=True)
+
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.modules["foreshape"] = None
+import numpy, torch, net
+given = torch.from_numpy(numpy.load(sys.argv[1] + "/given.npy"))
+numpy.save(sys.argv[1] + "/seen.npy", net.load()(given).detach().numpy())
+"""
+
+
+def saved(folder: Path) -> Any:
+    images, scores = network()
+    scope = started()
+    fs.save_inference_model(str(folder / "model"), [images], [scores], scope=scope)
+    return fs.load_inference_model(str(folder / "model"), scope=fs.Scope())
+
+
+def test_a_model_becomes_a_file_that_needs_torch_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = saved(tmp_path)
+    assert print_converted(str(tmp_path / "model.pdmodel"), None, str(tmp_path / "net.py"), False)
+    assert "net.py: " in capsys.readouterr().out and (tmp_path / "net.safetensors").exists()
+    given = np.random.RandomState(2).randn(2, 3, 6, 5).astype("float32")
+    np.save(tmp_path / "given.npy", given)
+    subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "seen.npy"), next(iter(model.run({"images": given}).values())), atol=1e-6)
+
+
+@pytest.mark.long
+def test_a_model_is_exported_with_open_sizes(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    written = convert_to_torch(tmp_path / "model.pdmodel", tmp_path / "net.pt2")
+    assert written.fixed == ()
+    found = torch.export.load(tmp_path / "net.pt2").module()
+    for dims in ((1, 3, 6, 5), (3, 3, 8, 4)):
+        given = np.random.RandomState(2).randn(*dims).astype("float32")
+        np.testing.assert_allclose(found(torch.from_numpy(given)).detach(), next(iter(model.run({"images": given}).values())), atol=1e-6)
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"ends in \.py or \.pt2"):
+        convert_to_torch(tmp_path / "model.pdmodel", tmp_path / "net.txt")
