@@ -56,12 +56,15 @@ def test_computes_what_torch_does(form: str, threads: int) -> None:
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("form", ["one image", "two images", "fifteen images", "sixteen images", "padded", "strided"])
-def test_never_leaves_large_ones_to_blas(form: str, threads: int) -> None:
+@pytest.mark.parametrize("preferred", [True, False])
+def test_leaves_large_ones_to_blas_only_where_that_is_faster(form: str, threads: int, preferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pointwise, "prefers_onednn", lambda: preferred)
     images, channels, out, groups, strides, padding, dtype = FORMS[form]
     x, w = torch.ones(images, channels, 30, 31, dtype=dtype), torch.ones(out, channels // groups, 1, 1, dtype=dtype)
     with torch.profiler.profile() as profile:
         y = pointwise.convolve(x, w, None, strides, padding, (1, 1), groups)
         pointwise.gradients(y, x, w, None, strides, padding, (1, 1), *NOTHING_ADDED, groups, [True, True, False])
     called = {event.name for event in profile.events() or []}
-    assert "aten::mkldnn_convolution" in called, called
-    assert not called & {"aten::thnn_conv2d", "aten::_slow_conv2d_forward", "aten::_slow_conv2d_backward"}, called
+    blas = bool(called & {"aten::thnn_conv2d", "aten::_slow_conv2d_forward", "aten::_slow_conv2d_backward"})
+    assert blas is not ("aten::mkldnn_convolution" in called), called
+    assert blas is (not preferred and threads == 1 and images < 16 and strides == (1, 1)), called

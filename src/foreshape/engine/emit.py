@@ -109,6 +109,8 @@ def emit(lowered: Step, clocked: bool = False) -> Emitted:
     text = Writer(lowered)
     lines: dict[int, Op] = {}
     out = [f"def step({', '.join(text.parameters())}):", *(f"    {line}" for line in lowered.prologue)]
+    if lowered.taken:
+        out += [f"    {', '.join(map(repr, lowered.taken))}, = taken", "    taken.clear()"]
     if clocked:
         out.append("    last = now()")
     for at, i in enumerate(lowered.calls):
@@ -143,8 +145,8 @@ class Writer:
 
     def parameters(self) -> list[str]:
         """Return the parameters of the step, then the values that it is bound to."""
-        held = [*self.lowered.parameters(), *self.lowered.persistables]
-        return [*map(repr, held), *(name for name, _, _ in self.lowered.derived)]
+        held = [*map(repr, self.lowered.parameters()), *(["taken"] if self.lowered.taken else []), *map(repr, self.lowered.persistables)]
+        return [*held, *(name for name, _, _ in self.lowered.derived)]
 
     def lines(self, at: int) -> list[str]:
         """Return the statements of an instruction."""

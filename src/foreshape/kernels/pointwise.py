@@ -1,8 +1,8 @@
 """Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`). Windows of one place take the fastest way on one thread.
 
-There torch gives convolutions without stride and dilation, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of the time on a
-processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so every dilation means the same. And torch
-gives dilated convolutions to oneDNN.
+There torch gives convolutions without stride and dilation, of fewer than 16 images, to BLAS, image by image. On a processor with AVX-512 that Intel's BLAS
+does not use (see `foreshape.kernels.products`), oneDNN takes half to a tenth of the time. On Intel's own it takes 1 to 8 times as long, and BLAS stays. A
+window of one place has no distance between its places, so every dilation means the same. And torch gives dilated convolutions to oneDNN.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from foreshape.kernels.products import prefers_onednn
 from foreshape.kernels.window_steps import as_contiguous, behind, is_unsound, settle, settle_transposed
 from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
@@ -84,7 +85,7 @@ def _is_slow(x: Tensor, w: Tensor) -> bool:
     images = x.shape[0]
     return (
         images < _FEW and w.shape[2] == w.shape[3] == 1 and x.dtype is torch.float32 and x.is_cpu and torch.get_num_threads() == 1
-        and (images > 1 or x.numel() > _SMALL) and _has_onednn()
+        and (images > 1 or x.numel() > _SMALL) and prefers_onednn() and _has_onednn()
     )  # fmt: skip
 
 

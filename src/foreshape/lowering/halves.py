@@ -25,15 +25,17 @@ class Halves:
 
     Attributes:
         front: gives the results, their offsets, and what it hands on.
-        back: takes the gradients of the results, the offsets of ragged ones, and what is handed on; gives the gradients.
+        back: takes the gradients of the results, the offsets of ragged ones, and, where there are any, the list of what is handed on; gives the gradients.
         changed: the places among the handed values of those whose memory the second half changes: it runs once with them.
-        given: the places among the handed values of the results themselves.
+        given: the places among the handed values of results themselves, each with its place among the results.
+        outside: the places among the handed values of inputs and results, which others have too.
     """
 
     front: Step
     back: Step
     changed: list[int]
     given: list[tuple[int, int]]
+    outside: list[int]
 
 
 def cut(lowered: Step, results: int, gradients: Sequence[str]) -> Halves:
@@ -72,6 +74,7 @@ def cut(lowered: Step, results: int, gradients: Sequence[str]) -> Halves:
         replace(lowered, calls=back, feeds=[v for v in lowered.feeds if v in fed], fetches=grads, taken=handed, **_held(lowered, back, grads)),
         [at for at, v in enumerate(handed) if place_of(v, views) in changed],
         given,
+        [at for at, v in enumerate(handed) if v in feeds or v in results_apart],
     )
 
 

@@ -293,7 +293,7 @@ class Step:
     prologue: list[str] = field(default_factory=list[str])
     """Statements before all others."""
     taken: list[Value] = field(default_factory=list[Value])
-    """The values of the first half of a step, in the second one (`foreshape.lowering.halves`)."""
+    """The values of the first half of a step, in the second one (`foreshape.lowering.halves`): it takes them out of a list, and frees them one by one."""
     handed: list[Value] = field(default_factory=list[Value])
     """The values for the second half of a step, in the first one."""
 
@@ -303,8 +303,8 @@ class Step:
         return (*tensors, *(make(*(by[id(p)] for p in of)) for _, of, make in self.derived))
 
     def parameters(self) -> list[Value]:
-        """Return the parameters of the step: the feeds, then the offsets of ragged ones; of a second half also what it takes."""
-        return [*self.feeds, *(v.lod for v in self.feeds if v.lod is not None), *self.taken]
+        """Return the parameters of the step: the feeds, then the offsets of ragged ones."""
+        return self.feeds + [v.lod for v in self.feeds if v.lod is not None]
 
     def returns(self) -> list[Value]:
         """Return the results of the step: the fetches, then the offsets of ragged ones; of a first half also what it hands on."""

@@ -29,7 +29,6 @@ class NetworkStep:
         reach: result -> the wanted ones that it depends on.
         refused: result -> the reason why it has no gradient.
         fed: the places of results whose gradients the second half takes, in its order.
-        others: the places among the handed values that are no plain tensors, from the first run on.
     """
 
     step: HalvedStep
@@ -38,7 +37,6 @@ class NetworkStep:
     reach: dict[str, set[str]]
     refused: dict[str, SchemaError]
     fed: list[int]
-    others: list[int] | None = None
 
 
 @dataclass(slots=True)

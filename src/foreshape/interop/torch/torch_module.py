@@ -164,7 +164,7 @@ class _ForwardPass:
         return self.step.step.bind_back(self.scope, self.bound).values[: len(self.step.step.halves.back.persistables)]
 
     def backward(self, gradients: Sequence[Any], handed: list[Any], again: bool) -> list[Any]:
-        """Return the gradients of all wanted parameters and inputs."""
+        """Return the gradients of all wanted parameters and inputs. It empties the list of handed values."""
         step = self.step
         if again:  # the memory of these is written to
             for at in step.step.halves.changed:
@@ -173,7 +173,7 @@ class _ForwardPass:
         given = [self._whole(gradients[at], at) for at in step.fed]
         offsets = [self.offsets[at] for at in step.fed if at in self.offsets]
         back = step.step.bind_back(self.scope, self.bound)
-        return self.executor.half(step.step, back.function, self.planned, [*given, *offsets, *handed])
+        return self.executor.half(step.step, back.function, self.planned, [*given, *offsets, *([handed] if handed else [])])
 
     def _whole(self, gradient: Any, at: int) -> Any:
         if gradient is None:
@@ -197,28 +197,29 @@ class _Halves(torch.autograd.Function):
         run.shapes = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in results]
         for at, result in step.step.halves.given:  # an own alias, as a tensor of the graph would keep itself alive
             handed[at] = results[result].detach()
-        others = step.others
-        if others is None:
-            others = step.others = [at for at, v in enumerate(handed) if not _can_be_saved(v)]
-        ctx.kept = [handed[at] for at in others]
-        for at in others:
+        places = step.step.halves.outside  # their changes are noticed
+        if private.saved_hooks(False) is not None:
+            places = [at for at, v in enumerate(handed) if _can_be_saved(v)]
+        ctx.save_for_backward(*[handed[at] for at in places], *run.read_later())
+        for at in places:
             handed[at] = None
-        ctx.save_for_backward(*handed, *run.read_later())
-        ctx.run, ctx.names, ctx.used = run, names, False
+        ctx.run, ctx.names, ctx.places, ctx.kept = run, names, places, handed
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Run the second half."""
         run: _ForwardPass = ctx.run
-        step, others = run.step, run.step.others or []
-        handed = list(ctx.saved_tensors)  # torch refuses changed ones, parameters among them
-        del handed[len(step.step.halves.back.taken) :]
-        for at, value in zip(others, ctx.kept, strict=True):
-            handed[at] = value
+        step, saved = run.step, ctx.saved_tensors  # torch refuses changed ones, parameters among them
         again = bool(private.keeps_graph())
+        if ctx.kept is None:
+            raise ExecutionError("backward a second time through one run of a network: what its first half kept is freed. Give the first one retain_graph=True")
+        handed = [*ctx.kept]
         if not again:
             ctx.kept = None
+        for at, value in zip(ctx.places, saved, strict=False):
+            handed[at] = value
+        del saved
         found = run.backward(gradients, handed, again)
         reached = {n for at, g in enumerate(gradients) if g is not None for n in step.reach.get(ctx.names[at], ())}
         out = [None if at is None or n not in reached else _gradient(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from foreshape.dims import Dim, Size, maximum, minimum
+from foreshape.dims import Dim, maximum, minimum
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import DENSE_OR_ROWS, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
@@ -14,13 +14,12 @@ from foreshape.operator.require import fail, require, require_equal
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
-from foreshape.ops.rules.broadcast import where_else_zero
 from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated, in_type
 from foreshape.ops.rules.known_floats import whole as whole_part
 from foreshape.ops.rules.known_values import carry, known_number, mapped, truth
 from foreshape.spec import BOOL, COMPLEX, EVERY_TYPE, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, DType, Kind, Spec
 from foreshape.values.rows import Rows
-from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_proxy import Tensor, aten, aten_into, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 
@@ -163,13 +162,10 @@ class Clip(Operator):
             return Rows.unique(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
         return torch.clamp(X, *self._bounds(X, Min, Max), out=into)
 
-    def _gradient_workspace(self, X: Spec, Min: Spec | None, Max: Spec | None, d_out: Spec) -> Size:
-        return 2 * X.elements
-
-    @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
+    @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        low, high = self._bounds(X, Min, Max)
-        return where_else_zero((low < X).logical_and_(high > X), d_out, into)
+        given = (d_out, X, *self._bounds(X, Min, Max))
+        return aten.hardtanh_backward(*given) if into is None else aten_into.hardtanh_backward(*given, into=into)
 
     samples = [
         sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7),
