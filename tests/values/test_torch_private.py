@@ -82,6 +82,8 @@ def multiplied(multiply: Callable[..., None]) -> list[torch.Tensor]:
 
 CASES: dict[str, Callable[[Any], Any]] = {
     "InferenceMode": lambda f: mode(f, True),
+    "BelowAutograd": lambda f: within(f(), lambda: (made := rows(2).requires_grad_() * 2.0).requires_grad or made.is_inference()),
+    "saved_hooks": lambda f: f(False) is None,
     "DisableAutocast": lambda f: mode(f),
     "is_any_autocast_enabled": lambda f: within(torch.autocast("cpu"), f),
     "len_torch_function_stack": lambda f: within(torch.device("cpu"), f) > 0,
@@ -134,7 +136,7 @@ LOOK = "from foreshape.values.torch_private import NAMES, has; print([name for n
 
 @pytest.mark.longest
 def test_the_least_torch_that_is_supported_has_them_all(tmp_path: Path) -> None:
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["run"]
     least = next(n for n in needed if n.startswith("torch>=")).replace(">=", "==") + ".0"
     python = tmp_path / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)

@@ -58,6 +58,10 @@ def _inference_mode(on: bool) -> Any:
     return load("torch").inference_mode(on)
 
 
+def _no_hooks(tracing: bool) -> None:
+    return None
+
+
 def _no_grad() -> Any:
     return load("torch").no_grad()
 
@@ -79,8 +83,8 @@ NAMES = {
     "is_functorch_wrapped_tensor": PrivateName("_C._functorch.is_functorch_wrapped_tensor", "refusing tensors of torch.func", "2.0", _never),
     "nested_tensor_size": PrivateName("Tensor._nested_tensor_size", "feeding nested tensors of strided layout", "1.13"),
     # networks as modules of torch
-    "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3", lambda: True),
-    "saved_hooks": PrivateName("_C._autograd._top_saved_tensors_default_hooks", "hooks for what a gradient needs", "2.0", lambda tracing: None),
+    "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3"),
+    "saved_hooks": PrivateName("_C._autograd._top_saved_tensors_default_hooks", "hooks for what a gradient needs", "2.0", _no_hooks),
     "DelayedError": PrivateName("_C._functions.DelayedError", "an error in words for a gradient of a gradient", "1.0"),
     # processes
     "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),

@@ -15,6 +15,7 @@ from torch import nn
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.layer.functions import apply
 
 
 class Images(nn.Module):
@@ -347,3 +348,48 @@ def test_torch_compile_leaves_the_network_to_its_own_engine() -> None:
 class Second(nn.Module):
     def forward(self, found: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return found[1] * 2.0
+
+
+def test_values_of_another_call_a_lost_one_and_an_input_against_a_guard() -> None:
+    _, net, sample = both("dense")
+    given = sample(3)
+    others = {n: torch.zeros_like(p) for n, p in net.named_parameters()}
+    assert not torch.func.functional_call(net, others, (given,))[0].any() and net(given)[0].any()
+    del net.first._parameters["bias"]
+    with pytest.raises(fs.ExecutionError, match="bias any more"):
+        net(given)
+    with fs.program_guard(program := fs.Program(), fs.Program()):
+        x, y = layer.data("x", ["batch", "n"]), layer.data("y", ["batch", "n"])
+        z = x * y
+    net = fs.to_torch(program, fs.Scope(), fetches=[z])
+    with pytest.raises((fs.FeedError, fs.GuardError), match="n"):
+        net(torch.ones(2, 3), torch.ones(2, 4))
+
+
+def test_gradients_of_rows_are_sparse_and_a_result_without_a_gradient_says_so_when_asked() -> None:
+    with fs.program_guard(program := fs.Program(), startup := fs.Program()):
+        ids = layer.data("ids", [None, 1], "int64")
+        vectors = layer.embedding(ids, [10, 4], is_sparse=True)
+        scope = fs.Scope()
+        fs.Executor().run(startup, scope=scope)
+    net = fs.to_torch(program, scope, fetches=[vectors])
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    given = torch.tensor([[3], [5], [3]])
+    net(given).sum().backward()
+    (parameter,) = net.parameters()
+    assert parameter.grad is not None and parameter.grad.is_sparse
+    torch.optim.SGD([parameter], 0.5).step()
+    (was,) = before.values()
+    want = was.clone()
+    want[3] -= 1.0
+    want[5] -= 0.5
+    close(parameter.detach(), want)
+    with fs.program_guard(program := fs.Program(), fs.Program()):
+        x = layer.data("x", [4, 4])
+        found = apply("fake_dequantize_max_abs", {"X": x, "Scale": layer.fill_constant([1], "float32", 2.0)}, max_range=127.0)
+        net = fs.to_torch(program, fs.Scope(), fetches=[found, x * 2.0])
+    found, twice = net(given := torch.eye(4, requires_grad=True))
+    twice.sum().backward()
+    assert given.grad is not None and bool((given.grad == 2.0).all())
+    with pytest.raises(RuntimeError, match="fake_dequantize_max_abs has no gradient"):
+        found.sum().backward()

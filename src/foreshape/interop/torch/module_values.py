@@ -35,7 +35,10 @@ class ModuleValues:
         if not self._places:
             self.names = steps.held()
             self._places = [_place(module, n) for n in self.names]
-        scope, now = self._scope, [of[key] for of, key in self._places]
+        try:
+            scope, now = self._scope, [of[key] for of, key in self._places]
+        except KeyError as gone:
+            raise ExecutionError(f"the module has no parameter or buffer {gone.args[0]} any more: its parts must keep the ones that it was made with") from None
         marks = [*map(id, now)], [*map(_address, now)], [*map(_dims, now)]
         if marks != self._marks:
             known = [*zip(*self._marks, strict=True)]
