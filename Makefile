@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -120,6 +120,17 @@ $(ONNX_VENV)/bin/python:
 onnx: $(VENV)/dev $(ONNX_PYTHON) ## operators written for ONNX, checked and run in onnxruntime (in the Python of ONNX_PYTHON, or one made for it)
 	ONNX_PYTHON=$(ONNX_PYTHON) $(RUN) pytest -m onnx tests/onnx_runtime
 
+# The networks that are brought over from torch.
+TORCH_FAMILIES_VENV := $(CURDIR)/.venv-torch-families
+TORCH_FAMILIES_PYTHON ?= $(TORCH_FAMILIES_VENV)/bin/python
+
+$(TORCH_FAMILIES_VENV)/bin/python:
+	$(PYTHON) -m venv $(TORCH_FAMILIES_VENV)
+	$(TORCH_FAMILIES_VENV)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 torchvision==0.28.0 timm==1.0.31 transformers==5.24.0 -e .
+
+torch-families: $(TORCH_FAMILIES_PYTHON) ## networks of torch.nn, torchvision, timm and transformers brought over and compared (in the Python of TORCH_FAMILIES_PYTHON, or one made for it): make torch-families ONLY='timm.*'
+	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) tests/families/run.py --grad $(if $(ONLY),--only '$(ONLY)')
+
 $(VENV)/docs: $(VENV)/demo
 	$(PIP) -e '.[demo,docs]'
 	touch $@
@@ -138,4 +149,4 @@ proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) $(PADDLE_VENV) out site build dist
+	rm -rf $(VENV) $(PADDLE_VENV) $(TORCH_FAMILIES_VENV) out site build dist

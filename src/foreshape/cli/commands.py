@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, an .onnx, or its folder.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, an .onnx, torch's .pt2, or its folder.")]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--set", "--shape", metavar="NAME=SIZES", help="A shape of an input, as x=8,3,224,224, or one open size, as words=3000. May be repeated."),
@@ -305,7 +305,7 @@ def run(
 
 @app.command(short_help="Write a model for PaddlePaddle 2, as ONNX or torch code, or its parameters in another form.")
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx), or its folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, .pt2), or its folder.")],
     paths: FromTo,
     force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
     opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 28. By default 18, or the least newer one.")] = None,

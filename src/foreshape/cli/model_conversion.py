@@ -86,7 +86,7 @@ def _convert_folder(model: str, target: str, force: bool) -> bool:
     """Convert the models in a folder, or one program, into a folder."""
     found = list(models_in(model))
     if not found:
-        raise FormatError(f"{model}: there is no program in it (.pdmodel, __model__, .json of PaddlePaddle 3, or .onnx)")
+        raise FormatError(f"{model}: there is no program in it (.pdmodel, __model__, .json of PaddlePaddle 3, .onnx, or .pt2)")
     refused = 0
     for path, place in found:
         into = os.path.join(target, f"{place}.pdmodel")

@@ -76,7 +76,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     """Write a model as the pair of files for PaddlePaddle 2.6.2.
 
     Args:
-        source: the program (PaddlePaddle 3's ``.json``, an ``.onnx``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
+        source: the program (PaddlePaddle 3's ``.json``, an ``.onnx``, a ``.pt2``, a ``.pdmodel``, ``__model__``), its path without the ending, or its folder.
         target: the ``.pdmodel`` to write; the parameters get the same name with ``.pdiparams``.
         params: the parameters, if not beside the program: as for `convert_parameters`.
         force: write also a model with operators or attributes unknown to PaddlePaddle 2; it opens here, and not there.

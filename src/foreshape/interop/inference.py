@@ -90,8 +90,8 @@ def load_inference_model(
     """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
     Args:
-        path_prefix: the path without its ending, or of the program itself, a ``.pdmodel``, PaddlePaddle 3's ``.json`` or an ``.onnx``. A folder holds
-            ``__model__`` and one file for each parameter, or one program, as ``inference.json``.
+        path_prefix: the path without its ending, or of the program itself, a ``.pdmodel``, PaddlePaddle 3's ``.json``, an ``.onnx`` or a ``.pt2``.
+            A folder holds ``__model__`` and one file for each parameter, or one program, as ``inference.json``.
         executor: the parameters are put on its device.
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.

@@ -52,7 +52,7 @@ def save_onnx(
 
 @border("the model cannot be converted", FormatError)
 def convert_to_onnx(source: Path, target: Path, params: Path | None = None, opset: int | None = None) -> WrittenModel:
-    """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, another ``.onnx``) as an ONNX model.
+    """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, a ``.pt2``, another ``.onnx``) as an ONNX model.
 
     Args:
         source, params: as for `convert_model`.

@@ -12,11 +12,11 @@ from foreshape.interop.parameters import Stored
 from foreshape.program.program import Program
 from foreshape.wire.files import path_of, read_file
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
-from foreshape.wire.other_formats import is_onnx
+from foreshape.wire.other_formats import is_exported, is_onnx
 
 MODEL: Final = "__model__"
 """The program's file in a folder with a file for each parameter."""
-_ENDINGS: Final = (".pdmodel", ".json", ".onnx")
+_ENDINGS: Final = (".pdmodel", ".json", ".onnx", ".pt2")
 """The endings of programs; whatever else than a ``.pdmodel`` stands in its place is told apart by its content."""
 _LOOKED_AT: Final = 4096
 _PADDLE_3: Final = re.compile(rb'"magic"\s*:\s*"pir"|"regions"\s*:\s*\[')
@@ -24,7 +24,7 @@ _PADDLE_3: Final = re.compile(rb'"magic"\s*:\s*"pir"|"regions"\s*:\s*\[')
 
 @border("the program cannot be read", FormatError)
 def load_program(source: Any, limits: Limits | None = None) -> Program:
-    """Load the program in a file (a path) or in bytes: PaddlePaddle's ``.pdmodel``, the ``.json`` of PaddlePaddle 3, or an ``.onnx``.
+    """Load the program in a file (a path) or in bytes: PaddlePaddle's ``.pdmodel``, the ``.json`` of PaddlePaddle 3, an ``.onnx``, or torch's ``.pt2``.
 
     Args:
         source: a path, as `load_inference_model` takes it, or bytes. The format is told by the content.
@@ -57,6 +57,10 @@ def open_program(source: Any, limits: Limits | None = None) -> tuple[Program, He
         from foreshape.interop.onnx import open_model
 
         return open_model(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+    if is_exported(head):
+        from foreshape.interop.torch.exported_file import open_exported
+
+        return open_exported(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
     if not is_paddle_3(head):
         return wire.load_program(source if given else path, limits), None  # pyright: ignore[reportUnknownArgumentType]
     from foreshape.interop.pir import read_program
@@ -85,10 +89,10 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
         usual = [n for n in found if n.startswith("inference.")]
         if len(usual) != 1 and len(found) != 1:
             if not found:
-                raise FormatError(f"{path}: there is no program in this folder: no .pdmodel, no .json of PaddlePaddle 3, no {MODEL}")
+                raise FormatError(f"{path}: there is no program in this folder: no .pdmodel, .json of PaddlePaddle 3, .onnx, .pt2 or {MODEL}")
             raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program; give the path of one of its programs, such as {found[0]}")
         path = os.path.join(path, (usual if len(usual) == 1 else found)[0])
-    prefix = path.removesuffix(".pdmodel").removesuffix(".json").removesuffix(".onnx")
+    prefix = next((path.removesuffix(e) for e in _ENDINGS if path.endswith(e)), path)
     if path != prefix or os.path.isfile(path):
         return path, prefix + ".pdiparams"
     model = next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), None)

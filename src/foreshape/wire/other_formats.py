@@ -16,6 +16,9 @@ _ONNX_FIELDS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05][(}\]X\x8a\x95\x8c.cN]")
 _PARAMETERS: Final = re.compile(rb"\0{16}[^\0][\0-\x04]\0\0\x08", re.DOTALL)
 _BLOCK: Final = re.compile(rb"\x0a[\x80-\xff]{0,4}[\0-\x7f]\x08\0\x10")
+_EXPORTED: Final = re.compile(
+    rb"[^/]+/(?:data/(?:weights|constants|sample_inputs|aotinductor)/|models/|archive_(?:format|version)$)|serialized_exported_program\.json$"
+)
 _TEXT_OF_A_PROGRAM: Final = re.compile(rb"block 0\r?\n")
 
 
@@ -30,6 +33,11 @@ def is_onnx(head: bytes) -> bool:
     except FormatError:  # the rest is beyond the examined bytes, or damaged
         pass
     return head[:1] == b"\x08" and b"\0" < head[1:2] < b"\x20" and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
+
+
+def is_exported(head: bytes) -> bool:
+    """Tell whether it is an exported program of torch (``.pt2``): a zip with a folder's first entry as torch.export writes them."""
+    return head[:4] == b"PK\x03\x04" and _EXPORTED.match(head[30 : 30 + int.from_bytes(head[26:28], "little")]) is not None
 
 
 def _leading(head: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -63,7 +71,7 @@ def _looks_like(*starts: bytes) -> Callable[[bytes], bool]:
 
 
 PROGRAM, PARAMETERS, SAFETENSORS, CHECKPOINT, ARRAY, JOB, JSON = "program", "parameters", "safetensors", "checkpoint", "array", "job", "JSON"
-ONNX = "ONNX"
+ONNX, EXPORTED = "ONNX", "exported program"
 
 _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     (CHECKPOINT, lambda h: _is_safetensors(h) and b'"checksum":"' in h and b'"facts":' in h,
@@ -80,6 +88,7 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
     ("", _looks_like(b"<!doctype html", b"<html"), "a page of HTML, as a server sends one in place of a file that it has not: fetch it again"),
     ("", lambda h: h.lstrip()[:1] == b"{" and re.search(rb'"magic"\s*:\s*"pir"', h) is not None,
      "a program of PaddlePaddle 3 (JSON): fs.load_program opens it, and fs.load_inference_model with its parameters"),
+    (EXPORTED, is_exported, "an exported program of torch (.pt2): fs.load_inference_model opens it, and fs.load_program its program"),
     ("", lambda h: h[:4] == b"PK\x03\x04" and re.search(rb"/(?:data\.pkl|\.format_version|constants\.pkl)", h) is not None,
      "an archive of PyTorch: nothing here opens it, since it holds a pickle; safetensors.torch.save_file writes its tensors for fs.load_safetensors"),
     ("", lambda h: h[:4] == b"PK\x03\x04" and b".npy" in h[30:300],

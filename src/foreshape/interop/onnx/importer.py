@@ -21,6 +21,7 @@ from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.node_scopes import scope_of
 from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
+from foreshape.interop.saved_ends import add_ends
 from foreshape.operator.attributes import AttrType, infer_type
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Program, Variable, program_guard
@@ -28,7 +29,7 @@ from foreshape.program.block import Block
 from foreshape.program.current import current_block
 from foreshape.program.op import Op
 from foreshape.program.scopes import placed
-from foreshape.spec import BF16, BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Spec, dtype
+from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
 from foreshape.wire.onnx_tensors import array_of
 
@@ -100,7 +101,7 @@ class Importer:
             self.program.reserved = frozenset(name for node in graph.nodes for name in node.outputs)  # no name made here is one of the file
             self.nodes(graph.nodes, [v.name for v in graph.outputs])
             results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
-            self._ends(feeds, results)
+            add_ends(self.program.global_block, [value.name for value in feeds], results)
         if self.sizes_renamed:
             self.program.forget()
             self.program.diagnose()
@@ -125,18 +126,6 @@ class Importer:
         out = self.block.vars[self.block.append_op("assign", {"X": variable}, {"Out": name}).output("Out") or name]
         out.known = variable.known
         return out
-
-    def _ends(self, feeds: Any, results: list[Variable]) -> None:
-        """Write feed and fetch ops, as saved models have them."""
-        block = self.program.global_block
-        feed = block.create_variable("feed", Spec(FEED_MINIBATCH, None, None), persistable=True)
-        for column, value in enumerate(feeds):
-            variable = block.vars[value.name]
-            variable.op = block.append_op("feed", {"X": feed}, {"Out": variable}, {"col": column}, index=column)
-            variable.need_check_feed = True
-        fetch = block.create_variable("fetch", Spec(FETCH_LIST, None, None), persistable=True)
-        for column, variable in enumerate(results):
-            block.append_op("fetch", {"X": variable}, {"Out": fetch}, {"col": column})
 
     # --- values
 

@@ -38,6 +38,7 @@ def _followed_instances(t: TorchCall, x: Variable, weight: Any, bias: Any, mean:
     for held, found in ((mean, layer.squeeze(own, over)), (variance, unbiased)):
         moved = layer.add(layer.scale(held, 1.0 - float(momentum)), layer.scale(layer.reduce_mean(found, [0]), float(momentum)))
         block.append_op("assign", {"X": layer.in_training(held, functools.partial(_instead, moved))}, {"Out": held})
+        t.importer.changed[held.name] = held
     return layer.in_training(x, functools.partial(_instead, _instances(t, x, weight, bias, eps)), tested)
 
 
@@ -61,6 +62,8 @@ def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variabl
         given["MomentumTensor"] = layer.scale(layer.reciprocal(layer.cast(layer.maximum(count, layer.fill_constant([], INT64, 1)), FP32)), -1.0, 1.0)
     inputs = {k: v for k, v in given.items() if v is not None}
     op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
+    if training:
+        t.importer.changed.update({mean.name: mean, variance.name: variance})
     return block.vars[op.output("Y") or ""]
 
 

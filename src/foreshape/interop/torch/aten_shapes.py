@@ -19,9 +19,9 @@ _END = 2**31 - 1
 
 @aten("view", "reshape", "_unsafe_view")
 def _view(t: TorchCall, x: Variable, size: Any) -> Any:
-    if not is_list(size):
-        raise Refused("a view in another element type")
-    return t.reshape(x, size)
+    if is_list(size):
+        return t.reshape(x, size)
+    return x if x.dtype is t.dtype else t.op("view_dtype", {"dtype": t.dtype.code}, input=x)
 
 
 @aten("flatten")
@@ -127,7 +127,19 @@ def _stack(t: TorchCall, xs: Any, dim: int = 0) -> Any:
     return layer.stack(given, dim % (t.rank(given[0]) + 1))
 
 
-@aten("split", "split_with_sizes", "chunk", "tensor_split")
+@aten("tensor_split")
+def _split_at(t: TorchCall, x: Variable, places: Any, dim: int = 0) -> Any:
+    at = t.axis(x, dim)
+    if is_list(places):
+        ends = [*places, _END]
+        return [layer.slice(x, [at], t.sizes([0 if k == 0 else ends[k - 1]]), t.sizes([end])) for k, end in enumerate(ends)]
+    size = x.spec.known_dims[at]
+    if not isinstance(places, int) or not isinstance(size, int):
+        raise Refused("a number of parts, or of elements, that is open")
+    return list(layer.split(x, [(size + places - 1 - k) // places for k in range(places)], at)) if places > 1 else [x]
+
+
+@aten("split", "split_with_sizes", "chunk")
 def _split(t: TorchCall, x: Variable, sections: Any, dim: int = 0) -> Any:
     at, traced = t.axis(x, dim), t.node.meta["val"]
     size = x.spec.known_dims[at]
@@ -330,6 +342,28 @@ def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> 
     return layer.transpose(frames, [*order, rank - 1])
 
 
+def _strided_places(t: TorchCall, x: Variable, size: Any, stride: Any, offset: Any) -> Variable:
+    """Return the places of a view by strides in the elements of ``x``, ``[elements]``, which are in their order, as those of any result here are."""
+    if not t.argument(0).is_contiguous():
+        raise Refused("a view by strides of a tensor that is one itself")
+    if not all(isinstance(n, int) for n in (*size, *stride, offset or 0)):
+        raise Refused("a view by strides of an open size")
+    place = layer.fill_constant([1] * max(len(size), 1), INT64, offset or 0)
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        dims = [1] * len(size)
+        dims[axis] = n
+        place = layer.add(place, layer.reshape(layer.scale(layer.range(0, n, 1, dtype=INT64), float(step)), dims))
+    return layer.reshape(place, [-1])
+
+
 @aten("as_strided")
-def _as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = 0) -> Any:
-    raise Refused("a view by strides")
+def _as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    taken = layer.index_select(layer.reshape(x, [-1]), _strided_places(t, x, size, stride, storage_offset), 0)
+    return layer.reshape(taken, list(size))
+
+
+@aten("as_strided_scatter")
+def _as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    places = _strided_places(t, x, size, stride, storage_offset)
+    made = layer.index_put(layer.reshape(x, [-1]), [places], layer.reshape(src, [-1]))
+    return t.reshape(made, [size_of(x, a) for a in range(t.rank(x))])

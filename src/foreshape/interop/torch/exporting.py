@@ -1,6 +1,6 @@
 """Networks of torch as graphs: torch.export, with open sizes kept open.
 
-The graph is the coarse functional one (`run_decompositions({})`): linear, convolutions, normalization and attention stay whole.
+The graph is the coarse one: linear, convolutions, normalization and attention stay whole.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import copy
 import importlib
 import os
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from foreshape.errors import SchemaError
 from foreshape.interop.torch import with_loss
+from foreshape.interop.torch.open_axes import Axes, Bounds
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.whole_operators import whole_operators
+from foreshape.interop.torch.writes import changed_kinds
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
@@ -32,49 +34,6 @@ _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
 _UNSEEN: Final = (with_loss.__file__, contextlib.__file__)
 """No lines of a user are in these."""
-
-Axes = Mapping[int, str]
-
-
-def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> list[Axes]:
-    """Return axis -> symbol for each tensor of the inputs, in the order of torch's pytrees; the first axis is "batch" where nothing is said.
-
-    Args:
-        inputs: of a call.
-        dynamic: for each input None, axis -> symbol, or such in a list or dict as the input is.
-
-    Raises:
-        SchemaError: another number of entries than inputs; an axis beyond a tensor's.
-    """
-    if dynamic is not None and len(dynamic) != len(inputs):
-        raise SchemaError(f"dynamic must have one entry for each of the {len(inputs)} inputs, None or a mapping of axes to names; seen {len(dynamic)}")
-    out: list[Axes] = []
-    for at, value in enumerate(inputs):
-        for leaf, said in _leaves(value, None if dynamic is None else dynamic[at]):
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            if said is None:
-                out.append({0: "batch"} if dynamic is None and leaf.dim() else {})
-                continue
-            wrong = [axis for axis in said if not 0 <= axis < leaf.dim()]
-            if wrong:
-                raise SchemaError(f"dynamic: the input {at} has {leaf.dim()} dims; seen axis {wrong[0]}")
-            out.append(dict(said))
-    return out
-
-
-def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        held = cast("dict[Any, Any]", value)
-        names = cast("dict[Any, Any]", said) if isinstance(said, dict) else {}
-        by_name = bool(names) and not all(isinstance(k, int) for k in names)
-        for key, one in held.items():
-            yield from _leaves(one, names.get(key) if by_name else said)
-    elif is_list(value):
-        for at, one in enumerate(value):
-            yield from _leaves(one, said[at] if is_list(said) else said)
-    else:
-        yield value, said
 
 
 def pytree() -> Any:
@@ -95,7 +54,9 @@ class TracedGraph(NamedTuple):
     reads: Sequence[Read] = ()
 
 
-def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: bool = True, larger: Sequence[int] = LARGER) -> TracedGraph:
+def export(
+    module: Any, inputs: Sequence[Any], axes: Sequence[Axes], bounds: Bounds | None = None, settle: bool = True, larger: Sequence[int] = LARGER
+) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Raises:
@@ -105,7 +66,7 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
     failed: Exception | None = None
     found: TracedGraph | None = None
     for times in larger:
-        told, grown = _traced_at(leaves, axes, times)
+        told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with warnings.catch_warnings(), _open_time(), whole_operators(), _whole_traces(), _cumulative(module), recorded_reads() as reads:
             warnings.simplefilter("ignore")
@@ -119,13 +80,12 @@ def export(module: Any, inputs: Sequence[Any], axes: Sequence[Axes], settle: boo
             break
     if found is None:
         raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
-    program = decomposed(found.program, {})
-    if settle and any(spec.kind.name == "PARAMETER_MUTATION" for spec in program.graph_signature.output_specs):
+    if settle and "PARAMETER" in changed_kinds(found.program):
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, False, larger)
-    return found._replace(program=program)
+        return export(module, inputs, axes, bounds, False, larger)
+    return found
 
 
 def decomposed(program: Any, table: Any) -> Any:
@@ -164,7 +124,7 @@ def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
             return None
 
 
-def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int) -> tuple[list[Any], list[Any]]:
+def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int, bounds: Bounds) -> tuple[list[Any], list[Any]]:
     """Return for each input its open axes as torch wants them, and the example with these axes so many times larger."""
     left, told, grown = list(axes), list[Any](), list[Any]()
     for leaf in leaves:
@@ -175,7 +135,11 @@ def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int) -> tuple
         open_axes = left.pop(0)
         told.append(dict.fromkeys(open_axes, torch.export.Dim.AUTO) or None)
         repeats = [times if axis in open_axes and n > 0 else 1 for axis, n in enumerate(leaf.shape)]
-        grown.append(leaf.repeat(repeats) if any(r > 1 for r in repeats) else leaf)
+        made = leaf.repeat(repeats) if any(r > 1 for r in repeats) else leaf
+        for axis, name in open_axes.items():
+            most = bounds.get(name, (0, None))[1]
+            made = made if most is None else made.narrow(axis, 0, min(most, made.shape[axis]))
+        grown.append(made)
     return told, grown
 
 
@@ -251,11 +215,3 @@ def _cumulative(module: Any) -> Generator[None]:
 def is_exported(given: Any) -> bool:
     """Tell whether it is torch's ExportedProgram."""
     return isinstance(given, torch.export.ExportedProgram)
-
-
-def load_exported(path: str | os.PathLike[str]) -> Any:
-    """Return the exported program of a ``.pt2`` file. Raises `SchemaError` if it is none."""
-    try:
-        return decomposed(torch.export.load(os.fspath(path)), {})
-    except Exception as error:
-        raise SchemaError(f"{os.fspath(path)} is no exported program of torch: {str(error).strip()[:500]}") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foreshape import layer
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.open_size import Compared, OpenSize, as_variable, size_of, value_of
+from foreshape.interop.torch.writes import NotFunctional
 from foreshape.program import Variable
 from foreshape.spec import INT64
 
@@ -124,7 +125,9 @@ def _without_gradients(importer: TorchImporter, enabled: bool, body: Any, *opera
 
 
 def _precision(importer: TorchImporter, device: Any, dtype: Any, enabled: Any, cache: Any, body: Any, *operands: Any) -> Any:
-    return importer.run_graph(body, operands)  # torch has written its casts already
+    if not importer.functional:
+        raise NotFunctional  # torch writes its casts in its own pass
+    return importer.run_graph(body, operands)
 
 
 def _with_effects(importer: TorchImporter, token: Any, operator: Any, *operands: Any) -> Any:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from foreshape import layer
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
 from foreshape.interop.refused import Refused
+from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
+from foreshape.interop.torch.node_sites import TORCH, frames_of, path_of, site_of
 from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.writes import NotFunctional, Writes, changed_words, written_argument
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program, Variable, program_guard
-from foreshape.program.call_site import Site, telling_site
+from foreshape.program.call_site import telling_site
 from foreshape.program.current import current_block
 from foreshape.program.scopes import placed
 from foreshape.spec import FP32, INT64, LOD_TENSOR, Spec
 from foreshape.values.torch_types import dtype_of_torch
-
-_FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
-_MARK: Final = re.compile(r"[^\w.-]")
 
 
 class _Follows(Refused):
@@ -49,11 +47,15 @@ class TorchImporter:
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
         constants: the names of constants, which no module names.
         aware: the nodes with another form in a test.
+        kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
+        writes: the changes in place.
 
     Args:
         exported, axes, guards: the graph, axis -> symbol for each input, and the demands of its trace.
         reads: the lines of the network's code that ask whether it is trained.
         inside, beside: the beginning of names left out, of a network within another module; and one put before names of constants.
+        ends: True to write feed and fetch ops, as a file's program has them.
+        functional: True for a graph that has gone through torch's own pass for changes in place.
     """
 
     def __init__(
@@ -64,8 +66,13 @@ class TorchImporter:
         reads: Sequence[Read] = (),
         inside: str = "",
         beside: str = "",
+        ends: bool = False,
+        functional: bool = False,
     ) -> None:
         self.exported = exported
+        self.ends, self.functional = ends, functional
+        self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
+        self.writes = Writes(self)
         self.reads, self.inside, self.beside = reads, inside, beside
         self.names: dict[str, str] = {}
         self.constants: set[str] = set()
@@ -85,16 +92,15 @@ class TorchImporter:
         self.missing: dict[str, list[str]] = {}
         self.refused: dict[Any, None] = {}
         self.found: dict[Any, Any] = {}
-        self._inside_torch = os.path.dirname(torch.__file__) + os.sep
 
     # --- the whole
 
     def again(self, exported: Any, beside: str = "") -> TorchImporter:
-        """Return an importer of another graph of the same network."""
-        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside)
+        """Return an importer of another graph of the same network, one that torch's own pass has made functional."""
+        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True)
 
     def run(self) -> Program:
-        """Import the graph."""
+        """Import the graph. Raises `NotFunctional` if it changes memory in a way that is left to torch's own pass."""
         graph, signature = self.exported.graph, self.exported.graph_signature
         given = {spec.arg.name: spec for spec in signature.input_specs}
         with program_guard(self.program, Program()):
@@ -105,7 +111,10 @@ class TorchImporter:
                     self.found[node] = self._constant(node)
                 elif node.op == "call_function":
                     self._demand_sizes()
-                    self.found[node] = self._call(node)
+                    written = written_argument(node.target) is not None
+                    self.found[node] = result = self._call(node)
+                    if written:
+                        self.writes.note(node, result)
                 else:
                     self._output(node, signature.output_specs)
             for value in self.results:
@@ -114,6 +123,8 @@ class TorchImporter:
                 elif isinstance(value, Variable):
                     copied = value.persistable or value.name in self.feeds or any(value is one for one in self.fetches)
                     self.fetches.append(current_block().apply("assign", {"X": value}) if copied else value)
+            if self.ends:
+                add_ends(self.program.global_block, self.feeds, self.fetches)
         return self.program
 
     def run_graph(self, module: Any, values: Sequence[Any]) -> list[Any]:
@@ -125,6 +136,8 @@ class TorchImporter:
             elif node.op == "get_attr":
                 self.found[node] = self._constant(node, module)
             elif node.op == "call_function":
+                if written_argument(node.target) is not None:
+                    raise NotFunctional
                 self.found[node] = self._call(node)
             else:
                 results = node.args[0]
@@ -210,18 +223,35 @@ class TorchImporter:
     def _output(self, node: Any, specs: Sequence[Any]) -> None:
         block = self.program.global_block
         for spec, found in zip(specs, node.args[0], strict=True):
-            value = self.found[found] if hasattr(found, "meta") else found
+            value = self._given(found)
             if spec.kind.name == "BUFFER_MUTATION":
-                target = block.vars[self.names[spec.target.removeprefix(self.inside)]]
-                if value is not target and target.name not in (value.op.output_names() if value.op is not None else ()):
-                    block.append_op("assign", {"X": value}, {"Out": target})
-                self.changed[target.name] = target
+                self._change(block.vars[self.names[spec.target.removeprefix(self.inside)]], value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
                 self.results.append(value)
             elif spec.kind.name != "TOKEN":
-                raise SchemaError(f"the network changes {spec.target} in each call, an input or a parameter: give it a copy, or a buffer of the module instead")
+                raise SchemaError(changed_words(spec.target or spec.arg.name))
+        targets = {spec.arg.name: spec.target for spec in self.exported.graph_signature.input_specs}
+        for node, value in self.writes.buffers.items():
+            self._change(block.vars[self.names[targets[node.name].removeprefix(self.inside)]], value)
+
+    def _change(self, target: Variable, value: Variable) -> None:
+        """Write the last value of a buffer."""
+        if value is not target and target.name not in (value.op.output_names() if value.op is not None else ()):
+            self.program.global_block.append_op("assign", {"X": value}, {"Out": target})
+        self.changed[target.name] = target
 
     # --- nodes
+
+    def renew(self, node: Any) -> None:
+        """Compute a view anew, since the memory was changed."""
+        self.writes.stale.discard(node)
+        if node.op != "call_function" or getattr(node.target, "_schema", None) is None:
+            raise NotFunctional
+        self.found[node] = self._call(node) if written_argument(node.target) is None else self._given(node.args[0])
+
+    def value_of(self, value: Any) -> Any:
+        """Return what stands for an argument of a node."""
+        return self._given(value)
 
     def _call(self, node: Any) -> Any:
         arguments, named = self._given(node.args), {k: self._given(v) for k, v in node.kwargs.items()}
@@ -229,12 +259,16 @@ class TorchImporter:
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][arguments[1]]
         if getattr(target, "_schema", None) is None:
-            return higher_order(self, node, arguments) if is_higher_order(target) else host_number(target, arguments)
+            if is_higher_order(target):
+                return higher_order(self, node, arguments)
+            if any(isinstance(one, Variable) for one in _flat(arguments)):
+                raise NotFunctional
+            return host_number(target, arguments)
         name, overload = _name_of(target)
         rule = aten_rule(name.removeprefix("prims.").removeprefix("transformers."), overload)
         block = current_block()
         first = len(block.ops)
-        with telling_site(self.site(node)):
+        with telling_site(site_of(node)):
             try:
                 if rule is None:
                     raise Refused("there is no function for it")
@@ -250,9 +284,9 @@ class TorchImporter:
                 if not isinstance(refused, _Follows):
                     self.refused[target] = None
                 if rule is None:
-                    self.missing.setdefault(f"{name}.{overload}", []).append(self.path(node))
+                    self.missing.setdefault(f"{name}.{overload}", []).append(path_of(node, self.inside))
                 result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
-        path = self.path(node)
+        path = path_of(node, self.inside)
         if path:
             for op in block.ops[first:]:
                 op.attributes = placed(op.attributes, path)
@@ -270,13 +304,13 @@ class TorchImporter:
 
     def _counts_batches(self, node: Any, name: str, arguments: Sequence[Any]) -> bool:
         """Tell whether a node counts the batches of a batch normalization in training."""
-        of = arguments[0] if name == "add" and len(arguments) == 2 and isinstance(arguments[1], int) else None
+        of = arguments[0] if name.rstrip("_") == "add" and len(arguments) == 2 and isinstance(arguments[1], int) else None
         return isinstance(of, Variable) and of.persistable and of.name.endswith("num_batches_tracked") and self.asks_mode(node)
 
     def asks_mode(self, node: Any) -> bool:
         """Tell whether a line of a node's trace asks for the mode of a module."""
         asked = {read[:2] for read in self.reads}
-        functions = {(read.file, read.function) for read in self.reads if read.file.startswith(self._inside_torch)}
+        functions = {(read.file, read.function) for read in self.reads if read.file.startswith(TORCH)}
         return any(frame[:2] in asked or (frame[0], frame[2]) in functions for frame in self.frames(node))
 
     def _note_mode(self, node: Any, name: str, arguments: Sequence[Any], made: Sequence[Op]) -> None:
@@ -287,7 +321,11 @@ class TorchImporter:
     def _given(self, value: Any) -> Any:
         if type(value).__name__ in ("immutable_list", "list", "tuple"):
             return [self._given(one) for one in value]
-        return self.found[value] if value.__class__.__name__ == "Node" else value
+        if value.__class__.__name__ != "Node":
+            return value
+        if value in self.writes.stale:
+            self.renew(value)
+        return self.found[value]
 
     def _keep(self, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
         """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
@@ -307,7 +345,7 @@ class TorchImporter:
             made.append(variable)
         error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
         inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
-        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=self.site(node))
+        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=site_of(node))
         block.ops.append(op)
         for variable in made:
             variable.op = op
@@ -330,24 +368,9 @@ class TorchImporter:
         result.name = node.name
         block.vars[node.name] = result
 
-    # --- where it comes from
-
-    def path(self, node: Any) -> str:
-        """Return the path of the node's module, as ``/encoder/layer/0/``; empty for the outermost one."""
-        stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
-        paths: list[str] = [path for path, _ in stack.values() if path and not path.startswith("_empty")]
-        parts = [_MARK.sub("_", part) for part in paths[-1].removeprefix(self.inside.rstrip(".")).split(".") if part] if paths else []
-        return f"/{'/'.join(parts)}/" if parts else ""
-
     def frames(self, node: Any) -> list[tuple[str, int, str]]:
         """Return the lines of the trace of a node, the innermost last."""
-        return [(file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or "")]
-
-    def site(self, node: Any) -> Site:
-        """Return the user's line: the innermost one of the trace outside of torch."""
-        found = self.frames(node)
-        own = [one for one in found if not one[0].startswith(self._inside_torch) and os.sep in one[0]]
-        return (own or found or [None])[-1]
+        return frames_of(node)
 
 
 def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
-from foreshape.interop.torch.exporting import LARGER, decomposed, export, flat_axes, is_exported, pytree, taken_apart
+from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, pytree, taken_apart
 from foreshape.interop.torch.nesting import Nesting
+from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.training_reads import asks_itself
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
+from foreshape.interop.torch.writes import NotFunctional
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, program_guard
 from foreshape.program.call_site import warn_user
@@ -158,8 +161,16 @@ def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImpo
 
 
 def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter]:
-    """Return a graph and its import, as far apart as operators without a form here demand."""
-    importer.run()
+    """Return a graph and its import: as it is, else functional, and as far apart as operators without a form here demand."""
+    whole = True
+    try:
+        importer.run()
+    except NotFunctional:
+        whole = False
+    if not whole or importer.refused:
+        exported = decomposed(exported, {})
+        importer = importer.again(exported)
+        importer.run()
     for _ in range(_ROUNDS):
         apart = _taken_apart(exported, importer)
         if apart is None:
@@ -184,26 +195,40 @@ def _takes(importer: TorchImporter, inputs: Sequence[Any]) -> bool:
     return all(guard.condition.answer(sizes) is not False for guard in importer.program.guard_list() if guard.condition.symbols <= sizes.keys())
 
 
-def _traced(module: Any, inputs: Sequence[Any], axes: Sequence[Mapping[int, str]], inside: str = "", beside: str = "") -> tuple[Any, TorchImporter]:
+def _traced(
+    module: Any, inputs: Sequence[Any], axes: Sequence[Mapping[int, str]], bounds: Bounds, inside: str = "", beside: str = ""
+) -> tuple[Any, TorchImporter]:
     """Return the graph of a module and its import."""
+    fixed: dict[tuple[int, int], int] = {}
 
     def imported(larger: Sequence[int]) -> tuple[Any, TorchImporter]:
-        made = export(module, inputs, axes, larger=larger)
-        return _imported(made.program, TorchImporter(made.program, axes, made.guards, made.reads, inside, beside))
+        made = export(module, inputs, axes, bounds, larger=larger)
+        fixed.clear()
+        fixed.update(made.fixed)
+        return _imported(made.program, TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside))
 
     exported, importer = imported(LARGER)
     if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes
-        return imported((1,))
+        exported, importer = imported((1,))
+    if fixed:
+        listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
+        warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
     return exported, importer
 
 
-def _of_test(module: Any, inputs: Sequence[Any], importer: TorchImporter, scope: Scope, targets: int | None) -> TorchModel | None:
+def import_exported(exported: Any, dynamic: Sequence[Any] | None = None, ends: bool = False) -> tuple[Any, TorchImporter]:
+    """Return the graph of an exported program and its import; sizes have the names of ``dynamic``, else of torch's Dims, else ``batch`` and torch's own."""
+    axes, bounds = exported_axes(exported, dynamic)
+    return _imported(exported, TorchImporter(exported, axes, [*traced_guards(exported), *bounds], ends=ends))
+
+
+def _of_test(module: Any, inputs: Sequence[Any], bounds: Bounds, importer: TorchImporter, scope: Scope, targets: int | None) -> TorchModel | None:
     """Return the network imported in torch's ``eval`` mode, if the operators of the one in training do not tell all of it; otherwise None."""
     asked = asks_itself(importer.reads, importer.aware) if any(part.training for part in module.modules()) else []
     if not asked:
         return None
     with mode_of_test(module):
-        exported, made = _traced(module, inputs, importer.axes, importer.inside, "for_test.")
+        exported, made = _traced(module, inputs, importer.axes, bounds, importer.inside, "for_test.")
     shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3} more" if len(asked) > 3 else "")
     warn_user(
         f"the network's code asks whether it is trained, or always drops, in {shown}: for_test() of the model is its eval mode, imported apart; a copy "
@@ -227,23 +252,27 @@ def from_torch(
     """Return a module of torch as a program, with its parameters and buffers.
 
     Args:
-        module: an ``nn.Module``, in its mode (``train`` or ``eval``), or an ``ExportedProgram``.
+        module: an ``nn.Module``, in its mode (``train`` or ``eval``), an ``ExportedProgram``, or the path of a ``.pt2`` with one.
         example_inputs: the inputs of a call, a tuple or one tensor; not for an exported program.
-        dynamic: for each input, and then for each target, None or axis -> the name of a symbol; equal names are equal sizes. By default the first axis of
-            each tensor is ``batch``.
+        dynamic: for each input, and then for each target, None or axis -> the name of a symbol, or a ``torch.export.Dim``, whose limits are kept; equal
+            names are equal sizes. By default the first axis of each tensor is ``batch``.
         loss: gives one number from the module's results and the targets, such as ``torch.nn.functional.cross_entropy``; a module's own loss needs none.
         targets: an example of the loss's further inputs, a tuple or one tensor.
 
     Raises:
-        SchemaError: torch.export refuses the module; the module changes an input; the loss is not one number.
+        SchemaError: torch.export refuses the module; the module changes an input; the loss is not one number. FormatError: the file
+            cannot be read.
     """
     scope, test = Scope(), None
     told = None if loss is None else 0
+    if isinstance(module, (str, os.PathLike)):
+        from foreshape.interop.torch.archive import read_exported
+
+        module = read_exported(module)
     if is_exported(module):
         if loss is not None:
             raise SchemaError("an exported program has its loss in its graph; loss= is for an nn.Module")
-        program = decomposed(module, {})
-        exported, importer = _imported(program, TorchImporter(program, (), traced_guards(module)))
+        exported, importer = import_exported(module, dynamic)
         named = exported.state_dict
         _fill(scope, importer)
     else:
@@ -253,11 +282,11 @@ def from_torch(
             network, told = with_loss(module, loss, len(inputs), len(aims)), len(_tensors(aims))
         elif aims:
             raise SchemaError("targets are inputs of a loss: give loss= too")
-        axes = flat_axes([*inputs, *aims], dynamic)
-        exported, importer = _traced(network, (*inputs, *aims), axes, NETWORK if loss is not None else "")
+        axes, bounds = flat_axes([*inputs, *aims], dynamic)
+        exported, importer = _traced(network, (*inputs, *aims), axes, bounds, NETWORK if loss is not None else "")
         named = module.state_dict(keep_vars=True)
         _fill(scope, importer)
-        test = _of_test(network, (*inputs, *aims), importer, scope, told)
+        test = _of_test(network, (*inputs, *aims), bounds, importer, scope, told)
     if importer.unguarded:
         shown = "; ".join(importer.unguarded[:3]) + (f" and {len(importer.unguarded) - 3} more" if len(importer.unguarded) > 3 else "")
         warn_user(f"the network's code asks about sizes, and was answered for the example alone: others may be computed wrongly ({shown})")

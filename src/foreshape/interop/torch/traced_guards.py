@@ -9,7 +9,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
 from foreshape.interop.torch.untyped_torch import torch
@@ -19,10 +19,11 @@ from foreshape.program.call_site import Site, telling_site
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
 _WORDS: Final = "the network's code took another way for other sizes"
+_LIMITS: Final = "the network was exported for these sizes"
 
 
 class TracedGuard(NamedTuple):
-    """A relation of sympy between torch's symbols, and the line of the question."""
+    """A relation of sympy between torch's symbols, and the line of the question; or the limits of a named size: name, least and largest value."""
 
     relation: Any
     site: Site
@@ -87,7 +88,11 @@ def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
 
 
 def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]]:
-    """Return the demands, as left, relation and right, of a relation of sympy."""
+    """Return the demands, as left, relation and right, of a relation of sympy, or of limits."""
+    if isinstance(relation, tuple):
+        name, least, most = cast("tuple[str, int, int | None]", relation)
+        size = symbol(name)
+        return [*([(least, "<=", size)] if least else []), *([(size, "<=", most)] if most is not None else [])]
     name = type(relation).__name__
     if name == "And":
         return [one for part in relation.args for one in _demands(part, symbols)]
@@ -164,7 +169,7 @@ def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard,
     sides = [substitute(side, as_read) for side in (left, right)]
     if any(len(str(side)) > MAX_TEXT or parse(str(side)) != side for side in sides):
         return False
-    attrs = {"left": str(sides[0]), "relation": relation, "right": str(sides[1]), "requirement": _WORDS}
+    attrs = {"left": str(sides[0]), "relation": relation, "right": str(sides[1]), "requirement": _LIMITS if isinstance(guard.relation, tuple) else _WORDS}
     with telling_site(guard.site):
         program.global_block.append_op("size_demand", {"X": inputs}, {}, attrs)
     return True

@@ -1,0 +1,34 @@
+"""Nodes of torch's graphs: the lines of the user's code, and the modules, that they come from."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.program.call_site import Site
+
+TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
+_MARK: Final = re.compile(r"[^\w.-]")
+
+
+def path_of(node: Any, inside: str = "") -> str:
+    """Return the path of the node's module, as ``/encoder/layer/0/``; empty for the outermost one. ``inside`` is left out at its beginning."""
+    stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
+    paths: list[str] = [path for path, _ in stack.values() if path and not path.startswith("_empty")]
+    parts = [_MARK.sub("_", part) for part in paths[-1].removeprefix(inside.rstrip(".")).split(".") if part] if paths else []
+    return f"/{'/'.join(parts)}/" if parts else ""
+
+
+def frames_of(node: Any) -> list[tuple[str, int, str]]:
+    """Return the lines of the trace of a node, the innermost last."""
+    return [(file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or "")]
+
+
+def site_of(node: Any) -> Site:
+    """Return the user's line: the innermost one of the trace outside of torch."""
+    found = frames_of(node)
+    own = [one for one in found if not one[0].startswith(TORCH) and os.sep in one[0]]
+    return (own or found or [None])[-1]

@@ -1,0 +1,118 @@
+"""Open sizes of a network's inputs: the names that the user gives, or that torch's Dims have, and their limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from foreshape.errors import SchemaError
+from foreshape.interop.torch.traced_guards import TracedGuard
+from foreshape.interop.torch.untyped_torch import is_list, torch
+
+Axes: TypeAlias = Mapping[int, str]
+Bounds: TypeAlias = Mapping[str, tuple[int, "int | None"]]
+"""The name of a size -> its least and its largest value; None for no limit."""
+_UNBOUNDED: Final = 2**62
+_SOURCE: Final = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+
+
+def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[list[Axes], Bounds]:
+    """Return axis -> name for each tensor of the inputs, in the order of torch's pytrees, and the limits; the first axis is "batch" where nothing is said.
+
+    Args:
+        inputs: of a call.
+        dynamic: for each input None, axis -> a name or a ``torch.export.Dim``, or such in a list or dict as the input is.
+
+    Raises:
+        SchemaError: another number of entries than inputs; an axis beyond a tensor's; neither a name nor a Dim.
+    """
+    if dynamic is not None and len(dynamic) != len(inputs):
+        raise SchemaError(f"dynamic must have one entry for each of the {len(inputs)} inputs, None or a mapping of axes to names; seen {len(dynamic)}")
+    out: list[Axes] = []
+    bounds: dict[str, tuple[int, int | None]] = {}
+    for at, value in enumerate(inputs):
+        for leaf, said in _leaves(value, None if dynamic is None else dynamic[at]):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            if said is None:
+                out.append({0: "batch"} if dynamic is None and leaf.dim() else {})
+                continue
+            wrong = [axis for axis in said if not 0 <= axis < leaf.dim()]
+            if wrong:
+                raise SchemaError(f"dynamic: the input {at} has {leaf.dim()} dims; seen axis {wrong[0]}")
+            out.append({axis: _named(name, at, bounds) for axis, name in said.items() if name is not None})
+    return out, bounds
+
+
+def _named(given: Any, at: int, bounds: dict[str, tuple[int, int | None]]) -> str:
+    if isinstance(given, str):
+        return given
+    name = getattr(given, "__name__", None)
+    if name is None or not hasattr(given, "min"):
+        raise SchemaError(f'dynamic must give each open axis a name, as "batch", or a torch.export.Dim; seen {given!r} for the input {at}')
+    most = given.max
+    bounds[name] = int(given.min), None if not isinstance(most, int) or most >= _UNBOUNDED else most
+    return name
+
+
+def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        held = cast("dict[Any, Any]", value)
+        names = cast("dict[Any, Any]", said) if isinstance(said, dict) else {}
+        by_name = bool(names) and not all(isinstance(k, int) for k in names)
+        for key, one in held.items():
+            yield from _leaves(one, names.get(key) if by_name else said)
+    elif is_list(value):
+        for at, one in enumerate(value):
+            yield from _leaves(one, said[at] if is_list(said) else said)
+    else:
+        yield value, said
+
+
+def size_bounds(bounds: Bounds) -> list[TracedGuard]:
+    """Return the limits as demands; torch's own least size of 2 is none."""
+    return [TracedGuard((name, least if least > 2 else 0, most), None, True) for name, (least, most) in bounds.items() if least > 2 or most is not None]
+
+
+def exported_axes(exported: Any, dynamic: Sequence[Any] | None = None) -> tuple[list[Axes], list[TracedGuard]]:
+    """Return axis -> name for each tensor among the inputs of an exported program, and the demands of its ranges.
+
+    Args:
+        exported: the program.
+        dynamic: for each tensor None, or axis -> name, where torch's own names are not to be kept.
+    """
+    given = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind.name == "USER_INPUT"}
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder" and node.name in given and isinstance(node.meta.get("val"), torch.Tensor)]
+    if dynamic is not None and len(dynamic) != len(nodes):
+        raise SchemaError(f"dynamic must have one entry for each of the {len(nodes)} tensors, None or a mapping of axes to names; seen {len(dynamic)}")
+    names: dict[str, str] = {}
+    first = {symbol for node in nodes for symbol in _symbols(node).values() if _symbols(node).get(0) == symbol}
+    for at, node in enumerate(nodes):
+        told = _dim_names(node)
+        for axis, symbol in _symbols(node).items():
+            said: dict[int, str] = (dynamic[at] or {}) if dynamic is not None else {}
+            own = said.get(axis)
+            if own is not None or symbol not in names:
+                names[symbol] = own or told.get((node.name, axis)) or ("batch" if axis == 0 and len(first) == 1 else symbol)
+    bounds: dict[str, tuple[int, int | None]] = {}
+    for symbol, held in exported.range_constraints.items():
+        name = names.get(str(symbol))
+        if name is not None:
+            bounds[name] = int(held.lower), int(held.upper) if getattr(held.upper, "is_Integer", False) and held.upper < _UNBOUNDED else None
+    return [{axis: names[symbol] for axis, symbol in _symbols(node).items()} for node in nodes], size_bounds(bounds)
+
+
+def _symbols(node: Any) -> dict[int, str]:
+    shape = node.meta["val"].shape
+    return {axis: n.node.expr.name for axis, n in enumerate(shape) if not isinstance(n, int) and n.node.expr.is_Symbol}
+
+
+def _dim_names(node: Any) -> dict[tuple[str, int], str]:
+    """Return input and axis -> the name of torch's Dim, where it is known: not in a file."""
+    for size in node.meta["val"].shape:
+        if not isinstance(size, int):
+            known: dict[str, str] = getattr(size.node.shape_env, "source_name_to_debug_name", None) or {}
+            found = ((_SOURCE.fullmatch(source), name) for source, name in known.items())
+            return {(match[1], int(match[2])): name for match, name in found if match is not None and name.isidentifier()}
+    return {}
