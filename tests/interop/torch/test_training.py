@@ -313,3 +313,19 @@ def test_an_input_changed_in_place_is_refused() -> None:
 
     with pytest.raises(fs.SchemaError, match=r"the network changes x in each call"):
         fs.from_torch(Changes(), torch.ones(2, 3))
+
+
+def test_slopes_at_the_bounds_of_a_clamp_are_torchs() -> None:
+    class Clamps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor([-1.0, -0.5, 0.0, 0.1, 1.0, 6.0, 7.0]).repeat(5, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            a, b, c, d, e = self.w
+            return (a.clamp(-0.5, 0.1) + b.clamp(min=0.0) + c.clamp(max=1.0) + F.hardtanh(d) + F.relu6(e)).sum() * x.sum()
+
+    module, x = Clamps(), torch.ones(2)
+    module(x).backward()
+    assert module.w.grad is not None
+    torch.testing.assert_close(fs.from_torch(module, x).gradients(x)["w"], module.w.grad)

@@ -209,7 +209,8 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
     plain = all(b is None or _is_number(b) for b in (min, max))
     if plain and of.is_floating:
-        return layer.clip(x, -math.inf if min is None else float(min), math.inf if max is None else float(max))
+        bounds = {"min": -math.inf if min is None else float(min), "max": math.inf if max is None else float(max)}
+        return t.op("clip", bounds if name == "hardtanh" else {**bounds, "closed": True}, X=x)
     if min is not None:
         x = layer.maximum(x, t.tensor(min, of))
     return x if max is None else layer.minimum(x, t.tensor(max, of))

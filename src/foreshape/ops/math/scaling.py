@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.dims import Dim, maximum, minimum
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import DENSE_OR_ROWS, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import DENSE_OR_ROWS, OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import fail, require, require_equal
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
@@ -118,7 +118,7 @@ class Scale(Operator):
 
 
 class Clip(Operator):
-    """Out = min(max(X, min), max)."""
+    """Out = min(max(X, min), max). The slope at the bounds is 0, or with ``closed`` 1."""
 
     type = "clip"
     family = "shape"
@@ -129,6 +129,7 @@ class Clip(Operator):
     Out = result(doc="as X", may_share="X")
     min = attribute(AttrType.FLOAT, doc="the least value; for integers its whole part counts")
     max = attribute(AttrType.FLOAT, doc="the greatest value")
+    closed = attribute(AttrType.BOOLEAN, False, since=OWN, doc="the slope at the bounds is 1, as of torch's clamp")
 
     def infer_var_type(self, X: Spec, Min: Spec | None, Max: Spec | None) -> Kind:
         return X.kind
@@ -164,7 +165,10 @@ class Clip(Operator):
 
     @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        given = (d_out, X, *self._bounds(X, Min, Max))
+        low, high = self._bounds(X, Min, Max)
+        if self.closed:  # the numbers beside the bounds are the first ones outside
+            low, high = _beside(low, -math.inf, X), _beside(high, math.inf, X)
+        given = (d_out, X, low, high)
         return aten.hardtanh_backward(*given) if into is None else aten_into.hardtanh_backward(*given, into=into)
 
     samples = [
@@ -173,12 +177,19 @@ class Clip(Operator):
         sample(X=f32(2, 3, distinct=True), min=0.0, max=0.0, Min=f32(1, data=[-1.1]), Max=f32(1, data=[1.1])),
         sample(X=f32(0, 3), min=0.0, max=1.0),
         sample(X=i64(4, data=[-3, 0, 1, 9]), min=-1.5, max=float("inf")),
+        sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7, closed=True),
     ]
     rejects = [
         reject(X=f32(2), min=2.0, max=1.0, says="min must be at most max"),
         reject(X=f32(2), min=float("nan"), max=1.0, says="min must be at most max"),
         reject(X=f32(2), min=0.0, max=1.0, Min=f32(3), says="must hold one number"),
     ]
+
+
+def _beside(number: float, towards: float, of: Tensor) -> float:
+    """Return the next number of the type that torch compares in."""
+    wide = torch.float64 if of.dtype is torch.float64 else torch.float32
+    return float(torch.nextafter(torch.tensor(number, dtype=wide), torch.tensor(towards, dtype=wide)))
 
 
 class Cast(Operator):
