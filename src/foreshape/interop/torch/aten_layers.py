@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from foreshape import layer
@@ -12,7 +11,7 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import BOOL, FP32, INT64
+from foreshape.spec import INT64
 
 
 def pairs(given: Any, count: int) -> list[int]:
@@ -192,46 +191,6 @@ def _softmax(t: TorchCall, x: Variable, dim: int, *_: Any) -> Any:
 @aten("local_response_norm")
 def _local_response_norm(t: TorchCall, x: Variable, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
     return t.op("lrn", {"n": size, "alpha": alpha / size, "beta": beta, "k": k}, X=x)[0]
-
-
-# --- attention
-
-
-@aten("scaled_dot_product_attention")
-def _attention(
-    t: TorchCall,
-    query: Variable,
-    key: Variable,
-    value: Variable,
-    mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: Any = None,
-    enable_gqa: bool = False,
-) -> Any:
-    width = query.spec.known_dims[-1]
-    if not isinstance(width, int):
-        raise Refused("attention over an open number of features")
-    by = 1.0 / math.sqrt(width) if scale is None else float(scale)
-    if enable_gqa:
-        heads, own = query.spec.known_dims[-3], key.spec.known_dims[-3]
-        if not isinstance(heads, int) or not isinstance(own, int):
-            raise Refused("an open number of heads")
-        key, value = (layer.repeat_interleave(v, heads // own, t.rank(v) - 3) if heads != own else v for v in (key, value))
-    scores = layer.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), by)
-    if is_causal:
-        ones = layer.fill_like(layer.slice(scores, [0], [0], [1]) if t.rank(scores) > 2 else scores, 1.0, FP32)
-        hidden = layer.equal(layer.tril(ones), 0.0)
-        scores = t.where(hidden, t.tensor(float("-inf"), scores.spec.known_dtype), scores)
-    if mask is not None:
-        if mask.dtype is BOOL:
-            scores = t.where(mask, scores, t.tensor(float("-inf"), scores.spec.known_dtype))
-        else:
-            scores = layer.add(scores, t.cast(mask, scores.spec.known_dtype))
-    weights = layer.softmax(scores, t.rank(scores) - 1)
-    if dropout_p:
-        weights = layer.dropout(weights, float(dropout_p))
-    return t.op("matmul_v2", None, X=weights, Y=value)
 
 
 # --- embeddings

@@ -47,6 +47,7 @@ class TorchImporter:
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
         constants: the names of constants, which no module names.
         aware: the nodes with another form in a test.
+        masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
         writes: the changes in place.
 
@@ -77,6 +78,7 @@ class TorchImporter:
         self.names: dict[str, str] = {}
         self.constants: set[str] = set()
         self.aware: list[ModeAware] = []
+        self.masks: dict[tuple[str, str], tuple[Variable, Variable | None]] = {}
         self._in_training: Variable | None = None
         self.guards = self.given_guards = guards
         self.unguarded: list[str] = []
