@@ -26,9 +26,9 @@ def test_attention_with_masks_of_every_kind() -> None:
     torch.manual_seed(0)
     seen = torch.rand(3, 1, 5, 5) > 0.4
     seen[..., 0] = True
+    least = torch.zeros(3, 1, 5, 5).masked_fill(~seen, torch.finfo(torch.float32).min)
     seen[0, 0, 2] = seen[1, 0, 0] = False  # rows that see nothing: torch gives zeros
     added = torch.zeros(3, 1, 5, 5).masked_fill(~seen, float("-inf"))
-    least = torch.zeros(3, 1, 5, 5).masked_fill(~seen, torch.finfo(torch.float32).min)
     module, inputs = Attentions(), (torch.randn(3, 5, 8), seen, added, least)
     model = fs.from_torch(module, inputs)
     loss = module(*inputs)

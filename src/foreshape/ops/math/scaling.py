@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from foreshape.dims import Dim, maximum, minimum
@@ -167,7 +167,8 @@ class Clip(Operator):
     def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         low, high = self._bounds(X, Min, Max)
         if self.closed:  # the numbers beside the bounds are the first ones outside
-            low, high = _beside(low, -math.inf, X), _beside(high, math.inf, X)
+            double = X.dtype is torch.float64
+            low, high = _beside(low, -math.inf, double), _beside(high, math.inf, double)
         given = (d_out, X, low, high)
         return aten.hardtanh_backward(*given) if into is None else aten_into.hardtanh_backward(*given, into=into)
 
@@ -186,9 +187,10 @@ class Clip(Operator):
     ]
 
 
-def _beside(number: float, towards: float, of: Tensor) -> float:
+@lru_cache(maxsize=256)
+def _beside(number: float, towards: float, double: bool) -> float:
     """Return the next number of the type that torch compares in."""
-    wide = torch.float64 if of.dtype is torch.float64 else torch.float32
+    wide = torch.float64 if double else torch.float32
     return float(torch.nextafter(torch.tensor(number, dtype=wide), torch.tensor(towards, dtype=wide)))
 
 
