@@ -36,7 +36,7 @@ class WrittenTorch(NamedTuple):
         weights: the file of its weights; empty for a ``.pt2``, or without weights.
         ops: the number of the program's ops.
         tensors: the number of its parameters and buffers.
-        fixed: of a ``.pt2``, the open sizes of inputs that torch.export keeps at a number, as ``width = 96``.
+        fixed: of a ``.pt2``, the open sizes of inputs kept at a number by torch.export, as ``width = 96``.
     """
 
     path: str
@@ -49,7 +49,7 @@ class WrittenTorch(NamedTuple):
 @border("the model cannot be converted", FormatError)
 @collector_waits
 def convert_to_torch(source: Path, target: Path, params: Path | None = None) -> WrittenTorch:
-    """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, an ``.onnx``) as torch code, which needs nothing of this package.
+    """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, an ``.onnx``) as torch code without a need of this package.
 
     Args:
         source, params: as for `convert_model`.
@@ -104,7 +104,7 @@ def _tensor(value: Stored) -> Any:
 
 
 def _export(path: str, module: Any, program: Program, feeds: Sequence[str]) -> tuple[str, ...]:
-    """Write a module by torch.export, with as many open sizes as it takes, and return the ones that it does not take."""
+    """Write a module by torch.export, with as many open sizes as it takes, and return the others."""
     import torch
 
     block = program.global_block
@@ -145,7 +145,7 @@ def _inputs(program: Program, feeds: Sequence[str], sizes: Mapping[str, Sequence
 
 
 def _check(found: Any, module: Any, program: Program, feeds: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> None:
-    """Refuse an exported program that gives something else at other sizes than the module."""
+    """Refuse an exported program with other results than the module, at other sizes."""
     import torch
 
     given = _inputs(program, feeds, sizes, 1)

@@ -34,7 +34,7 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
         weights: the name of the file of its tensors, beside it: with it the source has a function ``load``.
 
     Raises:
-        FormatError: operators without torch code, all listed; an input or result that is no tensor.
+        FormatError: operators without torch code, all listed; an input or result other than a tensor.
     """
     block = expanded(program.global_block, list(fetches), keep=lambda op: rule_of(op.type) is not None)
     writer = PlainWriter(block.program)
@@ -51,7 +51,7 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
 
 
 def learned(writer: PlainWriter) -> set[str]:
-    """Return the parameters that learn: of floats, trainable, and written by no op."""
+    """Return the learning parameters: of floats, trainable, and written by no op."""
     return {n for n, v in writer.parameters.items() if v.spec.known_dtype.is_floating and v.trainable and not writer.writes[n]}
 
 

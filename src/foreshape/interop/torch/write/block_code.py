@@ -1,4 +1,4 @@
-"""Torch code of operators that run a block, of arrays, and of the choice between branches."""
+"""Torch code of operators with a block, of arrays, and of the choice between branches."""
 
 from __future__ import annotations
 

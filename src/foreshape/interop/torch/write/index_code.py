@@ -1,4 +1,4 @@
-"""Torch code of operators that look elements up by numbers, or put them."""
+"""Torch code of looking elements up by numbers, and of putting them."""
 
 from __future__ import annotations
 

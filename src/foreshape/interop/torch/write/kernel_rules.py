@@ -84,7 +84,7 @@ _CLASSES: dict[type[Operator], tuple[str, list[str], dict[str, Any]] | str] = {}
 
 
 def _class_of(w: PlainOp, cls: type[Operator]) -> tuple[str, list[str]]:
-    """Write the class of an operator's kernel into the file, and return its name and the attributes that it takes."""
+    """Write the class of an operator's kernel into the file, and return its name and attributes."""
     found = _CLASSES.get(cls)
     if found is None:
         try:

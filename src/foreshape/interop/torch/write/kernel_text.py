@@ -1,4 +1,4 @@
-"""Kernels' source as code that autograd and exports take: nothing is written into given places."""
+"""Kernels' source as code for autograd and exports: nothing is written into given places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ index_fill le lerp log log1p log2 logical_and logical_not logical_or logical_xor
 scatter_add sigmoid sign sin sqrt square sub tanh tril triu trunc xlogy
 """
 _FUNCTIONS: Final = frozenset(_CHANGING.split())
-"""The functions of torch with a form that changes a tensor."""
+"""The functions of torch with a form to change a tensor."""
 _SAME_MEMORY: Final = "view view_as select narrow unsqueeze squeeze t transpose permute movedim expand reshape flatten unflatten unfold diagonal"
 _VIEWS: Final = frozenset(_SAME_MEMORY.split())
 
@@ -26,7 +26,7 @@ def plain_text(source: str) -> str:
 
 
 def free_names(source: str) -> set[str]:
-    """Return the names that a source takes of its module, or of Python: without annotations."""
+    """Return the names taken by a source of its module, or of Python: without annotations."""
     bare = ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(source))))
     found: set[str] = set()
     waiting = [symtable.symtable(bare, "source", "exec")]
@@ -67,7 +67,7 @@ class _Plain(ast.NodeTransformer):
     def __init__(self) -> None:
         self.count = 0
         self.fresh: set[str] = set()
-        """The names of new tensors that nothing else refers to."""
+        """The names of new tensors without another reference."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         args = node.args
@@ -187,7 +187,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def _is_view(node: ast.expr) -> bool:
-    """Tell whether an expression may be a view of a value that somebody else reads."""
+    """Tell whether an expression may be a view of a value with other readers."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (node.func.attr in _VIEWS or node.func.attr.endswith("_")):
         node = node.func.value
     return not isinstance(node, (ast.Call, ast.BinOp))

@@ -30,7 +30,7 @@ def short(numbers: Sequence[Any]) -> str:
 
 
 def padded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]], value: str = "") -> tuple[str, list[Size]]:
-    """Return ``x`` with the padding that a layer of torch cannot add, and the padding that it can."""
+    """Return ``x`` padded as no layer of torch does it, and the padding left to the layer."""
     if all(equal(a, b) is True for a, b in pads):
         return x, [a for a, _ in pads]
     around = ", ".join(w.size(n) for pair in reversed(pads) for n in pair)
@@ -40,7 +40,7 @@ def padded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]], value: str = "
 def windows(
     w: PlainOp, sizes: Sequence[Size], spans: Sequence[Size], algorithm: str, strides: Sequence[int], window: Sequence[Size]
 ) -> list[tuple[Size, Size]]:
-    """Return the padding of windows before and after each axis, with what an only window reaches beyond an image of known size."""
+    """Return the padding of windows before and after each axis, with the reach of an only window beyond an image of known size."""
     pads = list(pads_of(w.of.paddings, algorithm, sizes, window, strides))
     if algorithm == "SAME":
         return pads
@@ -121,7 +121,7 @@ def _pool(w: PlainOp) -> Any:
 
 
 def _counts_alike(w: PlainOp, sizes: Sequence[Size], pads: Sequence[tuple[Size, Size]]) -> bool:
-    """Tell whether torch counts as many windows, of which the last must begin inside the image or its left padding."""
+    """Tell whether torch counts as many windows: its last one begins inside the image or its left padding."""
     for size, (before, after), k, s in zip(sizes, pads, w.of.ksize, w.of.strides, strict=True):
         if s <= k and before == 0 == after:
             continue  # the last window begins at most s - 1 behind a whole one

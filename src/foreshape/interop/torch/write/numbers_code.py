@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from foreshape.dims.expression import Atom
 
 NameOf = Callable[[str], str]
-"""Symbol -> the expression that has its size."""
+"""Symbol -> the expression with its size."""
 
 
 def size_code(size: Size, name_of: NameOf) -> str:
@@ -59,7 +59,7 @@ def number_code(value: Any) -> str:
 
 
 def one_symbol(size: Dim) -> tuple[str, int]:
-    """Return the symbol of a size that is one, or a multiple of one, and the factor; no name for others."""
+    """Return the symbol of a size and its factor, for a symbol or a multiple of one; no name for others."""
     terms = size.terms
     if len(terms) == 1 and len(terms[0][0]) == 1 and not terms[0][0][0].op and terms[0][1] > 0:
         return terms[0][0][0].name, terms[0][1]

@@ -44,5 +44,5 @@ def access(key: str) -> str:
 
 
 def renamed(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the names that differ in the module: key -> the program's name."""
+    """Return the other names in the module: key -> the program's name."""
     return {key: name for name, key in keys.items() if key != name}

@@ -1,4 +1,4 @@
-"""Names of Python: of values in a function, of which few are in use at once, and of a module's parameters."""
+"""Names of Python: of values in a function, few of them in use at once, and of a module's parameters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def identifier(name: str, otherwise: str = "value") -> str:
 
 
 class FreeNames:
-    """Names that are given once each."""
+    """Names given once each."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.taken = {*_TAKEN, *taken}
@@ -91,7 +91,7 @@ class Statement:
 
 
 def drop_unread(statements: list[Statement], wanted: set[int], cells: set[int]) -> list[Statement]:
-    """Return the lines whose values somebody reads; ``wanted`` grows by what these read. Values of ``cells`` are written several times."""
+    """Return the lines whose values somebody reads; ``wanted`` grows by their own reads. Values of ``cells`` are written several times."""
     kept: list[Statement] = []
     for one in reversed(statements):
         if one.bodies:
@@ -116,7 +116,7 @@ def give_names(statements: Sequence[Statement], names: dict[int, str], ends: Ite
 
     Args:
         names: value -> its name; the given ones stay their own throughout.
-        ends: the values that are read at the end.
+        ends: the values read at the end.
     """
     pool = _pool({*_TAKEN, *names.values()})
     fixed = set(names)

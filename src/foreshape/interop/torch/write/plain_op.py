@@ -108,7 +108,7 @@ class PlainOp:
         return self.writer.several(expression, count)
 
     def call(self, function: Callable[..., Any], *arguments: object, **named: object) -> str:
-        """Return the call of a function of plain torch code, which is written into the file. Named arguments of None are left out."""
+        """Return the call of a function of plain torch code, and write it into the file. Named arguments of None are left out."""
         name = self.writer.used(function)
         given = [*map(str, arguments), *(f"{k}={v}" for k, v in named.items() if v is not None)]
         return f"{name}({', '.join(given)})"

@@ -32,12 +32,12 @@ class PlainSource(NamedTuple):
 
 
 def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str, weights: str) -> PlainSource:
-    """Return the source of what a writer has written.
+    """Return the source of a writer's lines.
 
     Args:
         results: the expressions of the results.
         ends: the words for inputs and results, for the docstring.
-        trained: the parameters that learn; the others are buffers.
+        trained: the learning parameters; the others are buffers.
         weights: the file for ``load``; empty for none.
     """
     text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)

@@ -39,9 +39,9 @@ class PlainWriter:
     Attributes:
         parameters: the variables with values of their own.
         keys: parameter -> its key in the ``state_dict``.
-        sources: the functions that the code calls.
+        sources: the functions called by the code.
         unwritten: the ops without torch code.
-        wanted: the variables that ops or fetches read.
+        wanted: the variables read by ops or fetches.
     """
 
     def __init__(self, program: Program) -> None:
@@ -56,13 +56,13 @@ class PlainWriter:
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
         inner = {n for block in program.blocks[1:] for op in block.ops for n in op.output_names()}
         self.cells = {n for n in inner if program.global_block.find(n) is not None or self.writes[n] > 1}
-        """The variables that blocks write: each is one name of Python throughout."""
+        """The variables written by blocks: each is one name of Python throughout."""
         self.statements: list[Statement] = []
         self.names: dict[int, str] = {}
         self.free = FreeNames()
         self.fed: list[str] = []
         self.arrays: list[int] = []
-        """Arrays that begin empty."""
+        """Arrays, empty at the beginning."""
         self._bound: dict[str, str] = {}
         self._levels: dict[str, int] = {}
         self._symbols: dict[str, str] = {}
@@ -261,7 +261,7 @@ class PlainWriter:
     # --- values
 
     def spec(self, variable: Variable) -> Spec:
-        """Return the spec of a variable at this op: one that is written again may have had another."""
+        """Return the spec of a variable at this op: one written again may have had another."""
         return self._specs.get(variable.name, variable.spec)
 
     def value(self, variable: str) -> str:
@@ -278,7 +278,7 @@ class PlainWriter:
         return self._bound.get(variable) or (access(self.keys[variable]) if variable in self.parameters else None)
 
     def cell(self, variable: str) -> int:
-        """Return the number of a variable that blocks write."""
+        """Return the number of a variable written by blocks."""
         found = self._bound.get(f"cell {variable}")
         if found is None:
             number = self._new()

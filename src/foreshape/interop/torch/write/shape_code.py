@@ -1,4 +1,4 @@
-"""Torch code of operators that move elements: shapes, parts, joins, repetitions."""
+"""Torch code of moves of elements: shapes, parts, joins, repetitions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Functions and classes of plain torch code as text, with what they use, for files that stand alone.
+"""Functions and classes of plain torch code as text, with their own needs, for files without imports of this package.
 
-The text is the functions' own: of the helpers in `helpers`, and of operators' kernels. What lies behind torch's own operators (packed weights, hand-written
+The text is the functions' own: of the helpers in `helpers`, and of operators' kernels. Anything behind torch's own operators (packed weights, hand-written
 kernels) is refused.
 """
 
@@ -29,18 +29,18 @@ _IMPORTED: Final = {
     "numpy": "import numpy",
 }
 _STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.operator.room", "foreshape.values.torch_types")
-"""Rooms of which kernels use functions that `helpers.run_time` has under the same names."""
+"""Rooms with functions for kernels; `helpers.run_time` has them under the same names."""
 _ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets")
 """The modules whose functions may be copied."""
 _NEVER: Final = ("onednn", "packed", "frozen", "fused", "recurrent_net", "pages", "lstm_steps", "gru_steps")
-"""Modules of ours, below ``foreshape.kernels``, for code that is no torch code."""
+"""Modules of ours, below ``foreshape.kernels``, for other code."""
 
 
 class Sources:
-    """The functions and classes of a file, each written once, after the ones that it uses.
+    """The functions and classes of a file, each written once, after its needs.
 
     Attributes:
-        imports: the lines that import, by the imported name.
+        imports: the lines of imports, by the imported name.
         texts: name -> the source.
     """
 
@@ -50,7 +50,7 @@ class Sources:
         self._names: dict[Any, str] = {}
 
     def add(self, thing: Callable[..., Any]) -> str:
-        """Write a function or class with what it uses, and return its name. Raises `Refused` if it is more than torch code."""
+        """Write a function or class with its needs, and return its name. Raises `Refused` if it is more than torch code."""
         name = self._names.get(thing)
         if name is not None:
             return name
@@ -76,7 +76,7 @@ class Sources:
             self.texts[name] = text
 
     def use(self, text: str, known: Mapping[str, Any], own: set[str]) -> str:
-        """Write everything that a text uses of its module, and return the text with numbers of element types and kernels of torch in their places."""
+        """Write everything used by a text of its module, and return the text with numbers of element types and kernels of torch in their places."""
         for name in sorted(free_names(text) - own):
             value = known.get(name)
             if isinstance(value, DType):
@@ -134,7 +134,7 @@ def _stand_in(value: Any) -> Any:
     return None
 
 
-_PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss"})
+_PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss", "ctc_loss_gradient"})
 """Kernels of torch without a public function, with gradients."""
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def cross_entropy(log_p: Tensor, label: Tensor, axis: int, ignored: int, soft: bool) -> Tensor:
-    """Return the cross entropies along an axis, which stays with 1, of logarithms of probabilities; 0 for the ignored class.
+    """Return the cross entropies along an axis, kept with 1, of logarithms of probabilities; 0 for the ignored class.
 
     Args:
         log_p: ``[..., classes, ...]``.

@@ -1,4 +1,4 @@
-"""Elementwise functions that torch has not."""
+"""Elementwise functions missing in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of our own house that kernels use, as they are at run time: of numbers alone, and of torch's element types."""
+"""Functions of this house called by kernels, as they are at run time: of numbers alone, and of torch's element types."""
 
 from __future__ import annotations
 

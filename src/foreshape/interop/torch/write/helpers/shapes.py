@@ -8,5 +8,5 @@ from torch import Tensor
 
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return ``x`` in another shape, in which 0 keeps a dim and -1 is found."""
+    """Return ``x`` in another shape: 0 keeps a dim, and -1 is found."""
     return x.reshape([x.shape[at] if size == 0 else size for at, size in enumerate(shape)])
