@@ -109,8 +109,9 @@ def _export(path: str, module: Any, program: Program, feeds: Sequence[str]) -> t
 
     block = program.global_block
     specs = {name: block.vars[name].spec.known_dims for name in feeds}
-    given = list(comparison_sizes(program, feeds)) if feeds else []
-    example, other = (given[-1], given[0]) if given else ({}, {})
+    example = [*comparison_sizes(program, feeds)][-1] if feeds else {}
+    wished = {n: [d if isinstance(d, int) else 1 if at == 0 else 2 * example[n][at] for at, d in enumerate(dims)] for n, dims in specs.items()}
+    other = (program.feeds.nearest(wished) if wished else None) or example
     opened = {name: [axis for axis, d in enumerate(dims) if not isinstance(d, int)] for name, dims in specs.items()}
     first = {name: [axis for axis in axes if axis == 0] for name, axes in opened.items()}
     told: list[str] = []

@@ -108,8 +108,11 @@ def _pool(w: PlainOp) -> Any:
     if w.of.adaptive:
         size = [w.int("KernelSizes", at) for at in range(2)] if w.count("KernelSizes") else w.of.ksize
         return f"F.adaptive_{of}_pool2d({x}, {short(size)}){back}"
-    pads = windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)
+    pads: list[tuple[Any, Any]] = [*windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)]
     even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
+    if of == "max" and not even and not w.of.ceil_mode and all(isinstance(n, int) for pair in pads for n in pair):
+        x, _ = padded(w, x, pads, ', value=float("-inf")')
+        pads, even = [(0, 0), (0, 0)], True
     if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and of == "avg" and not w.of.exclusive):
         return kernel_rule(w)
     padding = [a for a, _ in pads]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,14 @@ def is_size(value: Any) -> bool:
 
 
 def number_code(value: Any) -> str:
-    """Return a float, as it stands in code."""
-    return f'float("{value}")' if value != value or value in (float("inf"), float("-inf")) else repr(value)
+    """Return a float as it stands in code: one of 32 bits, as attributes are, with its own few digits."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    for digits in range(1, 9) if abs(value) < 3e38 else ():
+        text = f"{value:.{digits}g}"
+        if struct.pack("f", float(text)) == struct.pack("f", value):
+            return repr(float(text)) if struct.unpack("f", struct.pack("f", value))[0] == value else repr(value)
+    return repr(value)
 
 
 def one_symbol(size: Dim) -> tuple[str, int]:
