@@ -92,6 +92,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     if same_file(model, into):
         raise FormatError(f"{into}: a model is not written to where it is read from")
     program, held = open_program(model)
+    drop_size_demands(program)
     missing = lacking(program)
     refused = [one for one in missing if not one.slight]
     if refused and not force:
@@ -160,9 +161,21 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
         if operator.since > _OLDER or not operator.__module__.startswith("foreshape.ops."):
             yield op.type, "", False
         for name, later in operator.schema.later.items():
-            if (value := op.attributes.values.get(name, later.default)) != later.default:
+            if (value := op.attributes.values.get(name, later.default)) != later.default and not _idle(op, name):
                 difference = _TIES.get((op.type, name), "")
                 yield f"{op.type} with {name} = {value!r}", difference, bool(difference)
+
+
+def _idle(op: Op, name: str) -> bool:
+    """Tell whether an attribute is of training alone, in an op of a test."""
+    return (op.type, name) == ("batch_norm", "unbiased") and bool(op.attributes.values.get("is_test"))
+
+
+def drop_size_demands(program: Program) -> None:
+    """Drop the demands on sizes, which give no results, and no other format has."""
+    for block in program.blocks:
+        for op in [op for op in block.ops if op.type == "size_demand"]:
+            block.remove_op(op)
 
 
 def same_file(one: Any, other: Any) -> bool:

@@ -227,6 +227,16 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "isin": lambda x, i, m: torch.isin(i, torch.tensor([1, 2])),
     "bucket": lambda x, i, m: torch.bucketize(x, torch.tensor([-1.0, 0, 1])),
     "search": lambda x, i, m: torch.searchsorted(torch.tensor([-1.0, 0, 1]), x, right=True),
+    "unique": lambda x, i, m: torch.unique(i, return_inverse=True, return_counts=True),
+    "unique_rows": lambda x, i, m: torch.unique(i % 2, dim=1),
+    "unique_next": lambda x, i, m: torch.unique_consecutive(i.reshape(-1), return_inverse=True)[1],
+    "ctc": lambda x, i, m: F.ctc_loss(
+        x.transpose(0, 1).log_softmax(-1), i[:, :3] + 1, torch.full((x.shape[0],), 4), i[:, 0] % 3 + 1, reduction="none", zero_infinity=True
+    ),
+    "ctc_long": lambda x, i, m: F.ctc_loss(x.transpose(0, 1).log_softmax(-1), i // 2 + 1, torch.full((x.shape[0],), 4), i[:, 0] % 4 + 1, reduction="none"),
+    "strides": lambda x, i, m: torch.as_strided(torch.arange(24.0), (3, 2), (4, 5), 2) + x.sum(),
+    "bits_of": lambda x, i, m: x.view(torch.int32) + i[:, :, None].to(torch.int32),
+    "split_at": lambda x, i, m: (*x.tensor_split([1, 3], 1), *x.tensor_split(4, 2)),
     "bincount": lambda x, i, m: torch.bincount(torch.tensor([1, 2, 2]), minlength=5),
     "one_hot": lambda x, i, m: F.one_hot(i, 5),
     "tril": lambda x, i, m: x.tril(1) + x.triu(-1),

@@ -74,6 +74,17 @@ def test_names_of_sizes_are_those_of_the_program_unless_others_are_given() -> No
         from_torch(program, dynamic=(None, None))
 
 
+def test_an_exported_program_is_converted_without_its_limits_of_sizes(written: tuple[Path, nn.Module], tmp_path: Path) -> None:
+    path, module = written
+    fs.interop.convert_model(path, tmp_path / "small.pdmodel")
+    fs.interop.convert_to_onnx(path, tmp_path / "small.onnx")
+    x = torch.randn(6, 4)
+    for one in ("small.pdmodel", "small.onnx"):
+        got = fs.load_inference_model(tmp_path / one, scope=fs.Scope()).run({"x": x.numpy()})
+        for w, s in zip(module(x), got.values(), strict=True):
+            np.testing.assert_allclose(s, w.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 class Odd(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.special.zeta(x, x) + torch.igamma(x, x) + x.sum()

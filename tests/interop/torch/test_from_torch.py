@@ -126,5 +126,28 @@ def test_operators_without_a_form_are_listed_and_no_run_begins() -> None:
     model = from_torch(Odd(), (torch.ones(2, 3),))
     assert set(model.missing) == {"special_zeta.default", "igamma.default"}
     assert "special_zeta" in str(model.program)
-    with pytest.raises(fs.ExecutionError, match=r"special_zeta.default: 1 in the module itself"):
+    with pytest.raises(fs.ExecutionError, match=r"special_zeta.default: 1 in the module itself \(test_from_torch.py:\d+\)\s+igamma.default: 1 in the module"):
         model(torch.ones(2, 3))
+
+
+class Choosing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+def test_a_network_that_torch_cannot_export_is_refused_at_its_line_with_what_to_change() -> None:
+    with pytest.raises(fs.SchemaError) as error:
+        from_torch(Choosing(), (torch.ones(2, 3),))
+    told = str(error.value)
+    assert "at if x.sum() > 0:    test_from_torch.py:" in told and "torch.cond or torch.where" in told
+    assert error.value.site is not None and error.value.site.line > 100
+
+
+def test_the_length_of_a_pooled_sequence_stays_open() -> None:
+    module = nn.Sequential(nn.MaxPool1d(3, 2, 1), nn.Conv1d(4, 2, 2)).eval()
+    model = from_torch(module, torch.randn(2, 4, 16), ({0: "batch", 2: "time"},))
+    for time in (16, 24, 5):
+        x = torch.randn(3, 4, time)
+        torch.testing.assert_close(model(x), module(x).detach(), rtol=1e-5, atol=1e-6)

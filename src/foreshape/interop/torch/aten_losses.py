@@ -11,7 +11,7 @@ from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, siz
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import INT64
+from foreshape.spec import INT32, INT64
 
 # --- losses
 
@@ -110,6 +110,20 @@ def _cross_entropy(
     else:
         soft = _reduced(soft, reduction)
     return layer.add(layer.scale(hard, 1.0 - smoothing), layer.scale(soft, smoothing / classes))
+
+
+@aten("foreshape.ctc")
+def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: Variable, blank: int, zero_infinity: bool) -> Any:
+    """Return each sequence's loss of connectionist temporal classification, of logarithms ``[time, batch, classes]`` and labels ``[batch, labels]``."""
+    steps, lengths = t.cast(steps, INT64), t.cast(lengths, INT64)
+    loss = layer.reshape(layer.warpctc(x, t.cast(target, INT32), blank, input_length=steps, label_length=lengths), [-1])
+    if not zero_infinity:  # labels too long for the steps, where ours is 0: each needs a step, and one more where it repeats the last
+        later, before = layer.slice(target, [1], [1], [2**31 - 1]), layer.slice(target, [1], [0], [-1])
+        place = layer.add(layer.cumsum(layer.fill_like(later, 1.0, INT64), 1), layer.fill_constant([], INT64, 0))
+        repeats = layer.logical_and(layer.equal(later, before), layer.less_than(place, layer.unsqueeze(lengths, [1])))
+        needed = layer.add(lengths, layer.reduce_sum(layer.cast(repeats, INT64), [1]))
+        loss = t.where(layer.greater_than(needed, steps), t.tensor(float("inf"), x.spec.known_dtype), loss)
+    return loss
 
 
 @aten("kl_div")

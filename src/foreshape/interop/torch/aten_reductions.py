@@ -198,6 +198,23 @@ def _bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bo
     return layer.searchsorted(boundaries, t.tensor(values, boundaries.dtype), "int32" if out_int32 else INT64, right)
 
 
-@aten("unique_consecutive", "unique")
-def _unique(t: TorchCall, *_: Any, **__: Any) -> Any:
-    raise Refused("unique elements")
+@aten("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
+def _unique(t: TorchCall, x: Variable, *given: Any, **named: Any) -> Any:
+    """Return the different elements, where each of ``x`` is among them, and how often each is there; the last two where they are asked for."""
+    names = [a.name for a in t.node.target._schema.arguments][1:]
+    said = {**dict(zip(names, given, strict=False)), **named}
+    dim = said.get("dim")
+    inverse, counts = bool(said.get("return_inverse", False)), bool(said.get("return_counts", False))
+    used = {user.args[1] for user in t.node.users if len(user.args) > 1}
+    inverse, counts = inverse or 1 in used, counts or 2 in used
+    axis = None if dim is None else t.axis(x, dim)
+    x = layer.reshape(x, [-1]) if axis is None and t.rank(x) == 0 else x
+    if "consecutive" in t.name:
+        found = layer.unique_consecutive(x, inverse, counts, axis)
+    else:
+        found = layer.unique(x, False, inverse, counts, axis)
+    parts = list(found) if isinstance(found, tuple) else [found]
+    places = parts[1] if inverse else None
+    if places is not None and axis is None:
+        places = t.reshape(places, [size_of(x, a) for a in range(t.rank(x))])
+    return [parts[0], places, parts[-1] if counts else None]

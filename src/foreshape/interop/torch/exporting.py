@@ -14,8 +14,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.errors import SchemaError
 from foreshape.interop.torch import with_loss
+from foreshape.interop.torch.export_errors import refused_export
 from foreshape.interop.torch.open_axes import Axes, Bounds
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
@@ -79,7 +79,7 @@ def export(
         if not found.fixed:
             break
     if found is None:
-        raise SchemaError(f"torch.export refuses the module: {type(failed).__name__}: {str(failed).strip()[:2000]}") from failed
+        raise refused_export(failed) from failed
     if settle and "PARAMETER" in changed_kinds(found.program):
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
@@ -157,7 +157,7 @@ def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> 
 
 @contextmanager
 def _open_time() -> Generator[None]:
-    """Keep the lengths of sequences open in recurrent layers and in nn.Transformer, where numbers of a mask are asked for."""
+    """Keep the lengths of sequences open in nn.Transformer, where numbers of a mask are asked for."""
     transformer: Any = importlib.import_module("torch.nn.modules.transformer")
     name = "_detect_is_causal_mask"
     before = getattr(transformer, name, None)

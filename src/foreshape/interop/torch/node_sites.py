@@ -10,6 +10,7 @@ from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program.call_site import Site
 
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
 _MARK: Final = re.compile(r"[^\w.-]")
 
@@ -30,5 +31,11 @@ def frames_of(node: Any) -> list[tuple[str, int, str]]:
 def site_of(node: Any) -> Site:
     """Return the user's line: the innermost one of the trace outside of torch."""
     found = frames_of(node)
-    own = [one for one in found if not one[0].startswith(TORCH) and os.sep in one[0]]
+    own = [one for one in found if not one[0].startswith((TORCH, _HERE)) and os.sep in one[0]]
     return (own or found or [None])[-1]
+
+
+def place_of(node: Any, inside: str = "") -> str:
+    """Return the module and the line of a node, in words."""
+    site, path = site_of(node), path_of(node, inside) or "the module itself"
+    return f"{path} ({os.path.basename(site[0])}:{site[1]})" if site is not None else path

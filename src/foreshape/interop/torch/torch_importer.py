@@ -12,7 +12,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
-from foreshape.interop.torch.node_sites import TORCH, frames_of, path_of, site_of
+from foreshape.interop.torch.node_sites import TORCH, frames_of, path_of, place_of, site_of
 from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
@@ -41,7 +41,7 @@ class TorchImporter:
         feeds: the names of the inputs.
         results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
         changed: buffer -> the variable with its new value.
-        missing: the operators without a function, each with the paths of its modules.
+        missing: the operators without a form, each with the paths of its modules, its lines, and the reason, if one is known.
         unguarded: questions about sizes in the network's code, answered for the example, without a form here.
         refused: the operators without a form here, torch's own objects, to be taken apart by torch.
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
@@ -143,7 +143,7 @@ class TorchImporter:
                 self.found[node] = self._call(node)
             else:
                 results = node.args[0]
-                return self._given(results if type(results) in (tuple, list) or is_list(results) else [results])
+                return self.given(results if type(results) in (tuple, list) or is_list(results) else [results])
         return []
 
     def _placeholder(self, node: Any, spec: Any) -> Any:
@@ -225,7 +225,7 @@ class TorchImporter:
     def _output(self, node: Any, specs: Sequence[Any]) -> None:
         block = self.program.global_block
         for spec, found in zip(specs, node.args[0], strict=True):
-            value = self._given(found)
+            value = self.given(found)
             if spec.kind.name == "BUFFER_MUTATION":
                 self._change(block.vars[self.names[spec.target.removeprefix(self.inside)]], value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
@@ -249,14 +249,10 @@ class TorchImporter:
         self.writes.stale.discard(node)
         if node.op != "call_function" or getattr(node.target, "_schema", None) is None:
             raise NotFunctional
-        self.found[node] = self._call(node) if written_argument(node.target) is None else self._given(node.args[0])
-
-    def value_of(self, value: Any) -> Any:
-        """Return what stands for an argument of a node."""
-        return self._given(value)
+        self.found[node] = self._call(node) if written_argument(node.target) is None else self.given(node.args[0])
 
     def _call(self, node: Any) -> Any:
-        arguments, named = self._given(node.args), {k: self._given(v) for k, v in node.kwargs.items()}
+        arguments, named = self.given(node.args), {k: self.given(v) for k, v in node.kwargs.items()}
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][arguments[1]]
@@ -285,8 +281,9 @@ class TorchImporter:
             except Refused as refused:
                 if not isinstance(refused, _Follows):
                     self.refused[target] = None
-                if rule is None:
-                    self.missing.setdefault(f"{name}.{overload}", []).append(path_of(node, self.inside))
+                if not isinstance(refused, _Follows):
+                    where = place_of(node, self.inside)
+                    self.missing.setdefault(f"{name}.{overload}", []).append(where if rule is None else f"{where}: {refused}")
                 result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)
         if path:
@@ -320,9 +317,10 @@ class TorchImporter:
         if modes or any(word in name for word in ("dropout", "attention")):
             self.aware.append(ModeAware(self.frames(node), not all(modes)))
 
-    def _given(self, value: Any) -> Any:
+    def given(self, value: Any) -> Any:
+        """Return what stands for an argument of a node."""
         if type(value).__name__ in ("immutable_list", "list", "tuple"):
-            return [self._given(one) for one in value]
+            return [self.given(one) for one in value]
         if value.__class__.__name__ != "Node":
             return value
         if value in self.writes.stale:

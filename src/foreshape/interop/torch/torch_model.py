@@ -40,7 +40,7 @@ class TorchModel:
         loss: the loss it came with, otherwise its first result if this is one number of floats, or None.
         buffers: the names of buffers changed by a run.
         unguarded: questions about sizes in the network's own code, answered for the example alone and without a guard: other sizes may be computed wrongly.
-        missing: the operators of torch without a form here, each with the paths of its modules. With any, no run begins.
+        missing: the operators of torch without a form here, each with the paths of its modules, lines and reasons. With any, no run begins.
     """
 
     def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any, targets: int | None = None, test: TorchModel | None = None) -> None:
@@ -126,7 +126,8 @@ class TorchModel:
     def _feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
         if self.missing:
             listed = "".join(
-                f"\n    {name}: {len(paths)} in {', '.join(sorted(set(paths))[:3]) or 'the module itself'}" for name, paths in self.missing.items()
+                f"\n    {name}: {len(places)} in {', '.join(sorted(set(places))[:3])}{' and others' if len(set(places)) > 3 else ''}"
+                for name, places in self.missing.items()
             )
             raise ExecutionError(f"the network needs operators of torch that have no form here:{listed}")
         given = Nesting.leaves(inputs)

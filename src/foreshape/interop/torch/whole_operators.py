@@ -11,13 +11,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """The name in torch -> the number of states."""
 _RECURRENT: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both, bool batch_first) -> Tensor[]"
 _DROPOUTS: Final = ("alpha_dropout", "feature_alpha_dropout")
 _DROPOUT: Final = "(Tensor x, float p, bool train) -> Tensor"
+_CTC: Final = "(Tensor x, Tensor labels, Tensor steps, Tensor lengths, int blank, bool zero_infinity) -> Tensor"
 
 
 @functools.cache
@@ -35,6 +36,9 @@ def _operators() -> Any:
         fragment.define(f"{kind}{_DROPOUT}")
         fragment.impl(kind, functools.partial(_dropped, kind), "CompositeExplicitAutograd")
         defining.register_fake(f"foreshape::{kind}", _as_given, lib=fragment)
+    fragment.define(f"ctc{_CTC}")
+    fragment.impl("ctc", _aligned, "CompositeExplicitAutograd")
+    defining.register_fake("foreshape::ctc", _for_each, lib=fragment)
     return fragment
 
 
@@ -54,6 +58,35 @@ def _dropped(kind: str, x: Any, p: float, train: bool) -> Any:
 
 def _as_given(x: Any, p: float, train: bool) -> Any:
     return torch.empty_like(x)
+
+
+def _aligned(x: Any, labels: Any, steps: Any, lengths: Any, blank: int, zero_infinity: bool) -> Any:
+    return _CTC_LOSS(x, labels, steps, lengths, blank, 0, zero_infinity).clone()
+
+
+def _for_each(x: Any, labels: Any, steps: Any, lengths: Any, blank: int, zero_infinity: bool) -> Any:
+    return x.new_empty((x.shape[1],))
+
+
+def _pooled(x: Any, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    """Return torch.max_pool1d as a pooling of images of one row: torch's own fixes the length."""
+    given: list[Any] = [kernel, stride or kernel, padding, dilation]
+    sizes, strides, pads, dilations = ([*one] if is_list(one) else [one] for one in given)
+    made = torch.max_pool2d(x.unsqueeze(-2), (1, *sizes), (1, *strides), (0, *pads), (1, *dilations), ceil_mode)
+    return made.squeeze(-2)
+
+
+def _of_alignments(x: Any, labels: Any, steps: Any, lengths: Any, blank: int = 0, reduction: int = 1, zero_infinity: bool = False) -> Any:
+    """Return torch.ctc_loss, of padded labels and lengths in tensors whole: torch has no shapes for it."""
+    if x.dim() != 3 or labels.dim() != 2 or not (isinstance(steps, torch.Tensor) and isinstance(lengths, torch.Tensor)):
+        return _CTC_LOSS(x, labels, steps, lengths, blank, reduction, zero_infinity)
+    made = torch.ops.foreshape.ctc(x, labels, steps, lengths, blank, zero_infinity)
+    if reduction == 1:
+        return (made / lengths.clamp(min=1).to(made.dtype)).mean()
+    return made if reduction == 0 else made.sum()
+
+
+_CTC_LOSS: Final[Any] = torch.ctc_loss
 
 
 class _Whole:
@@ -80,14 +113,19 @@ class _Whole:
 
 @contextmanager
 def whole_operators() -> Generator[None]:
-    """Keep recurrent layers and alpha dropouts whole while a module is exported."""
+    """Keep recurrent layers, alpha dropouts and alignments whole, and pooled lengths open, while a module is exported."""
     _operators()
     users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional")]
     before = [user._VF for user in users]
+    library: Any = importlib.import_module("torch")
+    replaced = {"max_pool1d": _pooled, "ctc_loss": _of_alignments}
+    own = {name: getattr(library, name) for name in replaced}
     for user, functions in zip(users, before, strict=True):
         user._VF = _Whole(functions)
+    library.__dict__.update(replaced)
     try:
         yield
     finally:
+        library.__dict__.update(own)
         for user, functions in zip(users, before, strict=True):
             user._VF = functions

@@ -145,7 +145,7 @@ class Writes:
         whole: Any = importer.found[base]
         if not isinstance(whole, Variable):
             raise NotFunctional
-        given, named = [importer.value_of(one) for one in node.args[1:]], {k: importer.value_of(v) for k, v in node.kwargs.items()}
+        given, named = [importer.given(one) for one in node.args[1:]], {k: importer.given(v) for k, v in node.kwargs.items()}
         call = TorchCall(importer, base)
         if name in ("slice", "select"):
             return _rule(f"{name}_scatter")(call, whole, value, *given, **named)
