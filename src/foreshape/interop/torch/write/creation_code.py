@@ -93,12 +93,15 @@ def _range(w: PlainOp) -> str:
         if rises or ((start, step) == ("0", "1") and w.ints("End") is not None):
             return f"torch.arange({', '.join([end] if (start, step) == ('0', '1') else [start, end, step])}, {_made(w, of)})"
         return w.call(number_rows.whole_numbers, start, end, step, w.type(of), w.device())
+    (size,) = w.result("Out").known_dims
+    if w.writer.has_size(size):
+        return w.call(number_rows.counted, w.x("Start"), w.x("Step"), w.size(size))
     return w.call(number_rows.evenly, w.x("Start"), w.x("End"), w.x("Step"))
 
 
 @writes("linspace")
 def _linspace(w: PlainOp) -> str:
-    return f"torch.linspace({w.x('Start')}.item(), {w.x('Stop')}.item(), {w.int('Num')}, {_made(w, w.result('Out').known_dtype)})"
+    return w.call(number_rows.spaced, w.x("Start"), w.x("Stop"), w.int("Num"), w.type(w.result("Out").known_dtype))
 
 
 @writes("eye")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from foreshape.dims import Size, equal
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import layers
+from foreshape.interop.torch.write.helpers import layers, resizing_points
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.kernels.window_steps import lacking
@@ -210,12 +210,18 @@ def _resize(w: PlainOp) -> Any:
     corners = bool(w.of.align_corners)
     if is_channels_last(w.of.data_layout) or w.rank("X") != axes + 2 or w.has("Scale") or not w.dtype("X").is_floating or 0 in w.dims("X"):
         return kernel_rule(w)
-    if (kind in ("bilinear", "linear", "trilinear") and not corners and w.of.align_mode == 1) or (kind == "nearest" and corners):
+    if kind == "nearest" and corners:
         return kernel_rule(w)
     scales = list(w.of._scales())
     size = w.result("Out").known_dims[2:]
     corner = "" if kind == "nearest" else f", align_corners={corners}"
     given = w.has("OutSize") or w.count("SizeTensor")
+    if kind != "bicubic" and kind != "nearest" and not corners and w.of.align_mode == 1:
+        if not all(w.writer.has_size(n) for n in size):
+            return kernel_rule(w)
+        by = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
+        listed = ", ".join("None" if b is None else number_code(float(b)) for b in by)
+        return w.call(resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
     if not corners and any(n == 1 for n in size):
         return kernel_rule(w)
     if scales and not given and not older and not corners:

@@ -11,6 +11,11 @@ from torch import Tensor
 def evenly(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
     """Return the numbers from ``start`` on, ``step`` apart, below ``end``: each as ``start + i step``."""
     count = max(0, math.ceil(float((end.reshape(()) - start.reshape(())) / step.reshape(()))))  # in the precision of the numbers
+    return counted(start, step, count)
+
+
+def counted(start: Tensor, step: Tensor, count: int) -> Tensor:
+    """Return ``count`` numbers from ``start`` on, ``step`` apart."""
     first, by = start.reshape(()).to(torch.float64), step.reshape(()).to(torch.float64)
     return (torch.arange(count, dtype=torch.float64, device=start.device) * by + first).to(start.dtype)
 
@@ -18,3 +23,12 @@ def evenly(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
 def whole_numbers(start: int, end: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the numbers from ``start`` on, ``step`` apart, before ``end``; none if it lies the other way."""
     return torch.arange(start, end if (end - start) * step > 0 else start, step, dtype=dtype, device=device)
+
+
+def spaced(start: Tensor, stop: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return ``count`` numbers from ``start`` to ``stop``, both included, from both ends as ``torch.linspace`` has them."""
+    wide = dtype if dtype.is_floating_point else torch.float64
+    first, last = start.reshape(()).to(wide), stop.reshape(()).to(wide)
+    at = torch.arange(count, dtype=wide, device=start.device)
+    step = (last - first) / max(count - 1, 1)
+    return torch.where(at < count // 2, first + step * at, last - step * (count - 1 - at)).to(dtype) if count > 1 else first.reshape(1).to(dtype)
