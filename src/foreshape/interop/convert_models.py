@@ -13,6 +13,7 @@ from foreshape.interop.inference import parameters_of
 from foreshape.interop.paddle2_forms import write_older_forms
 from foreshape.interop.parameters import Stored, write_combined
 from foreshape.interop.program_files import MODEL, find_program, open_program, programs_in
+from foreshape.operator import OWN
 from foreshape.program import Op, Program
 from foreshape.program.unknown import is_unknown
 from foreshape.wire import save_program
@@ -168,14 +169,16 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
 
 def _idle(op: Op, name: str) -> bool:
     """Tell whether an attribute is of training alone, in an op of a test."""
-    return (op.type, name) == ("batch_norm", "unbiased") and bool(op.attributes.values.get("is_test"))
+    return name == "unbiased" and bool(op.attributes.values.get("is_test"))
 
 
 def drop_size_demands(program: Program) -> None:
-    """Drop the demands on sizes, which give no results, and no other format has."""
+    """Drop the ops that only demand sizes: they give no results, and no other format has them."""
     for block in program.blocks:
-        for op in [op for op in block.ops if op.type == "size_demand"]:
-            block.remove_op(op)
+        for op in list(block.ops):
+            operator = op.operator
+            if operator is not None and operator.since == OWN and operator.side_effects and not any(op.output_names()):
+                block.remove_op(op)
 
 
 def same_file(one: Any, other: Any) -> bool:

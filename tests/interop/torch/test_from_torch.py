@@ -151,3 +151,22 @@ def test_the_length_of_a_pooled_sequence_stays_open() -> None:
     for time in (16, 24, 5):
         x = torch.randn(3, 4, time)
         torch.testing.assert_close(model(x), module(x).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_row_of_padding_is_given_as_it_is_and_has_no_gradient() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 3, padding_idx=0)
+            with torch.no_grad():
+                self.words.weight[0] = 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.words(x) ** 2).sum()
+
+    module, x = Padded().train(), torch.tensor([[0, 1, 0], [4, 0, 1]])
+    model = from_torch(module, x)
+    loss = module(x)
+    loss.backward()
+    torch.testing.assert_close(model(x), loss.detach())
+    torch.testing.assert_close(model.gradients(x)["words.weight"], module.words.weight.grad)

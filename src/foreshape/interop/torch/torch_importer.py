@@ -50,6 +50,7 @@ class TorchImporter:
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
         writes: the changes in place.
+        trained: True for a network in torch's mode of training.
 
     Args:
         exported, axes, guards: the graph, axis -> symbol for each input, and the demands of its trace.
@@ -69,9 +70,10 @@ class TorchImporter:
         beside: str = "",
         ends: bool = False,
         functional: bool = False,
+        trained: bool = False,
     ) -> None:
         self.exported = exported
-        self.ends, self.functional = ends, functional
+        self.ends, self.functional, self.trained = ends, functional, trained
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
         self.writes = Writes(self)
         self.reads, self.inside, self.beside = reads, inside, beside
@@ -99,7 +101,7 @@ class TorchImporter:
 
     def again(self, exported: Any, beside: str = "") -> TorchImporter:
         """Return an importer of another graph of the same network, one that torch's own pass has made functional."""
-        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True)
+        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True, self.trained)
 
     def run(self) -> Program:
         """Import the graph. Raises `NotFunctional` if it changes memory in a way that is left to torch's own pass."""
@@ -282,8 +284,7 @@ class TorchImporter:
                 if not isinstance(refused, _Follows):
                     self.refused[target] = None
                 if not isinstance(refused, _Follows):
-                    where = place_of(node, self.inside)
-                    self.missing.setdefault(f"{name}.{overload}", []).append(where if rule is None else f"{where}: {refused}")
+                    self.missing.setdefault(f"{name}.{overload}", []).append(place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
                 result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)
         if path:

@@ -206,7 +206,9 @@ def _traced(
         made = export(module, inputs, axes, bounds, larger=larger)
         fixed.clear()
         fixed.update(made.fixed)
-        return _imported(made.program, TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside))
+        trained = any(part.training for part in module.modules())
+        importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside, trained=trained)
+        return _imported(made.program, importer)
 
     exported, importer = imported(LARGER)
     if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes

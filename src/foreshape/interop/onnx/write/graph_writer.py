@@ -176,8 +176,6 @@ class GraphWriter:
                         self.frames[-1].values[name] = OnnxValue(name)
 
     def _op(self, op: Op) -> None:
-        if op.type == "size_demand":  # it gives nothing
-            return
         function, operator = writer_of(op.type), op.operator
         if function is None or operator is None or op.attributes.error is not None:
             error = op.attributes.error
