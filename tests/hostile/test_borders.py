@@ -15,7 +15,7 @@ from support.survival import checked_words
 import foreshape as fs
 from foreshape import layer
 from foreshape.cli import arrays
-from foreshape.engine import emit, executor, scope
+from foreshape.engine import compiled_step, emit, scope
 from foreshape.errors import ForeshapeError, border
 from foreshape.feeding import feed
 from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
@@ -86,7 +86,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
     "container.read": (container, "map_file", checkpoint_file, container.read),
     "Scope.set": (scope, "to_tensor", lambda f: np.ones(3), lambda a: fs.Scope().set("x", a)),
     "Executor, a fed value": (feed, "to_tensor", lambda f: None, run),
-    "Executor, a step": (executor, "emit", lambda f: None, run),
+    "Executor, a step": (compiled_step, "emit", lambda f: None, run),
     "Executor, binding": (emit.Emitted, "bind", lambda f: None, run),
     "digest": (digest, "_array", lambda f: np.ones(3), digest.digest),
 }

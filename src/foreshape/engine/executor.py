@@ -185,6 +185,7 @@ class Executor(ConstructorRepr):
         """Return the results of a function of a step, on its threads, with its errors in words.
 
         Args:
+            planned: of the shapes of this run: its threads and memory.
             given: its arguments.
             scope: for the checks of an executor that has them.
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.

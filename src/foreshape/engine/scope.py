@@ -144,7 +144,7 @@ class Scope:
         return value
 
     def share(self, name: str, value: Tensor) -> None:
-        """Hold a tensor itself, in the place of the present value; its owner may change it."""
+        """Hold a tensor itself under ``name``, in the place of the present value; its owner may change it."""
         self._values[name] = value
         self._waiting.pop(name, None)
         self.version += 1

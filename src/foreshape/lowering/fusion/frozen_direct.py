@@ -20,7 +20,7 @@ def apply(graph: Graph) -> int:
 
 
 def _rewrite(graph: Graph, i: OpCall) -> bool:
-    if i.copies or i.stores or i.in_place or i.offsets is not None or any(i.arguments[1:]) or not i.results or not graph.makes_one(i):
+    if i.copies or i.stores or i.in_place or i.offsets is not None or not i.arguments or any(i.arguments[1:]) or not i.results or not graph.makes_one(i):
         return False
     text = _text(graph, i)
     return text is not None and graph.replace({i: [fused(i, FusedKernel("{op}", text, effects=i.effects), i.arguments[:1], i.results[:1])]})

@@ -176,3 +176,27 @@ def test_a_model_is_exported_with_open_sizes(tmp_path: Path) -> None:
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"ends in \.py or \.pt2"):
         convert_to_torch(tmp_path / "model.pdmodel", tmp_path / "net.txt")
+
+
+@pytest.mark.parametrize("evil", ["x\nraise SystemExit(3)#", 'x"""\nraise SystemExit(3)', "x\\\rraise SystemExit(3)", "x'\nraise SystemExit(3)\t'"])
+def test_names_of_a_file_are_words_alone(evil: str, tmp_path: Path) -> None:
+    """A name with line breaks or quotes, of an input, a parameter, a value, a result or a scope, does not become code."""
+    place = "z" * len(evil)
+    with fs.name_scope(place):
+        x = layer.data(f"{place}i", shape=["batch", 3])
+        h = layer.relu(layer.fc(x, 4, name=f"{place}h"))
+        out = layer.fc(h, 2, name=f"{place}o")
+    scope = started()
+    program = fs.Program.from_bytes(fs.default_main_program().to_bytes().replace(place.encode(), evil.encode()))
+    named = {n: v for n, v in program.global_block.vars.items() if evil in n}
+    assert len(named) > 4 and any(evil in part for op in program.all_ops() for part in op.scope)
+    held = fs.Scope()
+    for name in scope.names():
+        held.set(name.replace(place, evil), scope.tensor(name))
+    module = fs.to_torch(program, held, feeds=[x.name.replace(place, evil)], fetches=[out.name.replace(place, evil)], plain=True)
+    given = np.ones((2, 3), "float32")
+    expected = fs.Executor().run(program, {x.name.replace(place, evil): given}, [out.name.replace(place, evil)], held)[0]
+    assert np.allclose(module(torch.from_numpy(given)).detach(), expected, atol=1e-6)
+    fs.save_inference_model(tmp_path / "m", [x.name.replace(place, evil)], [out.name.replace(place, evil)], program=program, scope=held)
+    convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "n.py")
+    assert compile((tmp_path / "n.py").read_text(encoding="utf-8"), "n.py", "exec")

@@ -38,6 +38,11 @@ def identifier(name: str, otherwise: str = "value") -> str:
     return f"{made}_" if made in _TAKEN else made
 
 
+def printable(text: str) -> str:
+    """Return a text as one line of printable letters: a file's names stand in comments, and must not end them."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 class FreeNames:
     """Names given once each."""
 

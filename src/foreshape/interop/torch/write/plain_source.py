@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.write.parameter_names import renamed
-from foreshape.interop.torch.write.plain_names import Statement, with_names
+from foreshape.interop.torch.write.plain_names import Statement, printable, with_names
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.program import Variable
 
@@ -42,19 +43,18 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
     """
     text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
     held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
-    lines = [f'"""{title}', "", "It is torch code alone, written by Foreshape."]
-    lines += ["", *[f"    {name}: {words}" for name, words in ends.items()]]
+    said = [title, "", "It is torch code alone, written by Foreshape.", "", *[f"    {name}: {words}" for name, words in ends.items()]]
     odd = renamed(held)
     if odd:
-        lines += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
-    lines += ['"""', "", "from __future__ import annotations", ""]
+        said += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
+    lines = ['"""' + "\n".join(_in_docstring(line) for line in said).lstrip('"'), '"""', "", "from __future__ import annotations", ""]
     imports = {"torch": "import torch", **writer.sources.imports}
     body = [*_class(writer, results, held, trained)]
     texts = {**writer.sources.texts, **_registering(held, writer.constants, trained)}
     if weights:
         if held or writer.constants:
             imports |= {"Path": "from pathlib import Path"}
-            body += ["", "", *_LOAD.format(weights=weights).splitlines()]
+            body += ["", "", *_LOAD.format(weights=json.dumps(weights)).splitlines()]
         else:
             body += ["", "", *_LOAD_NOTHING.splitlines()]
     if "F." in "\n".join(body):
@@ -73,8 +73,12 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
     return PlainSource("\n".join(lines) + "\n", keys, writer.constants, writer.fed, ops)
 
 
+def _in_docstring(line: str) -> str:
+    return printable(line).replace("\\", "/").replace('"""', "'''")
+
+
 _LOAD: Final = '''\
-def load(weights: str | Path = Path(__file__).with_name("{weights}")) -> Network:
+def load(weights: str | Path = Path(__file__).with_name({weights})) -> Network:
     """Return the network with its weights, for inference; ``train()`` switches dropout and batch normalization to training."""
     from safetensors.torch import load_file
 
@@ -143,7 +147,7 @@ def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) ->
     for one in statements:
         if one.scope and one.scope != scope:
             yield ""
-            yield f"{indent}# {one.scope}"
+            yield f"{indent}# {printable(one.scope)}"
         scope = one.scope or scope
         if one.bodies:
             for head, body in one.bodies:
@@ -154,9 +158,9 @@ def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) ->
         if one.targets:
             names = [writer.names.get(n, "_") for n in one.targets]
             text = f"{', '.join(names)} = {text}"
-        comment = f"  # {one.comment}" if one.comment else ""
+        comment = f"  # {printable(one.comment)}" if one.comment else ""
         if comment and len(indent) + len(text) + len(comment) > _WIDTH + 20:
-            yield f"{indent}# {one.comment}"
+            yield f"{indent}{comment.lstrip()}"
             comment = ""
         yield from _broken(f"{indent}{text}", comment, indent)
 
