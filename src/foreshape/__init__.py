@@ -33,7 +33,6 @@ _CALLED_ELSEWHERE = {
     **dict.fromkeys(("seed", "manual_seed", "set_seed"), "fs.train(..., seed=0), fs.Executor(seed=0) and program.random_seed"),
     "save": "fs.save_inference_model for use, fs.save_safetensors for values, fs.save_program for a program",
     "load": "fs.load_inference_model, fs.load_safetensors, fs.load_program",
-    "summary": "fs.default_main_program().summary()",
     "Model": "nothing: layers are functions, and a program holds what they describe",
 }
 
@@ -125,6 +124,7 @@ __all__ = [
     "from_torch",
     "infer_shape",
     "job",
+    "largest_batch",
     "layer",
     "load_inference_model",
     "load_program",
@@ -150,6 +150,7 @@ __all__ = [
     "split_layers",
     "split_tables",
     "state_dict",
+    "summary",
     "train",
     "training_program",
 ]

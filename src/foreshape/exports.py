@@ -10,7 +10,6 @@ from foreshape import optimizer as optimizer
 from foreshape import passes as passes
 from foreshape.backward import append_backward as append_backward
 from foreshape.cost import Network as Network
-from foreshape.cost import plan as plan
 from foreshape.engine import Executor as Executor
 from foreshape.engine import LoDTensor as LoDTensor
 from foreshape.engine import Scope as Scope
@@ -41,6 +40,9 @@ from foreshape.interop import save_onnx as save_onnx
 from foreshape.interop import save_safetensors as save_safetensors
 from foreshape.interop import state_dict as state_dict
 from foreshape.interop import to_torch as to_torch
+from foreshape.interop.plans import largest_batch as largest_batch
+from foreshape.interop.plans import plan as plan
+from foreshape.interop.plans import summary as summary
 from foreshape.layer import ParamAttr as ParamAttr
 from foreshape.memory import Plan as Plan
 from foreshape.memory.recomputation import Recomputation as Recomputation

@@ -157,7 +157,7 @@ def report(
 
 @app.command(short_help="The memory that a program needs before it runs.")
 def plan(
-    file: File,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As of show; or package:function, which makes a network of torch and an example of its inputs.")],
     fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A requested output. May be repeated.")] = None,
     batch: Annotated[
         int | None, typer.Option("--batch", min=0, help="How many rows (of ragged inputs, sequences) every input has: all symbols that are dim 0 of an input.")
@@ -170,6 +170,9 @@ def plan(
             metavar="BYTES",
             help="A limit, as 16GiB: exits with 1 if it does not fit; without --batch, the largest that fits is found.",
         ),
+    ] = None,
+    train: Annotated[
+        str | None, typer.Option("--train", metavar="OPTIMIZER", help="Of a network of torch: plan a training step, by AdamW or another of fs.optimizer.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the arena into a .png, .svg or .pdf file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page in which every box of the arena tells what it is.")] = None,
@@ -187,6 +190,7 @@ def plan(
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
     sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
     of the batch."""
+    from foreshape.cli.factory import is_factory
     from foreshape.cli.options import another_file, sizes_of, with_shapes
     from foreshape.cli.plan import print_plan
     from foreshape.cli.user_operators import import_operators
@@ -199,9 +203,18 @@ def plan(
         another_file(html, file, "--html")
     if ranks is None and measured is not None:
         raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
+    factory = is_factory(os.fspath(file))
+    if factory and ranks is not None:
+        raise typer.BadParameter("is for saved programs", param_hint="--ranks")
+    if train is not None and not factory:
+        raise typer.BadParameter("is for a network of torch made by package:function", param_hint="--train")
     with plain_errors():
         import_operators(operators)
-        if ranks is not None:
+        if factory:
+            from foreshape.cli.factory import print_network_plan
+
+            fits = print_network_plan(os.fspath(file), list(fetch or ()), train, batch, given, within, plot, html, json)
+        elif ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
             program, values = with_shapes(load_program(os.fspath(file)), given)

@@ -22,6 +22,24 @@ FREE = 1 << 16
 """Bytes of a unit of few rows beyond its share: more pieces would cost more than they are worth."""
 
 
+def workspace(steps: int, width: int, features: int, hidden: int) -> int:
+    """Return the bytes of oneDNN's workspace for the gradient of a call in fp32: gates, states, their gradients, cells, on pages of their own."""
+    places, states, wide = steps * width, (steps + 1) * width, line(maximum(features, hidden))
+    return _on_pages(4 * places * line(4 * hidden), 4 * places * line(hidden), *[8 * states * wide] * 3, *[8 * states * hidden] * 2)
+
+
+def scratchpad(steps: int, width: int, features: int, hidden: int, train: bool) -> int:
+    """Return the bytes taken and given back by the same call, and as many by its gradient: gates and states. Without a workspace it has all the states."""
+    places, wide = steps * width, line(maximum(features, hidden))
+    if train:
+        return _on_pages(4 * places * line(4 * hidden), *[4 * width * line(hidden)] * 2) + PAGE + 568
+    return _on_pages(16 * places * hidden, 8 * places * (wide - hidden), 36 * width * wide) + 2 * PAGE + 856
+
+
+def _on_pages(*parts: Size) -> int:
+    return sum(-(-part // PAGE) * PAGE for part in parts if isinstance(part, int))
+
+
 class CallMemory(NamedTuple):
     """Bytes kept for the gradient, and the workspace of a kernel call."""
 

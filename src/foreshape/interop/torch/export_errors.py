@@ -23,7 +23,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     (r"dynamic_shapes|dynamic shapes", "dynamic must have an entry for each argument of forward, in its nesting"),
     (r"input type|Unsupported type|pytree|register_dataclass", "inputs and results are tensors, in tuples, lists and dicts"),
     (r"mutat|in-?place|functional", "the code changes what may not be changed in an exported network: give it a copy"),
-)  # fmt: skip
+)
 
 
 def refused_export(failed: BaseException | None) -> SchemaError:

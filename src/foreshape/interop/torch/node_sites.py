@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program.call_site import Site
@@ -13,6 +13,8 @@ TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
 _MARK: Final = re.compile(r"[^\w.-]")
+Frame: TypeAlias = tuple[str, int, str]
+"""A file, a line and a function."""
 
 
 def path_of(node: Any, inside: str = "") -> str:
@@ -23,9 +25,9 @@ def path_of(node: Any, inside: str = "") -> str:
     return f"/{'/'.join(parts)}/" if parts else ""
 
 
-def frames_of(node: Any) -> list[tuple[str, int, str]]:
+def frames_of(node: Any) -> tuple[Frame, ...]:
     """Return the lines of the trace of a node, the innermost last."""
-    return [(file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or "")]
+    return tuple((file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or ""))
 
 
 def site_of(node: Any) -> Site:

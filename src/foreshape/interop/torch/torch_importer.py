@@ -46,6 +46,7 @@ class TorchImporter:
         refused: the operators without a form here, torch's own objects, to be taken apart by torch.
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
         constants: the names of constants, which no module names.
+        traced, sizes: the graph as torch traced it, with its changes in place; and the values of open sizes in the example, from `torch_model`.
         aware: the nodes with another form in a test.
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
@@ -72,7 +73,7 @@ class TorchImporter:
         functional: bool = False,
         trained: bool = False,
     ) -> None:
-        self.exported = exported
+        self.exported = self.traced = exported
         self.ends, self.functional, self.trained = ends, functional, trained
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
         self.writes = Writes(self)
@@ -96,12 +97,15 @@ class TorchImporter:
         self.missing: dict[str, list[str]] = {}
         self.refused: dict[Any, None] = {}
         self.found: dict[Any, Any] = {}
+        self.sizes: dict[str, int] = {}
 
     # --- the whole
 
     def again(self, exported: Any, beside: str = "") -> TorchImporter:
         """Return an importer of another graph of the same network, one that torch's own pass has made functional."""
-        return TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True, self.trained)
+        made = TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True, self.trained)
+        made.traced = self.traced
+        return made
 
     def run(self) -> Program:
         """Import the graph. Raises `NotFunctional` if it changes memory in a way that is left to torch's own pass."""
@@ -311,12 +315,12 @@ class TorchImporter:
         """Tell whether a line of a node's trace asks for the mode of a module."""
         asked = {read[:2] for read in self.reads}
         functions = {(read.file, read.function) for read in self.reads if read.file.startswith(TORCH)}
-        return any(frame[:2] in asked or (frame[0], frame[2]) in functions for frame in self.frames(node))
+        return any(frame[:2] in asked or (frame[0], frame[2]) in functions for frame in frames_of(node))
 
     def _note_mode(self, node: Any, name: str, arguments: Sequence[Any], made: Sequence[Op]) -> None:
         modes = [op.attributes.values.get("is_test") for op in made if op.operator is not None and "is_test" in op.operator.schema.attributes]
         if modes or any(word in name for word in ("dropout", "attention")):
-            self.aware.append(ModeAware(self.frames(node), not all(modes)))
+            self.aware.append(ModeAware(frames_of(node), not all(modes)))
 
     def given(self, value: Any) -> Any:
         """Return what stands for an argument of a node."""
@@ -368,10 +372,6 @@ class TorchImporter:
                 op.rename_input(old, node.name)
         result.name = node.name
         block.vars[node.name] = result
-
-    def frames(self, node: Any) -> list[tuple[str, int, str]]:
-        """Return the lines of the trace of a node, the innermost last."""
-        return frames_of(node)
 
 
 def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:

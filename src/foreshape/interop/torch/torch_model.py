@@ -10,6 +10,7 @@ from typing import Any, Final
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
+from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, pytree, taken_apart
 from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
@@ -41,6 +42,8 @@ class TorchModel:
         buffers: the names of buffers changed by a run.
         unguarded: questions about sizes in the network's own code, answered for the example alone and without a guard: other sizes may be computed wrongly.
         missing: the operators of torch without a form here, each with the paths of its modules, lines and reasons. With any, no run begins.
+        eager: the graph as eager torch goes through it, for the memory it takes.
+        sizes: the values of the open sizes in the example.
     """
 
     def __init__(self, importer: TorchImporter, scope: Scope, out_tree: Any, targets: int | None = None, test: TorchModel | None = None) -> None:
@@ -68,6 +71,18 @@ class TorchModel:
         self._executor = Executor()
         self._gradients: tuple[Program, dict[str, str]] | None = None
         self._test = test
+        self.eager = EagerGraph(
+            importer.traced, [self.program.global_block.vars[name].spec.known_dims for name in importer.feeds], importer.inside, self._with_loss
+        )
+        self.sizes = importer.sizes
+
+    def sizes_of(self, inputs: Any) -> dict[str, int]:
+        """Return the values of the open sizes in the inputs of a call, a tuple or one tensor, with the targets behind them.
+
+        Raises:
+            FeedError: another number of tensors.
+        """
+        return _sizes_of(self.program, [*self.feeds, *self.targets], _tensors((inputs,)))
 
     @property
     def nesting(self) -> Nesting:
@@ -185,14 +200,20 @@ def _tensors(inputs: Sequence[Any]) -> list[Any]:
     return [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor)]
 
 
-def _takes(importer: TorchImporter, inputs: Sequence[Any]) -> bool:
-    """Tell whether the demands of the program hold for the sizes of the example."""
-    tensors = _tensors(inputs)
+def _sizes_of(program: Program, feeds: Sequence[str], tensors: Sequence[Any]) -> dict[str, int]:
+    if len(tensors) != len(feeds):
+        raise FeedError(f"the network takes the tensors {', '.join(feeds)}; seen {len(tensors)}")
     sizes: dict[str, int] = {}
-    for name, tensor in zip(importer.feeds, tensors, strict=True):
-        for dim, n in zip(importer.program.global_block.vars[name].spec.known_dims, tensor.shape, strict=True):
+    for name, tensor in zip(feeds, tensors, strict=True):
+        for dim, n in zip(program.global_block.vars[name].spec.known_dims, tensor.shape, strict=True):
             if not isinstance(dim, int):
                 sizes[str(dim)] = int(n)
+    return sizes
+
+
+def _takes(importer: TorchImporter) -> bool:
+    """Tell whether the demands of the program hold for the sizes of the example."""
+    sizes = importer.sizes
     return all(guard.condition.answer(sizes) is not False for guard in importer.program.guard_list() if guard.condition.symbols <= sizes.keys())
 
 
@@ -208,10 +229,12 @@ def _traced(
         fixed.update(made.fixed)
         trained = any(part.training for part in module.modules())
         importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside, trained=trained)
-        return _imported(made.program, importer)
+        exported, importer = _imported(made.program, importer)
+        importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(inputs))
+        return exported, importer
 
     exported, importer = imported(LARGER)
-    if axes and not _takes(importer, inputs):  # the code goes another way at larger sizes
+    if axes and not _takes(importer):  # the code goes another way at larger sizes
         exported, importer = imported((1,))
     if fixed:
         listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
@@ -276,9 +299,13 @@ def from_torch(
         if loss is not None:
             raise SchemaError("an exported program has its loss in its graph; loss= is for an nn.Module")
         exported, importer = import_exported(module, dynamic)
+        if module.example_inputs is not None:
+            importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(module.example_inputs))
         named = exported.state_dict
         _fill(scope, importer)
     else:
+        if example_inputs is None:
+            raise SchemaError("a module of torch needs an example of its inputs, a tuple or one tensor: its graph is that of a call")
         inputs, aims = ((*given,) if type(given) in (tuple, list) else (given,) for given in (example_inputs, targets))
         network = module
         if loss is not None:

@@ -1,0 +1,94 @@
+"""``package:factory``: a network made by a function of the user's, for `foreshape plan`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from foreshape.cli.output import print_json, print_plain, printing
+from foreshape.cli.plan import plan_facts, print_plan
+from foreshape.errors import SchemaError
+from foreshape.memory import bytes_of
+from foreshape.program import Program
+
+_PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
+
+
+def is_factory(given: str) -> bool:
+    """Tell whether it names a function, as ``package.module:function``, and no file."""
+    return _PLACE.match(given) is not None and not os.path.exists(given)
+
+
+def made_by(place: str) -> tuple[Any, Any]:
+    """Call a function of no arguments; return the network, or other result, and an example of the inputs, or None.
+
+    Raises:
+        typer.BadParameter: there is no such module or function. SchemaError: its result cannot be planned.
+    """
+    module, _, name = place.partition(":")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # the command was started from here
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != module and not module.startswith(f"{error.name}."):
+            raise
+        raise typer.BadParameter(f"{place!r}: {error}", param_hint="FILE") from error
+    made = function()
+    if made.__class__ is not tuple:
+        return made, None
+    if len(made) != 2:
+        raise SchemaError(f"{place} must give a network, or a network and an example of its inputs; it gives {len(made)} values")
+    return made
+
+
+def print_network_plan(
+    place: str,
+    fetch: Sequence[str],
+    train: str | None,
+    batch: int | None,
+    sizes: Mapping[str, Sequence[int | str]],
+    within: str | None,
+    plot: Path | None,
+    html: Path | None,
+    json: bool,
+) -> bool:
+    """Print the plan of a function's result: of a network of torch in eager torch, and in Foreshape's step. Return True within the limit.
+
+    Raises:
+        typer.BadParameter: ``train`` is the name of no optimizer, or the function makes a program.
+    """
+    from foreshape import optimizer
+    from foreshape.interop.plans import is_program, plan
+
+    made, example = made_by(place)
+    values = {name: size for name, given in sizes.items() for size in given if isinstance(size, int)}
+    if is_program(made, "plan"):
+        if train is not None:
+            raise typer.BadParameter(f"{place} makes a program, which is planned as it is", param_hint="--train")
+        program = made if isinstance(made, Program) else made.program
+        return print_plan(program, list(fetch) or ([] if isinstance(made, Program) else [made.loss.name]), batch, values, within, plot, html, json)
+    kind = getattr(optimizer, train) if train in optimizer.__all__ else None
+    if train is not None and not (isinstance(kind, type) and issubclass(kind, optimizer.Optimizer)):
+        raise typer.BadParameter(f"{train!r} is no optimizer of fs.optimizer, as AdamW or SGD", param_hint="--train")
+    network = plan(made, example, optimizer=None if kind is None else kind())
+    network.sizes |= {**({"batch": batch} if batch is not None else {}), **values}
+    limit = None if within is None else bytes_of(within)
+    largest = network.largest("batch", limit) if limit is not None and batch is None else None
+    eager = network.eager()
+    if json:
+        facts = {"sizes": network.sizes, "eager": {**eager._asdict(), "peak": eager.peak}, "ours": plan_facts(network.ours, network.sizes, limit)}
+        print_json(facts | ({} if largest is None else {"largest": {"eager": largest.eager, "ours": largest.ours}}))
+    else:
+        with printing():
+            for line in [f"{network.heading()}:", *network.lines(), *([] if largest is None else [repr(largest)]), ""]:
+                print_plain(line)
+        print_plan(network.program, network.ours.fetch, None, network.sizes, None, plot, html, False)
+    return limit is None or (network.ours.peak(**network.sizes) <= limit if largest is None else isinstance(largest.ours, int))
