@@ -223,6 +223,18 @@ def test_what_eager_torch_tells_by_numbers_alone_is_not_predicted() -> None:
     assert "eager torch: not told: the memory of eager torch cannot be told: DynamicOutputShape" in repr(plan)
 
 
+def test_a_loss_of_alignments_is_not_predicted_and_says_so() -> None:
+    class Aligned(nn.Module):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor, steps: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            return F.ctc_loss(x.log_softmax(-1), labels, steps, lengths)
+
+    example = torch.randn(9, 2, 5), torch.ones(2, 3, dtype=torch.int64), torch.full((2,), 9), torch.full((2,), 3)
+    plan = fs.plan(Aligned(), example, dynamic=({1: "batch"}, {0: "batch"}, {0: "batch"}, {0: "batch"}))
+    assert plan.ours.peak(batch=2) > 0
+    with pytest.raises(MemoryPlanError, match="no shapes without numbers for ctc_loss"):
+        plan.eager()
+
+
 def test_wrong_uses_are_told() -> None:
     with pytest.raises(SchemaError, match="needs an example of its inputs"):
         fs.plan(Branch())
