@@ -8,17 +8,17 @@ the other files write each with ONNX's operators, and `op_writers` finds them by
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
-from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet, Unwritten
+from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet
 from foreshape.interop.onnx.write.kept_nodes import newest_set
 from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.parameters import PIECE, Stored
 from foreshape.interop.refused import Refused
+from foreshape.interop.written_ops import listed
 from foreshape.lowering.expansion import expanded
 from foreshape.program import Program
 from foreshape.program.gc_pause import collector_waits
@@ -68,20 +68,8 @@ def model_of(program: Program, feeds: Sequence[str], fetches: Mapping[str, str],
         except Refused as refused:
             raise FormatError(f"it has no form in ONNX: {refused}") from None
         if model is None:
-            raise FormatError(f"it has no form in ONNX:{_listed(writer.unwritten)}")
+            raise FormatError(f"it has no form in ONNX:{listed(writer.unwritten)}")
         return model
-
-
-def _listed(unwritten: Sequence[Unwritten]) -> str:
-    """Return the ops without a form: each operator and reason once, with its count and first place."""
-    counts = Counter((one.type, one.reason) for one in unwritten)
-    places: dict[tuple[str, str], str] = {}
-    for one in unwritten:
-        places.setdefault((one.type, one.reason), one.place)
-    return "".join(
-        f"\n    {type} ({places[type, reason] if count == 1 else f'{count:,} ops, the first is {places[type, reason]}'}): {reason}"
-        for (type, reason), count in counts.items()
-    )
 
 
 @collector_waits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from foreshape.errors import DescriptionError
 from foreshape.interop.onnx.call import CODES
@@ -20,6 +20,7 @@ from foreshape.interop.onnx.write.values import Node, OnnxGraph, OnnxValue, name
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
+from foreshape.interop.written_ops import Unwritten
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
@@ -30,14 +31,6 @@ FIRST, DEFAULT, LAST = 13, 18, 28
 """The oldest, the usual and the newest operator set written here."""
 _VERSIONS: Final = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12, 25: 13, 26: 13, 27: 13, 28: 14}
 """Operator set -> its version of the file format."""
-
-
-class Unwritten(NamedTuple):
-    """An op without a form: its operator, its place, and the reason."""
-
-    type: str
-    place: str
-    reason: str
 
 
 class NewerSet(Exception):

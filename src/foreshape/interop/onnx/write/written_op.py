@@ -8,44 +8,31 @@ from typing import TYPE_CHECKING, Any
 from foreshape.interop.onnx.write.padded_rows import levels_of
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.refused import Refused
+from foreshape.interop.written_ops import DescribedOp
 from foreshape.operator.operator import Operator
-from foreshape.program import Op, Variable
+from foreshape.program import Op
 from foreshape.spec import BOOL, FP32, INT64, DType, Spec
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.write.graph_writer import GraphWriter
 
 
-class WrittenOp:
+class WrittenOp(DescribedOp):
     """An op in the course of its writing.
 
     Attributes:
-        op: the op.
-        of: its operator, with its attributes' values: ``w.of.axis``.
         writer: the state of the whole writing.
         knows_sequences: the operator is one of sequences; to others ragged rows are rows.
     """
 
-    __slots__ = ("knows_sequences", "of", "op", "writer")
+    __slots__ = ("knows_sequences", "writer")
 
     def __init__(self, writer: GraphWriter, op: Op, operator: Operator) -> None:
-        self.writer, self.op = writer, op
-        self.of: Any = operator
+        super().__init__(op, operator)
+        self.writer = writer
         self.knows_sequences = type(operator).kernel_offsets
 
     # --- operands and results
-
-    def variable(self, slot: str, at: int = 0) -> Variable:
-        """Return the variable of an operand."""
-        name = self.op.input_slots[slot][at]
-        found = self.op.block.find(name)
-        if found is None:
-            raise Refused(f"{name} is not described")
-        return found
-
-    def has(self, slot: str) -> bool:
-        """Tell whether an operand is given."""
-        return self.op.input(slot) is not None
 
     def x(self, slot: str, at: int = 0) -> OnnxValue:
         """Return the value of an operand. Integers known before the run are a constant, whatever made them."""
@@ -62,7 +49,7 @@ class WrittenOp:
 
     def all(self, slot: str) -> list[OnnxValue]:
         """Return the values of an operand of several."""
-        return [self.x(slot, at) for at in range(len(self.op.input_slots.get(slot, ())))]
+        return [self.x(slot, at) for at in range(self.count(slot))]
 
     def known(self, slot: str, at: int = 0) -> Any:
         """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
@@ -85,19 +72,6 @@ class WrittenOp:
     def dtype(self, slot: str) -> DType:
         """Return the element type of an operand."""
         return self.spec(slot).known_dtype
-
-    def result(self, slot: str, at: int = 0) -> Spec:
-        """Return the spec of a result, as inferred at this op."""
-        name = self.op.output_slots[slot][at]
-        found = self.op.made.get(name)
-        variable = self.op.block.find(name)
-        if found is None and variable is None:
-            raise Refused(f"{name} is not described")
-        return found if found is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
-
-    def is_read(self, slot: str) -> bool:
-        """Tell whether the op writes a result."""
-        return self.op.output(slot) is not None
 
     # --- nodes
 

@@ -6,7 +6,6 @@ composition of others is written by its parts; one without a rule by the source 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from foreshape.errors import FormatError
@@ -14,7 +13,8 @@ from foreshape.interop.families import import_families
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import rule_of
 from foreshape.interop.torch.write.plain_source import PlainSource, source_of
-from foreshape.interop.torch.write.plain_writer import PlainWriter, UnwrittenOp
+from foreshape.interop.torch.write.plain_writer import PlainWriter
+from foreshape.interop.written_ops import listed
 from foreshape.lowering.expansion import expanded
 from foreshape.program import Program
 from foreshape.program.gc_pause import collector_waits
@@ -53,15 +53,3 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
 def learned(writer: PlainWriter) -> set[str]:
     """Return the learning parameters: of floats, trainable, and written by no op."""
     return {n for n, v in writer.parameters.items() if v.spec.known_dtype.is_floating and v.trainable and not writer.writes[n]}
-
-
-def listed(unwritten: Sequence[UnwrittenOp]) -> str:
-    """Return the ops without torch code: each operator and reason once, with its count and first place."""
-    counts = Counter((one.type, one.reason) for one in unwritten)
-    places: dict[tuple[str, str], str] = {}
-    for one in unwritten:
-        places.setdefault((one.type, one.reason), one.place)
-    return "".join(
-        f"\n    {type} ({places[type, reason] if count == 1 else f'{count:,} ops, the first is {places[type, reason]}'}): {reason}"
-        for (type, reason), count in counts.items()
-    )

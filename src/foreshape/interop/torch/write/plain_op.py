@@ -9,47 +9,30 @@ from foreshape.dims import Size
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.numbers_code import is_size
 from foreshape.interop.torch.write.numbers_code import number_code as number_code
+from foreshape.interop.written_ops import DescribedOp
 from foreshape.operator.operator import Operator
-from foreshape.program import Op, Variable
+from foreshape.program import Op
 from foreshape.spec import BOOL, DType, Spec
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_writer import PlainWriter
 
 
-class PlainOp:
+class PlainOp(DescribedOp):
     """An op in the course of its writing.
 
     Attributes:
-        op: the op.
         operator: its operator.
-        of: its operator, with its attributes' values: ``w.of.axis``.
         writer: the state of the whole writing.
     """
 
-    __slots__ = ("of", "op", "operator", "writer")
+    __slots__ = ("operator", "writer")
 
     def __init__(self, writer: PlainWriter, op: Op, operator: Operator) -> None:
-        self.writer, self.op, self.operator = writer, op, operator
-        self.of: Any = operator
+        super().__init__(op, operator)
+        self.writer, self.operator = writer, operator
 
     # --- operands and results
-
-    def variable(self, slot: str, at: int = 0) -> Variable:
-        """Return the variable of an operand."""
-        name = self.op.input_slots[slot][at]
-        found = self.op.block.find(name)
-        if found is None:
-            raise Refused(f"{name} is not described")
-        return found
-
-    def has(self, slot: str) -> bool:
-        """Tell whether an operand is given."""
-        return self.op.input(slot) is not None
-
-    def count(self, slot: str) -> int:
-        """Return the number of an operand's tensors."""
-        return len(self.op.input_slots.get(slot, ()))
 
     def x(self, slot: str, at: int = 0) -> str:
         """Return the value of an operand."""
@@ -84,18 +67,6 @@ class PlainOp:
     def dtype(self, slot: str, at: int = 0) -> DType:
         """Return the element type of an operand."""
         return self.spec(slot, at).known_dtype
-
-    def result(self, slot: str, at: int = 0) -> Spec:
-        """Return the spec of a result, as inferred at this op."""
-        name = self.op.output_slots[slot][at]
-        found, variable = self.op.made.get(name), self.op.block.find(name)
-        if found is None and variable is None:
-            raise Refused(f"{name} is not described")
-        return found if found is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
-
-    def is_read(self, slot: str) -> bool:
-        """Tell whether the op writes a result."""
-        return self.op.output(slot) is not None
 
     # --- expressions
 

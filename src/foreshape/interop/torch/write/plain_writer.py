@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from foreshape.dims import Dim, Size, symbols_of
 from foreshape.errors import DescriptionError
@@ -17,20 +17,13 @@ from foreshape.interop.torch.write.parameter_names import access, state_keys
 from foreshape.interop.torch.write.plain_names import FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.interop.torch.write.sources import Sources
+from foreshape.interop.written_ops import Unwritten
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 LONG_CONSTANT: Final = 64
 """Constants of more numbers than this are buffers of the module, not written out."""
-
-
-class UnwrittenOp(NamedTuple):
-    """An op without torch code: its operator, its place, and the reason."""
-
-    type: str
-    place: str
-    reason: str
 
 
 class PlainWriter:
@@ -51,7 +44,7 @@ class PlainWriter:
         self.constants: dict[str, Any] = {}
         """Key -> the array of a long constant."""
         self.sources = Sources()
-        self.unwritten: list[UnwrittenOp] = []
+        self.unwritten: list[Unwritten] = []
         self.wanted: frozenset[str] = frozenset()
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
         inner = {n for block in program.blocks[1:] for op in block.ops for n in op.output_names()}
@@ -141,7 +134,7 @@ class PlainWriter:
                 try:
                     self._op(op)
                 except DescriptionError as refused:
-                    self.unwritten.append(UnwrittenOp(op.type, f"op {at} of block {block.idx}", str(refused)))
+                    self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
                     for name in op.output_names():
                         self._bound.setdefault(name, token(self._new()))
 
