@@ -200,3 +200,15 @@ def test_names_of_a_file_are_words_alone(evil: str, tmp_path: Path) -> None:
     fs.save_inference_model(tmp_path / "m", [x.name.replace(place, evil)], [out.name.replace(place, evil)], program=program, scope=held)
     convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "n.py")
     assert compile((tmp_path / "n.py").read_text(encoding="utf-8"), "n.py", "exec")
+
+
+def test_texts_in_a_file_are_words_alone() -> None:
+    """A text among an op's attributes, wrong as it is, does not become code: it is refused."""
+    evil = 'ij,jk->ik", exit(3), "'
+    x, y = layer.data("x", shape=[2, 3]), layer.data("y", shape=[3, 4])
+    out = layer.einsum(f"ij{' ' * (len(evil) - 9)},jk->ik", x, y)
+    data = fs.default_main_program().to_bytes()
+    program = fs.Program.from_bytes(data.replace(f"ij{' ' * (len(evil) - 9)},jk->ik".encode(), evil.encode()))
+    assert any(op.attributes.values.get("equation") == evil for op in program.all_ops())
+    with pytest.raises(fs.ForeshapeError):
+        fs.to_torch(program, fs.Scope(), feeds=["x", "y"], fetches=[out.name], plain=True)(torch.ones(2, 3), torch.ones(3, 4))

@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
 from foreshape.interop.torch.write.helpers import number_rows
-from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
+from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.interop.torch.write.plain_writer import LONG_CONSTANT
 from foreshape.spec import BOOL, LOD_TENSOR, DType
 
@@ -128,12 +128,12 @@ def _size_of(w: PlainOp) -> str:
 def _uniform(w: PlainOp) -> str:
     if w.of.diag_num:
         raise Refused("it overwrites a diagonal")
-    return f"torch.empty({_shape(w)}, {_made(w, w.result('Out').known_dtype)}).uniform_({w.of.min!r}, {w.of.max!r})"
+    return f"torch.empty({_shape(w)}, {_made(w, w.result('Out').known_dtype)}).uniform_({number_code(w.of.min)}, {number_code(w.of.max)})"
 
 
 @writes("gaussian_random")
 def _normal(w: PlainOp) -> str:
-    return f"torch.empty({_shape(w)}, {_made(w, w.result('Out').known_dtype)}).normal_({w.of.mean!r}, {w.of.std!r})"
+    return f"torch.empty({_shape(w)}, {_made(w, w.result('Out').known_dtype)}).normal_({number_code(w.of.mean)}, {number_code(w.of.std)})"
 
 
 @writes("randint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from foreshape.interop.refused import Refused
@@ -108,7 +109,7 @@ def _mul(w: PlainOp) -> str:
 def _einsum(w: PlainOp) -> Any:
     if any(n in w.writer.wanted for slot in ("InnerCache", "XShape") for n in w.op.output_slots.get(slot, ())):
         return kernel_rule(w)
-    return f'torch.einsum("{w.of.equation}", {", ".join(w.all("Operands"))})', [], []
+    return f"torch.einsum({json.dumps(w.of.equation)}, {', '.join(w.all('Operands'))})", [], []
 
 
 @writes("bmm")
