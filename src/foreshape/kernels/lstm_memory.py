@@ -22,13 +22,13 @@ FREE = 1 << 16
 """Bytes of a unit of few rows beyond its share: more pieces would cost more than they are worth."""
 
 
-def workspace(steps: int, width: int, features: int, hidden: int) -> int:
+def workspace(steps: Size, width: Size, features: Size, hidden: int) -> Size:
     """Return the bytes of oneDNN's workspace for the gradient of a call in fp32: gates, states, their gradients, cells, on pages of their own."""
     places, states, wide = steps * width, (steps + 1) * width, line(maximum(features, hidden))
     return _on_pages(4 * places * line(4 * hidden), 4 * places * line(hidden), *[8 * states * wide] * 3, *[8 * states * hidden] * 2)
 
 
-def scratchpad(steps: int, width: int, features: int, hidden: int, train: bool) -> int:
+def scratchpad(steps: Size, width: Size, features: Size, hidden: int, train: bool) -> Size:
     """Return the bytes taken and given back by the same call, and as many by its gradient: gates and states. Without a workspace it has all the states."""
     places, wide = steps * width, line(maximum(features, hidden))
     if train:
@@ -36,8 +36,21 @@ def scratchpad(steps: int, width: int, features: int, hidden: int, train: bool) 
     return _on_pages(16 * places * hidden, 8 * places * (wide - hidden), 36 * width * wide) + 2 * PAGE + 856
 
 
-def _on_pages(*parts: Size) -> int:
-    return sum(-(-part // PAGE) * PAGE for part in parts if isinstance(part, int))
+def whole_taken(steps: Size, width: Size, features: Size, hidden: int) -> Size:
+    """Return the bytes taken and given back by one call for sequences of one length, with a workspace."""
+    return weights_taken(features, hidden) + scratchpad(steps, width, features, hidden, True)
+
+
+def whole_gradient_taken(steps: Size, width: Size, features: Size, hidden: int) -> Size:
+    """Return the bytes of its gradient besides the results: its states, weights, and the scratchpad."""
+    return weight_gradients_taken(features, hidden, False) + 8 * width * hidden + scratchpad(steps, width, features, hidden, True)
+
+
+def _on_pages(*parts: Size) -> Size:
+    total: Size = 0
+    for part in parts:
+        total = total + ceildiv(part, PAGE) * PAGE
+    return total
 
 
 class CallMemory(NamedTuple):

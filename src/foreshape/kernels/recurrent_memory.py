@@ -2,7 +2,7 @@
 
 A place is a sequence's step. The steps of a unit leave, by its kind:
 
-- an LSTM on oneDNN: see `lstm_memory`;
+- an LSTM on oneDNN: see `lstm_memory`; its workspace and states, where the sequences are whole;
 - an LSTM of fp64: gates (4 hidden sizes), cells, cells after tanh, and states;
 - a GRU: gates (3), the state's share of them (3), and states;
 - the others: states.
@@ -78,21 +78,28 @@ class Layers:
         return self.mode == "LSTM" and self.dtype is FP32
 
     @property
+    def whole(self) -> bool:
+        """Return True for an LSTM by one kernel call for each unit."""
+        return self.full and self._pieces
+
+    def _call(self, layer: int) -> tuple[Size, Size, Size, int]:
+        """Return the sizes of a unit's one kernel call."""
+        assert self.steps is not None
+        return self.steps, self.sequences, self._columns(layer), self.hidden
+
+    @property
     def _states(self) -> Size:
         """Return the bytes of a unit's states."""
         return self.sequences * self.hidden * self._item * (2 if self.mode == "LSTM" else 1)
 
-    def _room(self, layer: int, reverse: bool) -> CallMemory:
+    def _room(self, layer: int) -> CallMemory:
         columns = self._columns(layer)
         if self.steps is None:
             lengths = (_lengths.get() or {}).get(self.rows)
             if lengths is not None:
                 return self._room_of(lengths, columns)
             return lstm_memory.of_ragged(self.rows, self.sequences, columns + EXTRA * self.cell, self.hidden)
-        if not self.full:
-            return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
-        kept, taken = lstm_memory.of_dense(self.steps, self.sequences, columns, self.hidden)
-        return CallMemory(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
+        return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
 
     def _room_of(self, lengths: Sequence[int], columns: Size) -> CallMemory:
         """Return the room of the pieces of sequences of these lengths."""
@@ -110,12 +117,14 @@ class Layers:
         """Return the bytes kept until the gradient."""
         total: Size = 0
         for layer in range(self.layers):
-            for direction in range(self.directions):
-                left = self._room(layer, direction == 1).kept if self._pieces else LEFT[self.mode] * self.hidden * self._item * self.rows
-                total = total + left + self._states
+            if self.whole:
+                left = lstm_memory.workspace(*self._call(layer)) + self.rows * self.hidden * self._item
+            else:
+                left = self._room(layer).kept if self._pieces else LEFT[self.mode] * self.hidden * self._item * self.rows
+            total = total + (left + self._states) * self.directions
             if layer:
                 total = total + self.rows * self._width * (self._item + self.dropout)
-        if self.full and self.directions == 1 and not self._pieces:  # states lie at their places, the rows of the result
+        if self.full and self.directions == 1:  # states lie at their places, the rows of the result
             total = total - (1 if self.dropout else self.layers) * self.rows * self.hidden * self._item
         return total
 
@@ -123,8 +132,11 @@ class Layers:
         """Return the workspace of the kernel; ``train``: a gradient will be computed."""
         last = self.layers - 1
         columns = self._columns(last)
+        if train and self.whole:
+            undone = self._states * self.layers * self.directions + (self.rows * self._width * self._item if self.directions == 2 else 0)  # of the results
+            return maximum(lstm_memory.whole_taken(*self._call(last)) - undone, 0)
         if self._pieces:
-            room = self._room(last, self.directions == 2)
+            room = self._room(last)
             if train:
                 taken = room.taken + lstm_memory.weights_taken(columns, self.hidden)
             else:
@@ -158,13 +170,14 @@ class Layers:
         last = self.layers - 1
         columns, h, item = self._columns(last), self.hidden, self._item
         weights = sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
+        if self.whole:
+            rows = columns - (self.features if wanted else 0) + (h if self.directions == 2 else 0)  # of a half of the results' gradient
+            return maximum(lstm_memory.whole_gradient_taken(*self._call(last)) + self._states + rows * self.rows * item - (weights - self._weights(last)), 0)
         states = 4 * self.sequences * h * item + SMALL
         features = self.features if wanted else 0  # of the result, not made yet
         moved = (columns if wanted or last else 0) - features
         if self._pieces:
-            taken = self._room(last, False).taken + lstm_memory.weight_gradients_taken(columns, h, not self.full)
-            if self.full and not wanted and not last:
-                taken = taken + item * self.rows * columns
+            taken = self._room(last).taken + lstm_memory.weight_gradients_taken(columns, h)
             return maximum(taken + item * self.rows * moved + states - (weights - self._weights(last)), 0)
         first = (UNDONE[self.mode] * h - features) * item * self.rows - weights
         after = (AFTER[self.mode] * h + columns + (columns if wanted or last else 0) - features) * item * self.rows

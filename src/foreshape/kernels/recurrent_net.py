@@ -37,14 +37,16 @@ class Schedules(Protocol):
 class Unit:
     """The values for the gradient of a unit: its rows, the states before the first step (sorted), and the values of its steps.
 
-    The rows are None in the first layer, whose gradient gets them too. The gradient drops the values of steps as soon as they are used.
+    The rows are None in the first layer, whose gradient gets them too. The gradient drops the values of steps as soon as they are used. An LSTM of whole
+    sequences has no schedule: its rows and states are in their own order, and its kernel goes ``backwards`` itself.
     """
 
-    schedule: StepSchedule
+    schedule: StepSchedule | None
     x: Tensor | None
     h0: Tensor
     c0: Tensor | None
     trace: Any
+    backwards: bool = False
 
 
 @data_class()
@@ -198,19 +200,21 @@ class RecurrentNet:
         """Return the resulting rows (if wanted), the last states, and the values for the gradient, if one is wanted."""
         size = self.hidden
         steps, batch = schedules.full or (0, 0)
-        few = lstm_pieces.are_few(steps, batch)
-        if self.mode == "LSTM" and not train and schedules.full is not None and (few or lstm_pieces.available(x)):
+        few = not train and lstm_pieces.are_few(steps, batch)
+        if self.mode == "LSTM" and schedules.full is not None and (few or lstm_pieces.available(x)):
             h, c = (x.new_zeros((batch, size)) if state is None else state.contiguous() for state in (h0, c0))
             _require_sizes(x, w, size, h, c)
             if len(x) != steps * batch or len(h) != batch or len(c) != batch:
                 raise ExecutionError(
                     f"{steps} steps of {batch} sequences must have {steps * batch} rows and {batch} states; seen {len(x)}, and {len(h)} and {len(c)}"
                 )
+            keep = None
             if few:
                 rows, last, last_cell = lstm_pieces.few_steps(x, w, h, c, steps, reverse, out)
             else:
-                rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
-            return rows if out else None, last, last_cell if cell else None, None
+                rows, last, last_cell, trace = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse, train)
+                keep = Unit(None, None if first else x, h, c, trace, reverse)
+            return rows if out else None, last, last_cell if cell else None, keep
         schedule: StepSchedule | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):
             schedule = schedules(reverse, lstm_pieces.PieceCutter(x.shape[1], size, cell, schedules.within))
@@ -251,6 +255,8 @@ class RecurrentNet:
         """Return the gradients of the rows (if wanted), of the states before the first step, and of the four weights."""
         schedule, trace = unit.schedule, unit.trace
         unit.trace = None
+        if schedule is None:
+            return self._whole_gradient(unit, trace, x.contiguous(), w, d_rows, d_h, d_c)
         if self._in_pieces(schedule, x):
             _require_sizes(x, w, self.hidden, unit.h0, unit.c0)
             if trace is None or len(trace.pieces) < len(schedule.pieces) or (d_c is not None and not trace.cell):
@@ -297,6 +303,13 @@ class RecurrentNet:
             d_h0 += d_start
         d_rows = None if d_x is None else schedule.to_rows(d_x)
         return d_rows, schedule.unsorted(d_h0), None if d_c0 is None else schedule.unsorted(d_c0), grads
+
+    def _whole_gradient(self, unit: Unit, trace: Any, x: Tensor, w: Weights, d_rows: Tensor | None, d_h: Tensor | None, d_c: Tensor | None) -> tuple[Any, ...]:
+        h, c, weights = unit.h0, _known(unit.c0), _contiguous(w)
+        _require_sizes(x, w, self.hidden, h, c)
+        if trace is None:  # another gradient used it before this one
+            trace = lstm_pieces.whole(x, weights, h, c, len(x) // max(len(h), 1), unit.backwards, True)[-1]
+        return lstm_pieces.whole_gradient(trace, x, weights, d_rows, d_h, d_c, unit.backwards)
 
     @property
     def _activation(self) -> str:

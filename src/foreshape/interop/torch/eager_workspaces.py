@@ -29,7 +29,7 @@ def kept_in_result(name: str, arguments: Sequence[Any], result: Any) -> Any:
         return result
     x, hidden = arguments[0], arguments[10]
     steps, width, features = x.shape
-    kept = lstm_memory.workspace(steps, width, features, hidden)
+    kept = _number(lstm_memory.workspace(steps, width, features, hidden))
     return (*result[:3], result[3].new_empty(kept, dtype=torch.uint8))
 
 
@@ -90,15 +90,14 @@ def _blocked(x: Any) -> int:
 
 def _lstm(arguments: Sequence[Any], result: Any) -> int:
     (steps, width, features), hidden, train = arguments[0].shape, arguments[10], arguments[15]
-    weights = _number(lstm_memory.weights_taken(features, hidden)) if train else 16 * hidden * (features + hidden + 1)
-    return weights + lstm_memory.scratchpad(steps, width, features, hidden, train)
+    if train:
+        return _number(lstm_memory.whole_taken(steps, width, features, hidden))
+    return 16 * hidden * (features + hidden + 1) + _number(lstm_memory.scratchpad(steps, width, features, hidden, False))
 
 
 def _lstm_backward(arguments: Sequence[Any], result: Any) -> int:
     (steps, width, features), hidden, d = arguments[0].shape, arguments[15], arguments[10]
-    weights = _number(lstm_memory.weight_gradients_taken(features, hidden, several=False))
-    states = 8 * width * hidden + (_copied(d) if d is not None else 0)
-    return weights + states + lstm_memory.scratchpad(steps, width, features, hidden, True)
+    return _number(lstm_memory.whole_gradient_taken(steps, width, features, hidden)) + (_copied(d) if d is not None else 0)
 
 
 def _attention(arguments: Sequence[Any], result: Any) -> int:

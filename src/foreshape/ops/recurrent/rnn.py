@@ -174,7 +174,7 @@ class Rnn(RecurrentNetworkBase):
         *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         layers = self._layers(Input, SequenceLength is None)
-        copied = "Out@GRAD" in strided and (not layers.full or layers.directions > 1)
+        copied = "Out@GRAD" in strided and (layers.whole or not layers.full or layers.directions > 1)
         return layers.backward(requested[0]) + (_bytes(Input) if "Input" in strided else 0) + (_bytes(d_out) if copied else 0)
 
     @gradient(
