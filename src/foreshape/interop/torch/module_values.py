@@ -81,7 +81,7 @@ def place_values(module: Any, steps: NetworkSteps, scope: Scope) -> None:
         raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
     block = steps.program.global_block
     for name in names:
-        variable, tensor = block.vars[name], _alias(scope.tensor(name))
+        variable, tensor = block.vars[name], alias(scope.tensor(name))
         parameter = variable.is_parameter and (tensor.is_floating_point() or tensor.is_complex())
         owner, key = _owner(module, name)
         if parameter:
@@ -117,6 +117,6 @@ def _place(module: Any, name: str) -> tuple[dict[str, Any], str]:
     raise ExecutionError(f"the module has no parameter or buffer {name} any more")
 
 
-def _alias(value: Any) -> Any:
+def alias(value: Any) -> Any:
     """Return a tensor in the same memory that torch's graph of gradients takes: the scope's may be one of inference mode."""
     return torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())

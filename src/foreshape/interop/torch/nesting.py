@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from foreshape.interop.torch.exporting import pytree
 from foreshape.interop.torch.untyped_torch import torch
+
+_TREES: Final = pytree()  # a trace of torch follows no import
 
 
 class Nesting:
@@ -24,13 +26,18 @@ class Nesting:
     def filled(self, results: Sequence[Any]) -> Any:
         """Return tensors in the nesting."""
         found = iter(results)
-        leaves = [next(found) if kind == "tensor" else int(next(found).reshape(-1)[0]) if kind == "size" else value for kind, value in self._kinds]
-        return pytree().tree_unflatten(leaves, self._tree)
+        leaves = [next(found) if kind == "tensor" else _size(next(found)) if kind == "size" else value for kind, value in self._kinds]
+        return _TREES.tree_unflatten(leaves, self._tree)
 
     @staticmethod
     def leaves(inputs: Sequence[Any]) -> list[Any]:
         """Return the tensors among the inputs of a call, in order."""
-        return [leaf for leaf in pytree().tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+        return [leaf for leaf in _TREES.tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+
+
+def _size(value: Any) -> Any:
+    """Return a size that a result holds; of a trace it may be one already."""
+    return value.reshape(-1)[0].item() if isinstance(value, torch.Tensor) else value
 
 
 def _opened(tree: str, kinds: Sequence[tuple[str, Any]]) -> Nesting:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from foreshape.backward import GRAD, append_backward_of
 from foreshape.engine.halved_step import HalvedStep, HalvingExecutor
@@ -39,7 +41,7 @@ class NetworkStep:
     fed: list[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class NetworkSteps:
     """The programs of a network and their compiled steps; shared by copies of its module.
 
@@ -47,13 +49,19 @@ class NetworkSteps:
         program: the forward pass, as in training.
         feeds: the names of its inputs, in order.
         results: the names of its results, in order.
+        key: its name in the graphs of torch.
     """
 
     program: Program
     feeds: list[str]
     results: list[str]
+    key: str = ""
     _made: dict[Any, NetworkStep] = field(default_factory=dict[Any, NetworkStep], repr=False)
     _test: Program | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.key = sha256("\0".join((self.program.to_bytes().hex(), *self.feeds, "", *self.results)).encode()).hexdigest()[:16]
+        _KNOWN[self.key] = self
 
     def __deepcopy__(self, memo: object) -> NetworkSteps:
         return self
@@ -95,6 +103,14 @@ class NetworkSteps:
         order = [v.name for v in step.halves.back.feeds]
         fed.sort(key=lambda at: order.index(self.results[at] + GRAD) if self.results[at] + GRAD in order else len(order))
         return NetworkStep(step, wanted, [made.index(gradients[n]) if n in gradients else None for n in wanted], reach, refused, fed[: len(order)])
+
+
+_KNOWN: Final[WeakValueDictionary[str, NetworkSteps]] = WeakValueDictionary()
+
+
+def known_network(key: str) -> NetworkSteps | None:
+    """Return a network of this process by its key."""
+    return _KNOWN.get(key)
 
 
 def forward_of(program: Program, keep: Collection[str]) -> Program:

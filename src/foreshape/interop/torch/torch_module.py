@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from foreshape.engine import LoDTensor, Scope
-from foreshape.engine.compiled_step import ShapePlan
 from foreshape.errors import ExecutionError, FeedError
+from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import ModuleValues, place_values
 from foreshape.interop.torch.nesting import Nesting
-from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on
+from foreshape.interop.torch.network_operator import OperatorNetwork, network
+from foreshape.interop.torch.network_steps import NetworkSteps, executor_on
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.process import torch_modes as modes
-from foreshape.values.offsets import Offsets
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_private import private
-
-_ONCE: Final = (
-    "a gradient of a gradient was asked for, through a network that is a program of Foreshape: its backward pass has none. Leave create_graph=True out, or "
-    "keep the part whose second derivative is needed a module of torch"
-)
-
 
 _Module: Any = torch.nn.Module
 
@@ -42,6 +34,7 @@ class TorchNetwork(_Module):
         self._nesting = nesting
         self._values = ModuleValues()
         place_values(self, steps, scope)
+        self._operator = OperatorNetwork(steps)
 
     @property
     def scope(self) -> Scope:
@@ -58,13 +51,14 @@ class TorchNetwork(_Module):
         block = self._steps.program.global_block
         return f"{', '.join(str(block.var(n)) for n in self._steps.feeds)} -> {', '.join(str(block.var(n)) for n in self._steps.results)}"
 
-    @torch.compiler.disable
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the results: one tensor, or several in order; of a network from a module of torch, in that module's nesting.
 
         Raises:
             FeedError, GuardError: the network does not take these inputs. ExecutionError: a kernel fails.
         """
+        if torch.compiler.is_compiling():
+            return self._traced(inputs, named)
         if modes.is_set():
             with modes.left_out(None):
                 return self._forward(inputs, named)
@@ -99,11 +93,49 @@ class TorchNetwork(_Module):
         step = steps.step(self.training, names, str(device))
         fed, signature = executor.take(step.step, feed)
         bound, planned = executor.ready(step.step, fed, signature, scope)
-        run = _ForwardPass(executor, step, scope, bound, planned, fed)
+        run = ForwardPass(executor, step, scope, bound, planned, fed)
         run.inputs = [t.shape for t in wanted[len(wanted) - own :]]
         found = _Halves.apply(run, *wanted) if wanted else run.forward()[0]
         self._values.take_stored(self, scope)
         results = [self._result(name, at, found, run, jagged) for at, name in enumerate(steps.results)]
+        if self._nesting is None:
+            return results[0] if len(results) == 1 else tuple(results)
+        return self._nesting.filled(results)
+
+    def _traced(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the results of the operator `network`, for a trace."""
+        given = self._named(inputs, named)
+        of = self._operator
+        values = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers(remove_duplicate=False))}
+        tensors = [values[n] for n in of.names]
+        places = [at for at, t in enumerate(tensors) if t.requires_grad]
+        jagged: Any = None
+        for name, levels in zip(self._steps.feeds, of.levels, strict=True):
+            value = given[name]
+            if levels and getattr(value, "is_nested", False):
+                jagged = value
+                value = value.values(), value.offsets()
+            rows, offsets = value if levels else (value, ())
+            if rows.requires_grad:
+                places.append(len(tensors))
+            tensors += [rows, *(offsets if is_list(offsets) else [offsets])]
+        found = network(tensors, self._steps.key, self.training, places if torch.is_grad_enabled() else [])
+        results: list[Any] = []
+        rest = iter(found[len(of.result_levels) :])
+        for value, levels, size in zip(found, of.result_levels, of.result_sizes, strict=False):
+            offsets = [next(rest) for _ in range(levels)]
+            if levels == 1 and jagged is not None:
+                results.append(torch.nested.nested_tensor_from_jagged(value, offsets[0]))
+            elif levels:
+                results.append((value, offsets[0] if levels == 1 else offsets))
+            elif size is not None and self._nesting is not None:
+                feed, axis, per, factor = size
+                results.append(given[self._steps.feeds[feed]].shape[axis] // per * factor)
+            else:
+                results.append(value)
+        if self.training:
+            for name in of.changed:
+                values[name].copy_(next(rest).detach())
         if self._nesting is None:
             return results[0] if len(results) == 1 else tuple(results)
         return self._nesting.filled(results)
@@ -120,7 +152,7 @@ class TorchNetwork(_Module):
             raise FeedError(f"the network has the inputs {', '.join(feeds)}: give each of them once, in this order or by name; seen {seen}")
         return {**dict(zip(feeds, inputs, strict=False)), **named}
 
-    def _result(self, name: str, at: int, found: Sequence[Any], run: _ForwardPass, jagged: Any) -> Any:
+    def _result(self, name: str, at: int, found: Sequence[Any], run: ForwardPass, jagged: Any) -> Any:
         value = found[at]
         refused = run.step.refused.get(name)
         if refused is not None and torch.is_grad_enabled():
@@ -134,59 +166,11 @@ class TorchNetwork(_Module):
         return value, levels[0] if len(levels) == 1 else list(levels)
 
 
-class _ForwardPass:
-    """One forward pass with what its backward pass needs."""
-
-    __slots__ = ("bound", "executor", "fed", "inputs", "offsets", "planned", "scope", "shapes", "step")
-
-    def __init__(self, executor: Any, step: NetworkStep, scope: Scope, bound: Any, planned: ShapePlan, fed: Sequence[Any]) -> None:
-        self.executor, self.step, self.scope, self.bound, self.planned, self.fed = executor, step, scope, bound, planned, fed
-        self.offsets: dict[int, Offsets] = {}
-        self.shapes: list[Any] = []
-        self.inputs: list[Any] = []
-        """The shapes of the inputs with gradients, which come after those of parameters."""
-
-    def forward(self) -> tuple[list[Any], list[Any]]:
-        """Return the results, and what is handed to the second half."""
-        halves = self.step.step.halves
-        made = self.executor.half(self.step.step, self.bound.function, self.planned, self.fed)
-        self.fed = ()
-        count = len(halves.front.fetches)
-        for value, of in zip(made, halves.front.fetches, strict=False):
-            if value is None:
-                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
-        ragged = [at for at, v in enumerate(halves.front.fetches) if v.lod is not None]
-        self.offsets = dict(zip(ragged, made[count:], strict=False))
-        return [_plain(v) for v in made[:count]], list(made[count + len(ragged) :])
-
-    def read_later(self) -> Sequence[Any]:
-        """Return the parameters and buffers that the second half reads."""
-        return self.step.step.bind_back(self.scope, self.bound).values[: len(self.step.step.halves.back.persistables)]
-
-    def backward(self, gradients: Sequence[Any], handed: list[Any], again: bool) -> list[Any]:
-        """Return the gradients of all wanted parameters and inputs. It empties the list of handed values."""
-        step = self.step
-        if again:  # the memory of these is written to
-            for at in step.step.halves.changed:
-                if type(handed[at]) is torch.Tensor:
-                    handed[at] = handed[at].clone()
-        given = [self._whole(gradients[at], at) for at in step.fed]
-        offsets = [self.offsets[at] for at in step.fed if at in self.offsets]
-        back = step.step.bind_back(self.scope, self.bound)
-        return self.executor.half(step.step, back.function, self.planned, [*given, *offsets, *([handed] if handed else [])])
-
-    def _whole(self, gradient: Any, at: int) -> Any:
-        if gradient is None:
-            shape, dtype, device = self.shapes[at]
-            return torch.zeros(shape, dtype=dtype, device=device)
-        return gradient.detach().contiguous()
-
-
 class _Halves(torch.autograd.Function):
     """A step in torch's graph of gradients."""
 
     @staticmethod
-    def forward(ctx: Any, run: _ForwardPass, *wanted: Any) -> Any:
+    def forward(ctx: Any, run: ForwardPass, *wanted: Any) -> Any:
         """Run the first half; keep what it hands on."""
         step = run.step
         results, handed = run.forward()
@@ -209,7 +193,7 @@ class _Halves(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Run the second half."""
-        run: _ForwardPass = ctx.run
+        run: ForwardPass = ctx.run
         step, saved = run.step, ctx.saved_tensors  # torch refuses changed ones, parameters among them
         again = bool(private.keeps_graph())
         if ctx.kept is None:
@@ -222,11 +206,11 @@ class _Halves(torch.autograd.Function):
         del saved
         found = run.backward(gradients, handed, again)
         reached = {n for at, g in enumerate(gradients) if g is not None for n in step.reach.get(ctx.names[at], ())}
-        out = [None if at is None or n not in reached else _gradient(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]
+        out = [None if at is None or n not in reached else torch_value(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]
         first = len(out) - len(run.inputs)
         out[first:] = [None if g is None else g.reshape(of) for g, of in zip(out[first:], run.inputs, strict=True)]
         if torch.is_grad_enabled():
-            fail = private.DelayedError(_ONCE, 1)
+            fail = private.DelayedError(ONCE, 1)
             out = [None if g is None else fail(g.detach().requires_grad_()) for g in out]
         return None, *out
 
@@ -234,18 +218,6 @@ class _Halves(torch.autograd.Function):
 def _can_be_saved(value: Any) -> bool:
     """Tell whether torch's graph keeps a value as it is: no constant made in inference mode, and nothing that only kernels understand."""
     return value is None or (type(value) is torch.Tensor and not vars(value) and not value.is_inference())
-
-
-def _plain(value: Any) -> Any:
-    """Return a result as torch has it."""
-    if isinstance(value, Rows):
-        return torch.sparse_coo_tensor(value.rows[None], value.values, (value.height, *value.values.shape[1:]), check_invariants=False)
-    if isinstance(value, TensorArray):
-        return list(value.tensors)
-    return value
-
-
-_gradient = _plain
 
 
 def _ragged(name: str, value: Any, levels: int) -> tuple[Any, Any]:
