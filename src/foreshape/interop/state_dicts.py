@@ -37,6 +37,11 @@ def remember_names(names: Mapping[str, str], *of: Scope | Program) -> None:
         _NAMES[one] = names
 
 
+def names_of(program: Program) -> Mapping[str, str]:
+    """Return the names of the ``state_dict`` of the module that a program was made of, each with its name here; none for another program."""
+    return _NAMES.get(program, {})
+
+
 @data_class(frozen=True)
 class LoadReport:
     """The outcome of `load_state_dict`, by the names of the source.

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from interop.torch.test_to_torch import NETWORKS, both, close, leaves, loss_of
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.torch import network_operator
-from interop.torch.test_to_torch import NETWORKS, both, close, leaves, loss_of
 
 BACKENDS = [("dense", "eager"), ("images", "aot_eager")]
 LONG = [(n, b) for n in NETWORKS for b in ("eager", "aot_eager", "inductor") if (n, b) not in BACKENDS]

@@ -155,6 +155,30 @@ def test_values_are_one_memory_with_the_scope_and_come_back_from_files() -> None
     close(moved(given)["scores"], want + 1.0)
 
 
+def test_tied_weights_keep_both_names_and_unread_values_theirs() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.out, self.unread = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), nn.Linear(2, 2)
+            self.out.weight = self.words.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.out(torch.tanh(self.words(ids)))
+
+    module, given = Tied(), torch.randint(0, 9, (3, 5))
+    net = fs.to_torch(fs.from_torch(module, given))
+    assert list(net.state_dict()) and set(net.state_dict()) == set(module.state_dict())
+    for one in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert one.out.weight is one.words.weight and len(list(one.parameters())) == 1
+        other = Tied()
+        one.load_state_dict(other.state_dict())
+        for m in (one, other):
+            m(given).sin().sum().backward()
+        close(one(given), other(given))
+        close(one.out.weight.grad, other.out.weight.grad)
+    module.load_state_dict(net.state_dict())
+
+
 def test_several_runs_wait_for_their_gradients_each_with_values_of_its_own() -> None:
     for name in NETWORKS:
         module, net, sample = both(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.engine import Scope
@@ -68,8 +68,11 @@ class ModuleValues:
         self._version = scope.version
 
 
-def place_values(module: Any, steps: NetworkSteps, scope: Scope) -> None:
+def place_values(module: Any, steps: NetworkSteps, scope: Scope, others: Mapping[str, str]) -> None:
     """Give a module its parameters and buffers, in the memory of a scope.
+
+    Args:
+        others: further names of values, each with the name here: those of tied weights, and of values that the network does not read.
 
     Raises:
         ExecutionError: the scope lacks values.
@@ -88,6 +91,16 @@ def place_values(module: Any, steps: NetworkSteps, scope: Scope) -> None:
             owner._parameters[key] = torch.nn.Parameter(tensor, requires_grad=variable.trainable)
         else:
             owner._buffers[key] = tensor
+    placed = set(names)
+    for name, own in others.items():
+        if name in placed or own not in scope:
+            continue
+        owner, key = _owner(module, name)
+        if own in placed:
+            of, at = _place(module, own)
+            (owner._parameters if of[at].__class__ is torch.nn.Parameter else owner._buffers)[key] = of[at]
+        else:
+            owner._buffers[key] = alias(scope.tensor(own))
 
 
 def _owner(module: Any, name: str) -> tuple[Any, str]:

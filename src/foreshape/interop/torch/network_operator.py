@@ -7,7 +7,7 @@ functional: new values of buffers are results. What the second half needs hangs 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final
 from weakref import finalize
@@ -15,7 +15,7 @@ from weakref import finalize
 from foreshape.dims import Dim, Size, symbols_of
 from foreshape.engine import LoDTensor, Scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError
-from foreshape.interop.torch.forward_pass import ONCE, ForwardPass
+from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import alias
 from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on, known_network
 from foreshape.interop.torch.untyped_torch import torch
@@ -154,7 +154,7 @@ class OperatorNetwork:
                 raise SchemaError(f"{v}: torch traces results that are tensors of known rank")
         return found
 
-    def fake(self, tensors: Sequence[Any], training: bool, wanted: Sequence[int]) -> list[Any]:
+    def fake(self, tensors: Sequence[Any], training: bool) -> list[Any]:
         """Return empty tensors as the results: of known sizes, or ones that depend on the numbers."""
         _NETWORKS.setdefault(self.steps.key, self)
         given = tensors[len(self.names) :]
@@ -184,8 +184,6 @@ class _Kept(tuple[int, ...]):
 
 
 def _dense(value: Any) -> Any:
-    from foreshape.interop.torch.forward_pass import torch_value
-
     value = torch_value(value)
     return value.to_dense() if value.is_sparse else value
 
@@ -206,16 +204,17 @@ def _solve(dims: Sequence[Size], sizes: Sequence[Any], named: dict[str, Any]) ->
                 named.setdefault(name, size if per == 1 else size // per)
 
 
-def _sized(size: Size, named: Mapping[str, Any]) -> Any:
+def _sized(size: Size, named: dict[str, Any]) -> Any:
     """Return a size, in torch's symbols; a new one where the numbers decide."""
     if isinstance(size, int):
         return size
     symbols = [*symbols_of(size)]
-    if not all(n in named for n in symbols):
-        name, _ = one_symbol(size)
-        made = torch.library.get_ctx().new_dynamic_size()
-        return made if not name else named.setdefault(name, made) if isinstance(named, dict) and str(size) == name else made
-    return eval(size_code(size, lambda n: f"sizes[{symbols.index(n)}]"), {"torch": torch, "sizes": [named[n] for n in symbols]})
+    if all(n in named for n in symbols):
+        return eval(size_code(size, lambda n: f"sizes[{symbols.index(n)}]"), {"torch": torch, "sizes": [named[n] for n in symbols]})
+    made = torch.library.get_ctx().new_dynamic_size()
+    if [str(size)] == symbols:
+        named[symbols[0]] = made
+    return made
 
 
 def network_of(key: str) -> OperatorNetwork:
@@ -266,6 +265,14 @@ def _run_back(gradients: Sequence[Any], token: Any, tensors: Sequence[Any], kept
         return network_of(key).backward(gradients, token, tensors, kept)
 
 
+def _fake(tensors: Sequence[Any], key: str, training: bool, wanted: Sequence[int]) -> list[Any]:
+    return network_of(key).fake(tensors, training)
+
+
+def _fake_back(gradients: Sequence[Any], token: Any, tensors: Sequence[Any], kept: Sequence[Any], key: str) -> list[Any]:
+    return [torch.empty_like(t) for t in tensors]
+
+
 def _refuse(ctx: Any, *gradients: Any) -> Any:
     raise RuntimeError(ONCE)
 
@@ -276,10 +283,8 @@ def _operator() -> Any:
     tags = (torch.Tag.nondeterministic_seeded,)
     library.define("network(Tensor[] tensors, str key, bool training, int[] wanted) -> Tensor[]", tags=tags)
     library.define("network_backward(Tensor?[] gradients, Tensor token, Tensor[] tensors, Tensor[] kept, str key) -> Tensor[]", tags=tags)
-    for name, run, fake in (
-        ("network", _run, lambda tensors, key, training, wanted: network_of(key).fake(tensors, training, wanted)),
-        ("network_backward", _run_back, lambda gradients, token, tensors, kept, key: [torch.empty_like(t) for t in tensors]),
-    ):  # fmt: skip
+    functions: list[tuple[str, Any, Any]] = [("network", _run, _fake), ("network_backward", _run_back, _fake_back)]
+    for name, run, fake in functions:
         library.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"foreshape::{name}", fake, lib=library)
     torch.library.register_autograd("foreshape::network", _backward, setup_context=_setup, lib=library)

@@ -28,12 +28,12 @@ class TorchNetwork(_Module):
     otherwise as pairs.
     """
 
-    def __init__(self, steps: NetworkSteps, scope: Scope, nesting: Nesting | None) -> None:
+    def __init__(self, steps: NetworkSteps, scope: Scope, nesting: Nesting | None, names: Mapping[str, str]) -> None:
         _Module.__init__(self)
         self._steps = steps
         self._nesting = nesting
         self._values = ModuleValues()
-        place_values(self, steps, scope)
+        place_values(self, steps, scope, names)
         self._operator = OperatorNetwork(steps)
 
     @property
@@ -111,7 +111,9 @@ class TorchNetwork(_Module):
         places = [at for at, t in enumerate(tensors) if t.requires_grad]
         jagged: Any = None
         for name, levels in zip(self._steps.feeds, of.levels, strict=True):
-            value = given[name]
+            value: Any = given[name]
+            rows: Any
+            offsets: Any
             if levels and getattr(value, "is_nested", False):
                 jagged = value
                 value = value.values(), value.offsets()
