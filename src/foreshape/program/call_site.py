@@ -61,13 +61,26 @@ def _is_own(file: str) -> bool:
     return file.startswith(PACKAGE) and file != _DEMO
 
 
+def caller(passes: Callable[[str], bool] | None = None) -> Site:
+    """Return the innermost frame outside of this package, importers included: where one was called. Files that pass are left out too."""
+    return _caller(passes)[0]
+
+
+def _caller(passes: Callable[[str], bool] | None = None) -> tuple[Site, int]:
+    """Return the frame that called the package, and how many frames it is above the function that asks."""
+    depth = 1
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _is_own(file) and file != contextlib.__file__ and (passes is None or not passes(file)):  # as of `border`
+            return (file, frame.f_lineno, frame.f_code.co_name), depth
+        frame, depth = frame.f_back, depth + 1
+    return None, depth
+
+
 def warn_user(words: str) -> None:
     """Warn by Python's `warnings`, of the user's own line."""
-    depth = 2
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and (_is_own(frame.f_code.co_filename) or frame.f_code.co_filename == contextlib.__file__):  # as of `border`
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(words, ForeshapeWarning, stacklevel=depth)
+    warnings.warn(words, ForeshapeWarning, stacklevel=_caller()[1] + 1)
 
 
 def call_site(site: Site) -> CallSite | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import importlib
 import os
 import warnings
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.export_errors import refused_export
+from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
@@ -68,7 +70,7 @@ def export(
     for times in larger:
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        with warnings.catch_warnings(), _open_time(), whole_operators(), _whole_traces(), _cumulative(module), recorded_reads() as reads:
+        with warnings.catch_warnings(), _open_time(), whole_operators(), _whole_traces(), _told_guards(), _cumulative(module), recorded_reads() as reads:
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)
@@ -196,6 +198,30 @@ def _whole_traces() -> Generator[None]:
     finally:
         if before is not None:
             setattr(of, name, before)
+
+
+@contextmanager
+def _told_guards() -> Generator[None]:
+    """Record of each guard that torch's layers ask for the line of the network that called them: torch keeps the layer's own alone."""
+    shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    of, name = shapes.ShapeEnv, "_get_sloc"
+    before = getattr(of, name, None)
+    if before is None or not hasattr(shapes, "uninteresting_files"):
+        yield
+        return
+    shapes.uninteresting_files().add(__file__)
+
+    def located(env: Any, *given: Any, **named: Any) -> Any:
+        found: Any = before(env, *given, **named)
+        if getattr(found.framework_loc, "filename", "").startswith(_TORCH) and found.maybe_user_loc is None:
+            return dataclasses.replace(found, maybe_user_loc=calling_site())
+        return found
+
+    setattr(of, name, located)
+    try:
+        yield
+    finally:
+        setattr(of, name, before)
 
 
 @contextmanager

@@ -7,10 +7,11 @@ import re
 from typing import Any, Final, TypeAlias
 
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.program.call_site import Site
+from foreshape.program.call_site import Site, caller
 
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ELSEWHERE: Final = tuple(os.sep + os.path.join(of, "torch", "") for of in ("site-packages", "dist-packages"))
 _FILE: Final = re.compile(r'File "(.*?)", line (\d+), in (\S+)')
 _MARK: Final = re.compile(r"[^\w.-]")
 Frame: TypeAlias = tuple[str, int, str]
@@ -30,14 +31,46 @@ def frames_of(node: Any) -> tuple[Frame, ...]:
     return tuple((file, int(line), function) for file, line, function in _FILE.findall(node.meta.get("stack_trace") or ""))
 
 
+def of_torch(file: str) -> bool:
+    """Tell whether a file of a trace is torch's, of this machine or of the one that wrote the trace, or this package's."""
+    return file.startswith((TORCH, _HERE)) or any(part in file for part in _ELSEWHERE)
+
+
+def calling_site() -> Site:
+    """Return the innermost frame outside of torch and of its import: of a network's code, or of the import's caller."""
+    return caller(lambda file: os.sep not in file or of_torch(file))
+
+
+def own_site(node: Any) -> Site:
+    """Return the innermost line of the network's own code in the trace of a node; None if there is none."""
+    return next((one for one in reversed(frames_of(node)) if os.sep in one[0] and not of_torch(one[0])), None)
+
+
 def site_of(node: Any) -> Site:
-    """Return the user's line: the innermost one of the trace outside of torch."""
-    found = frames_of(node)
-    own = [one for one in found if not one[0].startswith((TORCH, _HERE)) and os.sep in one[0]]
-    return (own or found or [None])[-1]
+    """Return the innermost line of the network's own code, else of torch's."""
+    return own_site(node) or next(reversed(frames_of(node)), None)
 
 
-def place_of(node: Any, inside: str = "") -> str:
-    """Return the module and the line of a node, in words."""
-    site, path = site_of(node), path_of(node, inside) or "the module itself"
-    return f"{path} ({os.path.basename(site[0])}:{site[1]})" if site is not None else path
+class NodeLines:
+    """The user's line of each node.
+
+    A node without a line of the network's own code has the one of a node that it takes, or that takes it; in a branch or a body, the one of the
+    operator around it. A network of torch's layers alone has none: there it is the line that began the import, else torch's.
+    """
+
+    def __init__(self) -> None:
+        self.otherwise: Site = caller()
+
+    def of(self, node: Any, around: Site = None) -> Site:
+        """Return the line of a node, in a graph within an operator at the line ``around``."""
+        found = own_site(node)
+        if found is not None:
+            return found
+        beside = (own_site(other) for other in (*node.all_input_nodes, *node.users))
+        found = next((site for site in beside if site is not None), around or self.otherwise)
+        return found or site_of(node)
+
+    def place_of(self, node: Any, inside: str = "") -> str:
+        """Return the module and the line of a node, in words."""
+        site, path = self.of(node), path_of(node, inside) or "the module itself"
+        return f"{path} ({os.path.basename(site[0])}:{site[1]})" if site is not None else path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
@@ -135,3 +135,14 @@ class TorchCall:
     def op(self, type: str, attrs: dict[str, Any] | None = None, **inputs: Any) -> Any:
         """Append an op, and return its result, or a tuple of several."""
         return apply(type, {slot: v for slot, v in inputs.items() if v is not None}, **(attrs or {}))
+
+
+def name_of(target: Any) -> tuple[str, str]:
+    """Return name and overload of an operator of torch."""
+    space, name = target._schema.name.split("::")
+    return name if space == "aten" else f"{space}.{name}", target._schema.overload_name or "default"
+
+
+def without_memory(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the named arguments but for the ones about memory."""
+    return {k: v for k, v in named.items() if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")}

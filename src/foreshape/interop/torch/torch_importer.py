@@ -12,16 +12,16 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
-from foreshape.interop.torch.node_sites import TORCH, frames_of, path_of, place_of, site_of
+from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
-from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.torch_call import TorchCall, name_of, without_memory
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.writes import NotFunctional, Writes, changed_words, written_argument
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program, Variable, program_guard
-from foreshape.program.call_site import telling_site
+from foreshape.program.call_site import here, telling_site
 from foreshape.program.current import current_block
 from foreshape.program.scopes import placed
 from foreshape.spec import FP32, INT64, LOD_TENSOR, Spec
@@ -78,7 +78,7 @@ class TorchImporter:
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
         self.writes = Writes(self)
         self.reads, self.inside, self.beside = reads, inside, beside
-        self.names: dict[str, str] = {}
+        self.names, self.lines = dict[str, str](), NodeLines()
         self.constants: set[str] = set()
         self.aware: list[ModeAware] = []
         self.masks: dict[tuple[str, str], tuple[Variable, Variable | None]] = {}
@@ -119,25 +119,31 @@ class TorchImporter:
                     self.found[node] = self._constant(node)
                 elif node.op == "call_function":
                     self._demand_sizes()
-                    written = written_argument(node.target) is not None
-                    self.found[node] = result = self._call(node)
-                    if written:
-                        self.writes.note(node, result)
+                    with telling_site(self.lines.of(node)):
+                        written = written_argument(node.target) is not None
+                        self.found[node] = result = self._call(node)
+                        if written:
+                            self.writes.note(node, result)
                 else:
-                    self._output(node, signature.output_specs)
-            for value in self.results:
-                if isinstance(value, OpenSize):
-                    self.fetches.append(value.variable)
-                elif isinstance(value, Variable):
-                    copied = value.persistable or value.name in self.feeds or any(value is one for one in self.fetches)
-                    self.fetches.append(current_block().apply("assign", {"X": value}) if copied else value)
-            if self.ends:
-                add_ends(self.program.global_block, self.feeds, self.fetches)
+                    with telling_site(self.lines.of(node)):
+                        self._output(node, signature.output_specs)
+                        self._fetch()
         return self.program
+
+    def _fetch(self) -> None:
+        """Make variables of the results, and a copy of one given twice or held by the network."""
+        for value in self.results:
+            if isinstance(value, OpenSize):
+                self.fetches.append(value.variable)
+            elif isinstance(value, Variable):
+                copied = value.persistable or value.name in self.feeds or any(value is one for one in self.fetches)
+                self.fetches.append(current_block().apply("assign", {"X": value}) if copied else value)
+        if self.ends:
+            add_ends(self.program.global_block, self.feeds, self.fetches)
 
     def run_graph(self, module: Any, values: Sequence[Any]) -> list[Any]:
         """Import the graph of a branch or a body into the current block, for these values of its inputs; returns its results."""
-        given = iter(values)
+        given, around = iter(values), here()
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 self.found[node] = next(given)
@@ -146,7 +152,8 @@ class TorchImporter:
             elif node.op == "call_function":
                 if written_argument(node.target) is not None:
                     raise NotFunctional
-                self.found[node] = self._call(node)
+                with telling_site(self.lines.of(node, around)):
+                    self.found[node] = self._call(node)
             else:
                 results = node.args[0]
                 return self.given(results if type(results) in (tuple, list) or is_list(results) else [results])
@@ -204,7 +211,8 @@ class TorchImporter:
         """Write the demands on sizes, once, behind the inputs."""
         guards, self.guards = self.guards, ()
         if guards:
-            self.unguarded = [f"{one.relation}, asked in {one.site}" for one in write_demands(self.program, guards, self._sizes, self._places)]
+            with telling_site(self.lines.otherwise):
+                self.unguarded = [one.words() for one in write_demands(self.program, guards, self._sizes, self._places)]
 
     def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
         """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""
@@ -245,7 +253,7 @@ class TorchImporter:
     def _change(self, target: Variable, value: Variable) -> None:
         """Write the last value of a buffer."""
         if value is not target and target.name not in (value.op.output_names() if value.op is not None else ()):
-            self.program.global_block.append_op("assign", {"X": value}, {"Out": target})
+            self.program.global_block.append_op("assign", {"X": value}, {"Out": target}, site=here() if value.op is None else value.op.site)
         self.changed[target.name] = target
 
     # --- nodes
@@ -268,28 +276,27 @@ class TorchImporter:
             if any(isinstance(one, Variable) for one in _flat(arguments)):
                 raise NotFunctional
             return host_number(target, arguments)
-        name, overload = _name_of(target)
+        name, overload = name_of(target)
         rule = aten_rule(name.removeprefix("prims.").removeprefix("transformers."), overload)
         block = current_block()
         first = len(block.ops)
-        with telling_site(site_of(node)):
-            try:
-                if rule is None:
-                    raise Refused("there is no function for it")
-                rule = _batches_counted if self._counts_batches(node, name, arguments) else rule
-                for argument in _flat(arguments):
-                    if isinstance(argument, Variable) and not argument.known:
-                        raise _Follows(f"it depends on {argument.name}, which is not known")
-                    if isinstance(argument, Untold) and "assert" not in name:
-                        raise _Follows(f"it depends on a number that is not computed here: {argument.reason}")
-                result = rule(TorchCall(self, node), *arguments, **_without(named))
-                self._note_mode(node, name, arguments, block.ops[first:])
-            except Refused as refused:
-                if not isinstance(refused, _Follows):
-                    self.refused[target] = None
-                if not isinstance(refused, _Follows):
-                    self.missing.setdefault(f"{name}.{overload}", []).append(place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
-                result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
+        try:
+            if rule is None:
+                raise Refused("there is no function for it")
+            rule = _batches_counted if self._counts_batches(node, name, arguments) else rule
+            for argument in _flat(arguments):
+                if isinstance(argument, Variable) and not argument.known:
+                    raise _Follows(f"it depends on {argument.name}, which is not known")
+                if isinstance(argument, Untold) and "assert" not in name:
+                    raise _Follows(f"it depends on a number that is not computed here: {argument.reason}")
+            result = rule(TorchCall(self, node), *arguments, **without_memory(named))
+            self._note_mode(node, name, arguments, block.ops[first:])
+        except Refused as refused:
+            if not isinstance(refused, _Follows):
+                self.refused[target] = None
+            if not isinstance(refused, _Follows):
+                self.missing.setdefault(f"{name}.{overload}", []).append(self.lines.place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
+            result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)
         if path:
             for op in block.ops[first:]:
@@ -350,7 +357,7 @@ class TorchImporter:
             made.append(variable)
         error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
         inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
-        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=site_of(node))
+        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=here())
         block.ops.append(op)
         for variable in made:
             variable.op = op
@@ -380,20 +387,9 @@ def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
     return count
 
 
-def _name_of(target: Any) -> tuple[str, str]:
-    """Return name and overload of an operator of torch."""
-    space, name = target._schema.name.split("::")
-    return name if space == "aten" else f"{space}.{name}", target._schema.overload_name or "default"
-
-
 def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
     for one in arguments:
         if isinstance(one, list):
             yield from _flat(cast("list[Any]", one))
         else:
             yield one
-
-
-def _without(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the named arguments but for the ones about memory."""
-    return {k: v for k, v in named.items() if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")}

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from foreshape.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Program, Variable
-from foreshape.program.call_site import Site, telling_site
+from foreshape.program.call_site import Site, call_site, here, telling_site
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
@@ -29,6 +29,11 @@ class TracedGuard(NamedTuple):
     site: Site
     own: bool
     """It is asked by code outside of torch, or by its layers; or torch went on with one size in the place of another."""
+
+    def words(self) -> str:
+        """Return the relation, between torch's symbols, and its line."""
+        at = call_site(self.site)
+        return f"{self.relation}" + ("" if at is None else f", asked in {at.source_line() or at.function}    {at.short()}")
 
 
 def traced_guards(exported: Any) -> list[TracedGuard]:
@@ -47,7 +52,8 @@ def _told(guard: Any, replaced: set[str]) -> TracedGuard:
     frame = guard.sloc.framework_loc
     file = getattr(frame, "filename", "")
     own = bool(file) and (not file.startswith(_TORCH) or file.startswith(_LAYERS))
-    site: Site = None
+    asked: Any = guard.sloc.maybe_user_loc
+    site: Site = cast("Site", asked) if isinstance(asked, tuple) else None
     if file and not file.startswith(_TORCH):
         site = file, int(frame.lineno), frame.name
     if type(guard.expr).__name__ == "Equality":
@@ -170,6 +176,6 @@ def _write(program: Program, demand: tuple[Size, str, Size], guard: TracedGuard,
     if any(len(str(side)) > MAX_TEXT or parse(str(side)) != side for side in sides):
         return False
     attrs = {"left": str(sides[0]), "relation": relation, "right": str(sides[1]), "requirement": _LIMITS if isinstance(guard.relation, tuple) else _WORDS}
-    with telling_site(guard.site):
+    with telling_site(guard.site or here()):
         program.global_block.append_op("size_demand", {"X": inputs}, {}, attrs)
     return True
