@@ -45,7 +45,10 @@ class EvaluationPoint:
     def _of_atom(self, atom: Atom) -> int:
         self.steps.take()
         if not atom.op:
-            out = self.values[atom.name]
+            known = self.values.get(atom.name)
+            if known is None:  # in the place of a formula too long to keep
+                raise OutOfSteps
+            out = known
         else:
             args = [self.of(a) for a in atom.args]
             if atom.op in ("//", "%"):

@@ -226,7 +226,7 @@ def _shorter(condition: Condition, there: Mapping[str, Size], back: Mapping[str,
             short = substitute(substitute(side, there), back)
         except ShapeError:
             continue
-        if len(str(short)) < len(str(side)):
+        if len(str(short)) < len(str(side)) and symbols_of(short) <= symbols_of(side):  # a size too long to keep is another symbol
             sides[at] = short
     return Condition(sides[0], condition.relation, sides[1], condition.requirement)
 
