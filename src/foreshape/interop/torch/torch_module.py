@@ -210,7 +210,7 @@ class _Halves(torch.autograd.Function):
         reached = {n for at, g in enumerate(gradients) if g is not None for n in step.reach.get(ctx.names[at], ())}
         out = [None if at is None or n not in reached else torch_value(found[at]) for n, at in zip(step.wanted, step.gradients, strict=True)]
         first = len(out) - len(run.inputs)
-        out[first:] = [None if g is None else g.reshape(of) for g, of in zip(out[first:], run.inputs, strict=True)]
+        out[first:] = [g if g is None or g.is_sparse else g.reshape(of) for g, of in zip(out[first:], run.inputs, strict=True)]
         if torch.is_grad_enabled():
             fail = private.DelayedError(ONCE, 1)
             out = [None if g is None else fail(g.detach().requires_grad_()) for g in out]

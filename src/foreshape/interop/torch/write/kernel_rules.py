@@ -9,16 +9,25 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from foreshape.backward import GRAD
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import Several
+from foreshape.interop.torch.write.helpers.own_gradients import straight_through, with_gradient
 from foreshape.interop.torch.write.kernel_text import free_names, plain_text
 from foreshape.interop.torch.write.numbers_code import number_code
+from foreshape.operator.fields import Gradient
 from foreshape.operator.operator import Operator
+from foreshape.operator.registry import get
 from foreshape.spec import LOD_TENSOR
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_op import PlainOp
 
+_OWN_GRADIENTS: Final = frozenset({
+    "cholesky_solve", "cvm", "data_norm", "eigh", "elementwise_heaviside", "nanmedian", "put_along_axis", "sigmoid_focal_loss", "spectral_norm",
+    "teacher_student_sigmoid_loss", "warprnnt",
+})  # fmt: skip
+"""Operators whose kernels autograd would go through in another way than their gradient does, or not at all."""
 _ROOMS: Final = {
     "foreshape.ops.update.": "it changes parameters, in training",
     "foreshape.ops.collective.": "it speaks with other ranks",
@@ -51,8 +60,10 @@ def kernel_rule(w: PlainOp) -> Any:
         given.append(f"offsets=[{', '.join(_offsets(w, o.name, o.many) for o in cls.schema.operands)}]")
     if cls.kernel_requested:
         given.append(f"requested=({''.join(f'{w.is_read(r.name)}, ' for r in cls.schema.results)})")
-    made = ", ".join(f"{n}={_value(getattr(w.of, n))}" for n in attributes)
-    call = f"{name}({made})({', '.join(given)})"
+    run = _instance(name, attributes, w.of)
+    if w.op.type.startswith("fake_") and "_quantize_dequantize_" in w.op.type:  # the gradient goes through as if nothing were rounded
+        run = w.call(straight_through, run)
+    call = _with_gradient(w, cls, run, given) if w.op.type in _OWN_GRADIENTS else f"{run}({', '.join(given)})"
     results = cls.schema.results
     if any(r.many for r in results):
         parts = [w.let(call)] if len(results) == 1 else w.several(call, len(results))
@@ -60,6 +71,32 @@ def kernel_rule(w: PlainOp) -> Any:
             [f"{part}[{at}]" for at in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True)
         )
     return call if len(results) == 1 and not results[0].new_offsets else Several(call)
+
+
+def _instance(name: str, attributes: list[str], of: Any) -> str:
+    return f"{name}({', '.join(f'{n}={_value(getattr(of, n))}' for n in attributes)})"
+
+
+def _with_gradient(w: PlainOp, cls: type[Operator], run: str, given: list[str]) -> str:
+    """Return the call with the source of the gradient's kernel as its backward pass."""
+    declared, back = cls.gradient, get(f"{cls.type}_grad")
+    if not isinstance(declared, Gradient) or any(s.many for s in (*cls.schema.operands, *cls.schema.results)):
+        raise Refused("its gradient is not written in torch code")
+    operands, results = [o.name for o in cls.schema.operands], [r.name for r in cls.schema.results]
+    name, attributes = _class_of(w, back)
+    takes: list[tuple[str, int]] = []
+    for slot in declared.inputs:
+        base = slot.removesuffix(GRAD)
+        takes.append(("g", results.index(base)) if slot != base else ("x", operands.index(slot)) if slot in operands else ("y", results.index(slot)))
+    gives = [operands.index(slot.removesuffix(GRAD)) for slot in declared.gives]
+    instance = _instance(name, attributes, w.of)
+    fixed = f", requested=({'True, ' * len(gives)})" if back.kernel_requested else ""
+    if back.kernel_offsets:
+        fixed += f", offsets=[{', '.join(_offsets(w, slot, False) if slot in operands else 'None' for slot in declared.inputs)}]"
+    if fixed:
+        instance = f"partial({instance}{fixed})"
+        w.writer.sources.imports["partial"] = "from functools import partial"
+    return w.call(with_gradient, run, instance, takes, gives, *given)
 
 
 def _value(value: Any) -> str:
@@ -112,7 +149,10 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
         owner = next(c for c in cls.__mro__ if name in vars(c))
         function: Any = vars(owner)[name]
         plain: Callable[..., Any] = getattr(function, "__func__", getattr(function, "func", getattr(function, "fget", function)))
-        source = plain_text(textwrap.dedent(inspect.getsource(plain)))
+        source = textwrap.dedent(inspect.getsource(plain))
+        if name == "kernel" and plain.__name__ != name:  # of a gradient, within the class of its operator
+            source = _without_decorators(source)
+        source = plain_text(source)
         source = re.sub(r"self\.schema\.operands\[(\d+)\]\.name", lambda found: repr(cls.schema.operands[int(found[1])].name), source)
         tree = ast.parse(source)
         names = free_names(source)
@@ -139,6 +179,12 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
     for text in methods.values():
         lines += [*textwrap.indent(text, "    ").splitlines(), ""]
     return "\n".join(lines).rstrip(), list(attributes), known
+
+
+def _without_decorators(source: str) -> str:
+    function: Any = ast.parse(source).body[0]
+    function.decorator_list, function.name = [], "kernel"
+    return ast.unparse(function)
 
 
 def _sort(cls: type[Operator], name: str, attributes: dict[str, None], constants: dict[str, str], waiting: list[str]) -> None:

@@ -9,6 +9,7 @@ from foreshape.dims import Size
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.numbers_code import is_size
 from foreshape.interop.torch.write.numbers_code import number_code as number_code
+from foreshape.interop.torch.write.stopped_gradients import has_gradient
 from foreshape.interop.written_ops import DescribedOp
 from foreshape.operator.operator import Operator
 from foreshape.program import Op
@@ -35,8 +36,10 @@ class PlainOp(DescribedOp):
     # --- operands and results
 
     def x(self, slot: str, at: int = 0) -> str:
-        """Return the value of an operand."""
-        return self.writer.value(self.variable(slot, at).name)
+        """Return the value of an operand, cut from the graph of gradients where the operator gives none."""
+        name = self.variable(slot, at).name
+        value = self.writer.value(name)
+        return f"{value}.detach()" if name in self.writer.learning and not has_gradient(type(self.operator), slot) else value
 
     def optional(self, slot: str) -> str:
         """Return the value of an operand; ``None`` if it is absent."""

@@ -17,6 +17,7 @@ from foreshape.interop.torch.write.parameter_names import access, state_keys
 from foreshape.interop.torch.write.plain_names import FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.interop.torch.write.sources import Sources
+from foreshape.interop.torch.write.stopped_gradients import learning_values
 from foreshape.interop.written_ops import Unwritten
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
@@ -56,6 +57,7 @@ class PlainWriter:
         self.fed: list[str] = []
         self.arrays: list[int] = []
         """Arrays, empty at the beginning."""
+        self.learning, self._stopped = learning_values(program, self.parameters.values())
         self._bound: dict[str, str] = {}
         self._levels: dict[str, int] = {}
         self._symbols: dict[str, str] = {}
@@ -157,13 +159,14 @@ class PlainWriter:
             listed: Sequence[Any] = value if value.__class__ is list else [value]
             for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if one is not None and not is_empty_name(name):
-                    self.bind(op, name, one)
+                    self.bind(op, name, f"({one}).detach()" if name in self._stopped else one)
 
     def _several(self, op: Op, expression: str) -> None:
         assert op.operator is not None
         statement = Statement([], expression, scope=self._scope)
         self.statements.append(statement)
         targets: list[int] = []
+        stopped: list[int] = []
         for slot in op.operator.schema.results:
             names = op.output_slots.get(slot.name, ())
             for name in names if slot.many else names[:1] or ("",):
@@ -171,6 +174,7 @@ class PlainWriter:
                 targets.append(self.cell(name) if name in self.cells else self._new())
                 if not empty:
                     self._said(op, name, token(targets[-1]), statement)
+                    stopped += [targets[-1]] if name in self._stopped else []
         for slot in op.operator.schema.results:
             if slot.new_offsets:
                 targets.append(self._new())
@@ -181,6 +185,7 @@ class PlainWriter:
         statement.targets = targets
         if len(targets) == 1:
             statement.text = f"{expression}[0]"
+        self.statements += [Statement([number], f"{token(number)}.detach()", scope=self._scope) for number in stopped]
 
     def _known_sizes(self, op: Op) -> bool:
         """Write results with known whole numbers as constants, whatever makes them."""

@@ -1,0 +1,41 @@
+"""The places where the backward pass of a program stops, so that autograd stops there too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+
+from foreshape.operator.fields import Gradient
+from foreshape.operator.operator import Operator
+from foreshape.program import Program, Variable
+from foreshape.spec import LOD_TENSOR
+
+
+def learning_values(program: Program, parameters: Collection[Variable]) -> tuple[set[str], set[str]]:
+    """Return the names of values that depend on trainable parameters with a gradient between, and of those whose gradient the program
+    stops.
+    """
+    learning = {v.name for v in parameters if v.is_parameter and v.trainable and not v.stop_gradient and v.spec.known_dtype.is_floating}
+    stopped: set[str] = set()
+    before = -1
+    while before != len(learning) + len(stopped):  # the rounds of a loop
+        before = len(learning) + len(stopped)
+        for op in program.all_ops():
+            if learning.isdisjoint(op.input_names()):
+                continue
+            for name in op.output_names():
+                found = op.block.find(name)
+                if found is None or found.spec.kind is not LOD_TENSOR or found.spec.dtype is None or not found.spec.dtype.is_floating:
+                    continue
+                if found.stop_gradient:
+                    stopped.add(name)
+                elif name not in stopped:
+                    learning.add(name)
+    return learning, stopped
+
+
+@cache
+def has_gradient(cls: type[Operator], slot: str) -> bool:
+    """Tell whether an operand of an operator takes a gradient, as far as the operator declares it."""
+    declared = cls.gradient
+    return not isinstance(declared, Gradient) or any(given.startswith(f"{slot}@") or given == slot for given in declared.gives)
