@@ -196,8 +196,14 @@ def test_what_is_read_in_between_is_made() -> None:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dims", [(5, 40), (2, 3, 40)])
-def test_products_of_rows(dims: tuple[int, ...], activation: str) -> None:
-    net = Net(lambda x: ACTIVATIONS[activation](layer.fc(x, 48, flatten_last=1)), images(*dims))
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_rows(dims: tuple[int, ...], activation: str, turned: bool) -> None:
+    def product(x: Any) -> Any:
+        if not turned:
+            return layer.fc(x, 48, flatten_last=1)
+        return layer.matmul(x, layer.create_parameter([48, 40], fs.FP32), transpose_y=True) + layer.create_parameter([48], fs.FP32)
+
+    net = Net(lambda x: ACTIVATIONS[activation](product(x)), images(*dims))
     executor = net.same()
     assert net.calls(executor) == (2 if activation in APART else 1)
     net.same(images(0, *dims[1:]), executor)

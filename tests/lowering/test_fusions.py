@@ -247,6 +247,16 @@ def wider() -> Any:
     return fs.default_main_program().global_block.apply("reduce_mean", {"X": each}, {"dim": [], "reduce_all": True, "out_dtype": fs.FP64.code})
 
 
+def turned() -> Any:
+    x = layer.data("x", shape=["batch", 5])
+    rows = layer.layer_norm(layer.reshape(layer.matmul(x, layer.create_parameter([4, 5], fs.FP32), transpose_y=True), [-1, 1, 4]), begin_norm_axis=2)
+    shifted = layer.add(layer.matmul(rows, layer.create_parameter([3, 4], fs.FP32), transpose_y=True), layer.create_parameter([3], fs.FP32, is_bias=True))
+    normal = layer.layer_norm(shifted, begin_norm_axis=2, weight=False)
+    loss = layer.mean(layer.square(layer.matmul(normal, layer.create_parameter([2, 3], fs.FP32), transpose_y=True)))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
 EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     own: {"constant": 1, "linear": 1, "descent": 2},
     images: {"convolution": 2, "convolution_gradient": 2, "rectifier": 1, "rectifier_gradient": 1, "descent": 6},
@@ -254,6 +264,7 @@ EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     bags: {"bags": 1, "linear": 1, "linear_gradient": 1},
     kept: {"class_loss": 0, "linear": 2},
     wider: {"class_loss": 0, "linear": 1},
+    turned: {"linear": 3, "linear_gradient": 3, "descent": 7, "normalization": 2},
 }
 
 

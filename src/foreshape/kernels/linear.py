@@ -11,9 +11,10 @@ from foreshape.dims import Size, product
 from foreshape.kernels import products
 from foreshape.kernels.fused import Effects, FusedKernel, work_of_product
 from foreshape.spec import FP32, Spec
-from foreshape.values.torch_proxy import Lazy, torch
+from foreshape.values.torch_proxy import F, Lazy, torch
 
 _MM, _ADDMM, _ONEDNN = Lazy(lambda: torch.mm), Lazy(lambda: torch.addmm), Lazy(products.onednn_linear)
+_LINEAR = Lazy(lambda: F.linear)
 _MATRICES = Effects(axis_order={0: (), 1: ()}, gap_bytes={0: 0, 1: 0})
 """Both matrices may be transposed, and have gaps between their rows; broadcast ones are copied."""
 _ROWS_AND_MATRIX = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes={1: 0})
@@ -32,8 +33,22 @@ def forward(x: Spec, w: Spec, bias: bool, transposed: str = "{1}.t()") -> FusedK
     return _by_rows("product addmm mm", x, (k, n), w, small, large)
 
 
-def input_gradient(d: Spec, w: Spec, transposed: str = "{1}.t()") -> FusedKernel:
-    """Return the gradient of the rows: the product of ``d`` ``[..., n]`` with ``w'``."""
+def forward_turned(x: Spec, w: Spec, bias: bool, transposed: str) -> FusedKernel:
+    """Return the product of rows ``x`` with the transposed ``w`` ``[n, k]``, with a bias as the third operand; ``transposed`` as for `forward`."""
+    n, k = w.known_dims
+    if x.rank != 2:
+        small = "{linear}({0}, {1}, {2})" if bias else "{linear}({0}, {1})"
+    else:
+        small = f"{{addmm}}({{2}}, {{0}}, {transposed})" if bias else f"{{mm}}({{0}}, {transposed})"
+    return _by_rows("product addmm mm", x, (k, n), w, small, f"{{onednn}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, 'none', (), '')")
+
+
+def input_gradient(d: Spec, w: Spec, transposed: str = "{1}.t()", turned: bool = False) -> FusedKernel:
+    """Return the gradient of the rows: the product of ``d`` ``[..., n]`` with ``w'``, or with ``w`` where it was ``turned`` before."""
+    if turned:
+        n, k = w.known_dims
+        small = "{mm}({0}, {1})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {{1}}){_unflattened(d)}"
+        return _by_rows("{op} mm", d, (n, k), w, small, f"{{onednn}}({{0}}, {transposed}, None, 'none', (), '')")
     k, n = w.known_dims
     small = f"{{mm}}({{0}}, {transposed})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}){_unflattened(d)}"
     return _by_rows("{op} mm", d, (n, k), w, small, "{onednn}({0}, {1}, None, 'none', (), '')")
@@ -74,7 +89,7 @@ def may_be_large(w: Spec) -> bool:
 def _by_rows(kind: str, x: Spec, dims: Sequence[Size], w: Spec, small: str, large: str) -> FusedKernel:
     """Return a product of rows with a matrix of these dims, by BLAS or, where it is large, by oneDNN."""
     least = _elements_for_onednn(dims[0], dims[1], w)
-    constants = {"mm": _MM, "addmm": _ADDMM} if "{addmm}" in small else {"mm": _MM}
+    constants = {name: made for name, made in (("mm", _MM), ("addmm", _ADDMM), ("linear", _LINEAR)) if f"{{{name}}}" in small}
     if least is None:
         return FusedKernel(kind, small, constants, effects=_MATRICES if x.rank == 2 else _ROWS_AND_MATRIX, work=work_of_product)
     needs = lambda: products.workspace(_rows(x), dims[0], dims[1], longer=True)  # noqa: E731

@@ -159,23 +159,44 @@ def whole(
     """Return the same if all sequences have all ``steps``: the hidden states, the last of them and the last cells, and the values for the gradient."""
     size = h0.shape[1]
     with torch.set_grad_enabled(train):
-        y, last, cell, workspace = private.rnn_layer(
-            x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, train
-        )  # fmt: skip
+        y, last, cell, workspace = private.rnn_layer(x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, train)
     return y.view(-1, size), last.view_as(h0), cell.view_as(c0), SavedPiece(h0, c0, y, last, cell, workspace) if train else None
 
 
 def whole_gradient(
-    run: SavedPiece, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
+    run: SavedPiece,
+    x: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    d_rows: Tensor | None,
+    d_last: Tensor | None,
+    d_cell: Tensor | None,
     reverse: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """Return its gradients of x, h0, c0, and of the four weights, each in memory of its own."""
     steps, batch, size = run.y.shape
     given = None if d_rows is None else d_rows.contiguous().view(steps, batch, size)
     dx, dw, dv, db, db2, dh, dc = private.rnn_layer_backward(
-        x.view(steps, batch, -1), *weights, run.h, run.c, run.y, run.last_h, run.last_c, given, d_last, d_cell, reverse, LSTM, size, 1, True, True, False, [],
-        False, run.workspace,
-    )  # fmt: skip
+        x.view(steps, batch, -1),
+        *weights,
+        run.h,
+        run.c,
+        run.y,
+        run.last_h,
+        run.last_c,
+        given,
+        d_last,
+        d_cell,
+        reverse,
+        LSTM,
+        size,
+        1,
+        True,
+        True,
+        False,
+        [],
+        False,
+        run.workspace,
+    )
     return dx.view(x.shape), dh.view_as(run.h), dc.view_as(run.c), (dw, dv, db, db2)
 
 

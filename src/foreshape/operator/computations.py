@@ -119,10 +119,12 @@ class FrozenBatchNorm(ForwardOnly):
 
 
 @data_class(frozen=True)
-class LayerNorm(ForwardOnly):
-    """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, normalised over the dims from ``begin`` on; X1 and X2 may be absent."""
+class LayerNorm(Computation):
+    """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, over the dims from ``begin`` on; the mean and the variance; X1 and X2 may be absent."""
 
     operands: ClassVar[int] = 3
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out1", "Out2", "X1", "X2", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD", "X2@GRAD")
     begin: int
     epsilon: float
 
@@ -200,10 +202,7 @@ class Sum(Computation):
 
 @data_class(frozen=True)
 class MatrixProduct(Computation):
-    """The product of the matrices in the last two dims; the dims before are a batch, and broadcast.
-
-    ``x_transposed`` and ``y_transposed`` swap the last two dims first.
-    """
+    """The product of the matrices in the last two dims, swapped first if ``x_transposed``, ``y_transposed``; the dims before are a batch, and broadcast."""
 
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")

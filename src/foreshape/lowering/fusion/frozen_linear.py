@@ -37,7 +37,7 @@ SMALL = 1 << 10
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    found = [p for i in products_of_rows(graph) if (p := _product(graph, i)) is not None]
+    found = [p for i, turned in products_of_rows(graph) if (p := _product(graph, i, turned)) is not None]
     by_rows: dict[Argument, list[_RowProduct]] = {}
     for p in found:
         by_rows.setdefault(p.rows, []).append(p)
@@ -47,11 +47,12 @@ def apply(graph: Graph) -> int:
 
 @data_class(eq=False)
 class _RowProduct:
-    """A product of rows with a constant matrix ``[k, n]``, and its following steps."""
+    """A product of rows with a constant matrix ``[k, n]``, or a ``turned`` one ``[n, k]``, and its following steps."""
 
     call: KernelCall
     k: int
     n: int
+    turned: bool
     chain: Chain
 
     @property
@@ -65,20 +66,20 @@ class _RowProduct:
         return products.workspace(rows_of(self.rows), self.k, self.n, longer=True)
 
 
-def _product(graph: Graph, i: KernelCall) -> _RowProduct | None:
+def _product(graph: Graph, i: KernelCall, turned: bool) -> _RowProduct | None:
     x, w = i.arguments
     dims = dims_of(w)
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
         return None
-    k, n = dims
+    k, n = dims[::-1] if turned else dims
     if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
         return None
-    return _RowProduct(i, k, n, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
+    return _RowProduct(i, k, n, turned, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
 
 
 def _rewrite(graph: Graph, p: _RowProduct) -> bool:
     chain = p.chain
-    name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(chain))
+    name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(p))
     arguments = [p.rows] if chain.other is None else [p.rows, chain.other]
     made = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
     return graph.replace(chain.taken(made))
@@ -97,7 +98,7 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     dims, total, first = dims_of(group[0].chain.out), sum(p.n for p in group), group[0]
     if dims is None:
         return False
-    makers, counts = [_folds(p.chain) for p in group], [len(p.values()) for p in group]
+    makers, counts = [_folds(p) for p in group], [len(p.values()) for p in group]
     name = graph.pack("linear", [v for p in group for v in p.values()], 4 * first.k * total, partial(_joined, makers, counts))
     out = Value("joined", graph.fresh(), made=tensor(FP32, *dims[:-1], total))
     needs = lambda: products.workspace(rows_of(first.rows), first.k, total, longer=True)  # noqa: E731
@@ -120,21 +121,21 @@ def _joined(makers: Sequence[Callable[..., Any]], counts: Sequence[int], *values
     return linear(torch.cat(weights, 1), torch.cat(biases), NOTHING)
 
 
-def _folds(chain: Chain) -> Callable[..., tuple[Any, Any]]:
-    """Return a function from the values of a chain to the weight and the bias."""
-    steps = chain.folds()
+def _folds(p: _RowProduct) -> Callable[..., tuple[Any, Any]]:
+    """Return a function from the values of a product to the weight and the bias."""
+    steps, turned = p.chain.folds(), p.turned
 
     def make(weight: Any, *values: Any) -> tuple[Any, Any]:
-        return folded(weight, steps, values, axis=1)
+        return folded(weight.t() if turned else weight, steps, values, axis=1)
 
     return make
 
 
-def _maker(chain: Chain) -> Callable[..., Any]:
-    steps = chain.folds()
+def _maker(p: _RowProduct) -> Callable[..., Any]:
+    chain, folds = p.chain, _folds(p)
 
     def make(weight: Any, *values: Any) -> Any:
         given, following = chain.ends(values)
-        return linear(*folded(weight, steps, given, axis=1), following)
+        return linear(*folds(weight, *given), following)
 
     return make

@@ -1,7 +1,7 @@
 """A product of rows with a weight matrix, with its bias, on the kernel for its size.
 
-Before: ``y = x w`` of rows ``[..., k]`` with a matrix ``[k, n]``; ``out = y + b``, where ``b`` is ``[n]`` (or nothing)
-After: ``out = addmm(b, x, w)`` (``mm``), or oneDNN's linear where the product is large and oneDNN the better choice
+Before: ``y = x w`` of rows ``[..., k]`` with a matrix ``[k, n]``, or ``y = x w'`` with one ``[n, k]``; ``out = y + b``, where ``b`` is ``[n]`` (or nothing)
+After: ``out = addmm(b, x, w)`` (``mm``, ``linear``), or oneDNN's linear where the product is large and oneDNN the better choice
 Unless: something else reads y; then the bias stays a call of its own
 """
 
@@ -15,18 +15,18 @@ from foreshape.operator.computations import Sum
 
 
 def apply(graph: Graph) -> int:
-    return sum(_product(graph, i) for i in products_of_rows(graph))
+    return sum(_product(graph, i, turned) for i, turned in products_of_rows(graph))
 
 
-def _product(graph: Graph, i: KernelCall) -> bool:
+def _product(graph: Graph, i: KernelCall, turned: bool) -> bool:
     x, w = i.arguments
     out = i.results[0]
     add = graph.only_reader(out)
     if add is not None and _adds_bias(add, out):  # the product's place is the sum's: the bias may be made between the two
-        made = _forward(graph, add, x, w, add.arguments[1], add.results[0])
+        made = _forward(graph, add, x, w, add.arguments[1], add.results[0], turned)
         if graph.replace({i: (), add: [made]}):
             return True
-    return graph.replace({i: [_forward(graph, i, x, w, None, out)]})
+    return graph.replace({i: [_forward(graph, i, x, w, None, out, turned)]})
 
 
 def _adds_bias(add: KernelCall, out: Argument) -> bool:
@@ -37,8 +37,11 @@ def _adds_bias(add: KernelCall, out: Argument) -> bool:
     return shape is not None and len(shape) == 1 and shape[0] == wide[-1] and total.axis in (-1, len(wide) - 1)
 
 
-def _forward(graph: Graph, like: KernelCall, x: Argument, w: Argument, bias: Argument, out: Argument) -> KernelCall:
+def _forward(graph: Graph, like: KernelCall, x: Argument, w: Argument, bias: Argument, out: Argument, turned: bool) -> KernelCall:
     of_x, of_w = spec_of(x), spec_of(w)
     assert of_x is not None and of_w is not None
-    kernel = linear.forward(of_x, of_w, bias is not None, transposed_view(graph, w) if linear.may_be_large(of_w) else "")
+    if turned:
+        kernel = linear.forward_turned(of_x, of_w, bias is not None, transposed_view(graph, w) if of_x.rank == 2 else "")
+    else:
+        kernel = linear.forward(of_x, of_w, bias is not None, transposed_view(graph, w) if linear.may_be_large(of_w) else "")
     return fused(like, kernel, [x, w] if bias is None else [x, w, bias], [out])

@@ -1,7 +1,8 @@
 """The two products behind a product of rows with a weight matrix, each a kernel of its own.
 
 Before: ``d_x, d_w = product_gradient(x, w, d_out)`` of ``out = x w``
-After: ``d_x = mm(d_out, w')``, or oneDNN's linear; ``d_w = mm(x', d_out)``; each only where somebody reads it
+After: ``d_x = mm(d_out, w')``, or oneDNN's linear; ``d_w = mm(x', d_out)``; each only where somebody reads it; of ``out = x w'``
+    ``d_x = mm(d_out, w)`` and ``d_w = mm(d_out', x)``
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from foreshape.lowering.kernel_calls import KernelCall
 
 
 def apply(graph: Graph) -> int:
-    return sum(_split(graph, i) for i in gradients_of_rows(graph))
+    return sum(_split(graph, i, turned) for i, turned in gradients_of_rows(graph))
 
 
-def _split(graph: Graph, i: KernelCall) -> bool:
+def _split(graph: Graph, i: KernelCall, turned: bool) -> bool:
     x, w, d = i.arguments
     d_x, d_w = i.results
     of_x, of_w, of_d = spec_of(x), spec_of(w), spec_of(d)
     assert of_x is not None and of_w is not None and of_d is not None
     made: list[KernelCall] = []
     if not graph.unused(d_x):
-        made.append(fused(i, linear.input_gradient(of_d, of_w, transposed_view(graph, w)), [d, w], [d_x]))
-    if not graph.unused(d_w):
+        view = transposed_view(graph, w) if not turned or linear.may_be_large(of_w) else ""
+        made.append(fused(i, linear.input_gradient(of_d, of_w, view, turned), [d, w], [d_x]))
+    if not graph.unused(d_w) and turned:
+        made.append(fused(i, linear.weight_gradient(of_d, of_w), [d, x], [d_w], WeightGradient()))
+    elif not graph.unused(d_w):
         made.append(fused(i, linear.weight_gradient(of_x, of_w), [x, d], [d_w], WeightGradient()))
     return graph.replace({i: made})

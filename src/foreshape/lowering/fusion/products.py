@@ -29,16 +29,21 @@ def rows_of(x: Argument) -> Size:
     return product((dims_of(x) or ())[:-1])
 
 
-def products_of_rows(graph: Graph) -> list[OpCall]:
-    """Return the products of rows ``[..., k]`` with a matrix ``[k, n]``, both as they are."""
+def products_of_rows(graph: Graph) -> list[tuple[OpCall, bool]]:
+    """Return the products of rows ``[..., k]`` with a matrix ``[k, n]``, and with one ``[n, k]`` that is turned, which is True beside them."""
     found = [*graph.computing(FlattenedProduct), *graph.computing(MatrixProduct)]
-    return sorted([i for i, of in found if _is_of_rows(i, of)], key=graph.position)
+    return sorted([(i, _is_turned(of)) for i, of in found if _is_of_rows(i, of)], key=lambda pair: graph.position(pair[0]))
 
 
-def gradients_of_rows(graph: Graph) -> list[OpCall]:
+def gradients_of_rows(graph: Graph) -> list[tuple[OpCall, bool]]:
     """Return the gradient ops of such products, without complex numbers, which they conjugate."""
     found = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
-    return sorted([i for i, of in found if _is_of_rows(i, of) and not _is_complex(i.arguments[0])], key=graph.position)
+    kept = [(i, _is_turned(of)) for i, of in found if _is_of_rows(i, of) and not _is_complex(i.arguments[0])]
+    return sorted(kept, key=lambda pair: graph.position(pair[0]))
+
+
+def _is_turned(of: FlattenedProduct | MatrixProduct) -> bool:
+    return isinstance(of, MatrixProduct) and of.y_transposed
 
 
 def _is_complex(of: Argument) -> bool:
@@ -51,5 +56,5 @@ def _is_of_rows(i: OpCall, of: FlattenedProduct | MatrixProduct) -> bool:
     if x is None or y is None or len(x) < 2 or len(y) != 2:
         return False
     if isinstance(of, MatrixProduct):
-        return not (of.x_transposed or of.y_transposed)
+        return not of.x_transposed
     return of.x_rows == len(x) - 1 and of.y_rows == 1

@@ -1,0 +1,40 @@
+"""A normalization over each example and its gradient, without the variance that only the gradient reads.
+
+Before: ``y, mean, variance = normalize(x, scale, shift)``, ``d_x, d_scale, d_shift = gradient(x, mean, variance, scale, shift, d_y)``
+After: the same with the inverse deviation in the place of the variance, as torch's kernels give and take it
+Unless: something else reads the mean or the variance; or they, the scale or the shift have another element type than x, or other dims than an example
+"""
+
+from __future__ import annotations
+
+from foreshape.kernels import layer_norm
+from foreshape.lowering.fusion.graph import Graph, backward_of, fused, spec_of
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
+from foreshape.operator.computations import LayerNorm
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(LayerNorm))
+
+
+def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
+    x, *by = i.arguments
+    back = graph.only_reader(i.results[1])
+    if back is None or graph.only_reader(i.results[2]) is not back or backward_of(back, LayerNorm) != of:
+        return False
+    given = [v for v in by if isinstance(v, Value)]
+    if back.arguments[:-1] != [x, *i.results[1:], *by] or not _fits(x, given, of.begin):
+        return False
+    there = by[0] is not None, by[1] is not None
+    first, second, third = (not graph.unused(r) for r in back.results)
+    forth = fused(i, layer_norm.forward(of.begin, of.epsilon, there), [x, *given], i.results)
+    kernel = layer_norm.gradient(of.begin, there, (first, second, third), spec_of(given[0]) if given else None)
+    return graph.replace({i: [forth], back: [fused(back, kernel, [back.arguments[-1], x, *i.results[1:], *given], back.results)]})
+
+
+def _fits(x: Argument, given: list[Value], begin: int) -> bool:
+    of_x = spec_of(x)
+    if of_x is None or of_x.dtype is None or of_x.dtype.itemsize < 4:  # halves have statistics of another type
+        return False
+    specs = [spec_of(v) for v in given]
+    return all(s is not None and s.dtype is of_x.dtype and s.known_dims == of_x.known_dims[begin:] for s in specs)
