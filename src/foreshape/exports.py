@@ -64,6 +64,7 @@ from foreshape.program import default_startup_program as default_startup_program
 from foreshape.program import name_scope as name_scope
 from foreshape.program import new_program
 from foreshape.program import program_guard as program_guard
+from foreshape.quantization import quantize as quantize
 from foreshape.spec import BF16 as BF16
 from foreshape.spec import BOOL as BOOL
 from foreshape.spec import FLOAT as FLOAT

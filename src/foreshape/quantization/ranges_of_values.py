@@ -1,0 +1,122 @@
+"""The ranges of a network's values, measured on examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+from foreshape.engine import Executor, LoDTensor
+from foreshape.errors import FeedError, SchemaError
+from foreshape.interop import InferenceModel
+from foreshape.interop.model import feed_of
+from foreshape.ops.quantization.grid import largest_level
+
+Activations: TypeAlias = Literal["min_max", "percentile", "entropy"]
+METHODS: tuple[Activations, ...] = ("min_max", "percentile", "entropy")
+_BINS, _STEP = 2048, 16
+"""The bins of a histogram of sizes, and the bins between two ranges that are tried."""
+LEVELS = largest_level(8)
+
+
+def feeds_of(model: InferenceModel, data: Any) -> list[dict[str, Any]]:
+    """Return calibration data as one feed after the other.
+
+    Args:
+        data: a mapping from inputs to arrays, or an array: one feed; or an iterable of such.
+
+    Raises:
+        FeedError: there are none, or an empty one.
+    """
+    one = isinstance(data, (Mapping, LoDTensor)) or hasattr(data, "__array__")
+    if not one and not isinstance(data, Iterable):
+        raise FeedError(f"calibration data must be a feed, or an iterable of feeds; seen {type(data).__name__}")
+    given: list[Any] = [data] if one else list(cast("Iterable[Any]", data))
+    out = [feed_of(model.feeds, (feed,)) for feed in given]
+    if not out:
+        raise FeedError("calibration data must have at least one feed; there is none")
+    for at, feed in enumerate(out):
+        for name, value in feed.items():
+            if getattr(value, "size", 1) == 0:
+                raise FeedError(f"calibration data: feed {at} has no elements for {name}, of {list(value.shape)}")
+    return out
+
+
+def run_over(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[tuple[int, str, Any]]:
+    """Yield the values of these names for each feed, with the feed's number. Raises `FeedError` for feeds that do not fit, or make other than numbers."""
+    import numpy
+
+    runs = Executor() if model.executor is None else model.executor
+    for at, feed in enumerate(feeds):
+        try:
+            found = runs.run(model.program, dict(feed), list(names), model.scope)
+        except FeedError as error:
+            error.add_note(f"in feed {at} of the calibration data")
+            raise
+        for name, value in zip(names, found, strict=True):
+            array: Any = numpy.asarray(value.data if isinstance(value, LoDTensor) else value)
+            if not numpy.isfinite(array).all():
+                raise FeedError(f"calibration data: feed {at} makes numbers of {name} that are not finite")
+            yield at, name, array
+
+
+def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str], activations: Activations, percentile: float) -> dict[str, float]:
+    """Return the scale of each value: the size that becomes the largest whole number.
+
+    Args:
+        activations: "min_max": the largest size; "percentile": a share of the sizes is at most so large; "entropy": the one whose rounded distribution says
+            most about the true one (the least Kullback-Leibler divergence).
+        percentile: the share, in percent.
+
+    Raises:
+        SchemaError: another method or percentile. FeedError: see `run_over`.
+    """
+    import numpy
+
+    if activations not in METHODS:
+        raise SchemaError(f"activations must be {', '.join(map(repr, METHODS))}; seen {activations!r}")
+    if not 0.0 < percentile <= 100.0:
+        raise SchemaError(f"percentile must be more than 0 and at most 100; seen {percentile}")
+    largest = dict.fromkeys(names, 0.0)
+    for _, name, array in run_over(model, feeds, names):
+        largest[name] = max(largest[name], float(numpy.abs(array).max(initial=0.0)))
+    if activations == "min_max":
+        return largest
+    counts: dict[str, Any] = {name: numpy.zeros(_BINS, numpy.int64) for name in names}
+    for _, name, array in run_over(model, feeds, names):
+        if largest[name]:
+            sizes: Any = numpy.abs(array)
+            counts[name] += numpy.histogram(sizes, _BINS, (0.0, largest[name]))[0]
+    choose: Callable[[Any], int] = _by_entropy if activations == "entropy" else lambda found: _by_share(found, percentile)
+    return {name: largest[name] * choose(counts[name]) / _BINS if largest[name] else 0.0 for name in names}
+
+
+def _by_share(counts: Any, percentile: float) -> int:
+    """Return the bins that hold so many percent of the numbers."""
+    import numpy
+
+    below = counts.cumsum()
+    return int(cast("Any", numpy.searchsorted)(below, below[-1] * percentile / 100.0)) + 1
+
+
+def _by_entropy(counts: Any) -> int:
+    """Return the number of bins whose range loses least (Migacz, 2017): numbers beyond are clipped, the others rounded to `LEVELS` sizes."""
+    import numpy
+
+    best, least = _BINS, float("inf")
+    counts = counts.astype(numpy.float64)
+    counts[0] = counts[1]  # the zeros of rectified values are exact on every grid
+    for bins in range(LEVELS + 1, _BINS + 1, _STEP):
+        true = counts[:bins].copy()
+        kept = true > 0
+        true[-1] += counts[bins:].sum()
+        level = (numpy.arange(bins) * (LEVELS + 1)) // bins
+        sums, members = numpy.bincount(level, counts[:bins]), numpy.bincount(level, kept)
+        rounded = numpy.where(kept, (sums / numpy.maximum(members, 1))[level], 0.0)
+        there = true > 0
+        if not there.any() or not rounded.any():
+            continue
+        p, q = true[there] / true.sum(), numpy.maximum(rounded[there] / rounded.sum(), 1e-12)
+        loss = float((p * numpy.log(p / q)).sum())
+        if loss < least:
+            best, least = bins, loss
+    return best

@@ -1,0 +1,135 @@
+"""`fs.quantize`: the program that it makes, its accuracy, the search, bad data, and training with the rounding."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from support.trained_digits import Digits, trained_digits
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.quantization.ranges_of_values import METHODS
+from foreshape.quantization.rewrite import as_bytes
+
+
+@pytest.fixture
+def digits() -> Digits:
+    return trained_digits()
+
+
+def types(model: fs.InferenceModel) -> list[str]:
+    return [op.type for op in model.program.all_ops()]
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize("activations", METHODS)
+def test_digits_stay_right(digits: Digits, activations: Any, per_channel: bool) -> None:
+    data = [digits.images[k : k + 32] for k in range(0, 128, 32)]
+    made = fs.quantize(digits.model, data, activations=activations, per_channel=per_channel)
+    assert digits.accuracy(digits.model) > 0.9
+    assert digits.accuracy(made) >= digits.accuracy(digits.model) - 0.005
+    assert types(made).count("dequantize_linear") == types(made).count("quantize_linear") + 5
+    assert sum(made.scope.get(v.name).dtype == np.int8 for v in made.program.global_block.vars.values() if v.persistable) == 5
+
+
+def test_saved_and_opened_it_is_the_same(digits: Digits, tmp_path: Path) -> None:
+    made = fs.quantize(digits.model, digits.images[:64])
+    want = made.run(digits.images[:50])[0]
+    fs.save_inference_model(tmp_path / "bytes", made.feeds, made.fetches, program=made.program, scope=made.scope)
+    fs.save_onnx(tmp_path / "bytes.onnx", made.feeds, made.fetches, program=made.program, scope=made.scope)
+    fs.save_inference_model(tmp_path / "numbers", digits.model.feeds, digits.model.fetches, program=digits.model.program, scope=digits.model.scope)
+    assert (tmp_path / "bytes.pdiparams").stat().st_size < 0.4 * (tmp_path / "numbers.pdiparams").stat().st_size
+    step = np.abs(want).max() / 127
+    for path in (tmp_path / "bytes", tmp_path / "bytes.onnx"):
+        np.testing.assert_allclose(fs.load_inference_model(path, scope=fs.Scope()).run(digits.images[:50])[0], want, atol=step)
+        np.testing.assert_allclose(fs.Predictor(path).run(digits.images[:50])[0], want, atol=step)
+
+
+def test_layers_are_excluded_by_name_and_by_loss(digits: Digits) -> None:
+    weights = lambda model: sum(v.dtype is fs.INT8 for v in model.program.global_block.vars.values() if v.persistable)  # noqa: E731
+    data = digits.images[:64]
+    assert weights(fs.quantize(digits.model, data)) == 5
+    assert weights(fs.quantize(digits.model, data, exclude="fc_*")) == 3
+    assert weights(fs.quantize(digits.model, data, exclude=["conv2d_0.tmp*", "fc_0.w_*"])) == 3
+    with pytest.raises(fs.SchemaError, match="no layer has a result, a weight or an operator called 'nothing'"):
+        fs.quantize(digits.model, data, exclude="nothing")
+    wanted = 1.0 - 2e-4
+    found = fs.quantize(digits.model, data, accuracy="outputs", within=1.0 - wanted)
+    assert 0 < weights(found) < 5
+    a, b = digits.model.run(data)[0], found.run(data)[0]
+    assert 1.0 - np.square(a - b).sum() / np.square(a).sum() >= wanted
+    with pytest.raises(fs.SchemaError, match="even one quantized layer loses more than 0"):
+        fs.quantize(digits.model, data, accuracy="outputs", within=0.0)
+    seen: list[fs.InferenceModel] = []
+    fs.quantize(digits.model, data, accuracy=lambda model: float(seen.append(model) or 1.0))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "calibration data are needed"),
+        ([], "at least one feed"),
+        (7, "a feed, or an iterable of feeds"),
+        ([np.zeros((0, 1, 8, 8), "float32")], "feed 0 has no elements for image"),
+        ([np.zeros((2, 1, 8, 8), "float32"), np.full((2, 1, 8, 8), np.nan, "float32")], "feed 1 makes numbers of .* that are not finite"),
+        ([np.zeros((2, 3, 8, 8), "float32")], "in feed 0 of the calibration data"),
+        ([{"other": np.zeros((2, 1, 8, 8), "float32")}], "image"),
+    ],
+)
+def test_bad_data_are_refused(digits: Digits, data: Any, told: str) -> None:
+    with pytest.raises(fs.FeedError) as caught:
+        fs.quantize(digits.model, data)
+    assert re.search(told, "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])]))
+
+
+def test_other_words_and_networks_without_layers_are_refused(digits: Digits) -> None:
+    with pytest.raises(fs.SchemaError, match="activations must be 'min_max', 'percentile', 'entropy'"):
+        fs.quantize(digits.model, digits.images[:4], activations="most")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(fs.SchemaError, match="percentile must be more than 0"):
+        fs.quantize(digits.model, digits.images[:4], activations="percentile", percentile=0.0)
+    with fs.program() as program:
+        out = layer.relu(layer.data("x", shape=["batch", 4]))
+    with pytest.raises(fs.SchemaError, match="nothing to quantize"):
+        fs.quantize(fs.InferenceModel.of(program, ["x"], [out], fs.Scope()), np.ones((2, 4), "float32"))
+
+
+@given(weight=arrays(np.float32, (3, 4), elements=st.floats(-10, 10, width=32)), axis=st.sampled_from([-1, 0, 1]))
+def test_bytes_are_the_nearest(weight: Any, axis: int) -> None:
+    """No byte is -128, each is the nearest on its scale, and the largest of each channel is met."""
+    made, scale = as_bytes(weight, axis)
+    wide = scale.reshape({-1: [], 0: [-1, 1], 1: [1, -1]}[axis])
+    assert made.dtype == np.int8
+    assert made.min(initial=0) >= -127
+    np.testing.assert_array_less(np.abs(made * (wide / 127.0) - weight), np.broadcast_to(wide / 254.0 * 1.0001 + 1e-30, weight.shape))
+    most = np.abs(made).max(axis=None if axis < 0 else 1 - axis)
+    assert np.all((most == 127) | (np.abs(weight).max(axis=None if axis < 0 else 1 - axis) <= 1e-30))
+
+
+def test_a_network_is_trained_with_the_rounding(digits: Digits) -> None:
+    """The trained network is the same with bytes as with its rounding, and the scales have moved."""
+    made = fs.quantize(digits.model, digits.images[:64], for_training=True)
+    before = {n: made.scope.get(n).copy() for n in made.program.global_block.vars if n.endswith("@scale")}
+    with fs.program_guard(made.program):
+        label = layer.data("label", shape=["batch", 1], dtype="int64")
+        loss = layer.mean(layer.softmax_with_cross_entropy(made.fetches[0], label))
+    given = {"image": digits.images[digits.train], "label": digits.labels[digits.train]}
+    history = fs.train(loss, given, optimizer=fs.optimizer.Adam(0.001), epochs=1, progress=False, scope=made.scope, seed=0)
+    assert history.steps
+    assert any(not np.array_equal(made.scope.get(n), v) for n, v in before.items())
+    frozen = fs.quantize(made)
+    assert types(frozen).count("dequantize_linear") == types(frozen).count("quantize_linear") + 5
+    assert not any(t.startswith("fake_") for t in types(frozen))
+    assert digits.accuracy(frozen) >= digits.accuracy(digits.model) - 0.005
+    tested = fs.Executor().run(fs.passes.for_test(made.program), {"image": digits.images[:50]}, [made.fetches[0].name], made.scope)[0]
+    got = frozen.run(digits.images[:50])[0]
+    assert np.abs(tested - got).mean() < np.abs(got).max() / 127
+    with pytest.raises(fs.SchemaError, match="made for training with rounding already"):
+        fs.quantize(made, digits.images[:4], for_training=True)
