@@ -13,7 +13,7 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
-from foreshape.spec import BOOL, INT32, DType
+from foreshape.spec import BOOL, INT32, INT64, DType
 
 _SAME: Final = (
     "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
@@ -333,7 +333,10 @@ def _linspace(t: TorchCall, start: Any, end: Any, steps: Any, **_: Any) -> Any:
 
 @aten("eye")
 def _eye(t: TorchCall, n: Any, m: Any = None, **_: Any) -> Any:
-    return layer.eye(n, m, t.dtype)
+    if not isinstance(n, OpenSize) and not isinstance(m, OpenSize):
+        return layer.eye(n, m, t.dtype)
+    rows, columns = (layer.range(0, as_variable(size), 1, dtype=INT64) for size in (n, n if m is None else m))
+    return layer.cast(layer.equal(layer.unsqueeze(rows, [1]), columns), t.dtype)
 
 
 # --- sizes and demands

@@ -186,4 +186,7 @@ def _nonzero(t: TorchCall, x: Variable) -> Any:
 
 @aten("masked_select")
 def _masked_select(t: TorchCall, x: Variable, mask: Variable) -> Any:
-    return layer.masked_select(*layer.broadcast_tensors([x, mask]))
+    if x.spec.known_dims != mask.spec.known_dims:
+        x, numbers = layer.broadcast_tensors([x, layer.cast(mask, x.spec.known_dtype)])
+        mask = layer.cast(numbers, BOOL)
+    return layer.masked_select(x, mask)

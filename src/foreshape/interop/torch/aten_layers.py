@@ -83,7 +83,17 @@ def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_:
 
 @aten("einsum")
 def _einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
-    return layer.einsum(equation, *xs)
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:  # the letters that are there once
+        right = ("..." if "..." in left else "") + "".join(letter for letter in sorted(set(left) - {",", "."}) if left.count(letter) == 1)
+    while len(terms) > 2:  # two at a time, from the front, as torch has them
+        later = "".join(terms[2:]) + right
+        both = terms[0] + terms[1]
+        kept = "".join(dict.fromkeys(letter for letter in both.replace("...", "") if letter in later))
+        made = f"...{kept}" if "..." in both else kept
+        xs, terms = [layer.einsum(f"{terms[0]},{terms[1]}->{made}", *xs[:2]), *xs[2:]], [made, *terms[2:]]
+    return layer.einsum(f"{','.join(terms)}->{right}", *xs)
 
 
 # --- convolution

@@ -43,11 +43,13 @@ def _with_errors(t: TorchCall, x: Variable, *given: Any, left: bool = True, uppe
     return [layer.cholesky(x, upper), None]
 
 
-@aten("_linalg_svd", "_linalg_eigh", "_linalg_det")
+@aten("_linalg_svd", "_linalg_eigh", "_linalg_det", "_linalg_slogdet")
 def _private(t: TorchCall, x: Variable, first: Any = False, *_: Any, **more: Any) -> Any:
     """Return results as torch's operators of the same names with none left out."""
     if t.name == "_linalg_det":
         return [layer.det(x), None, None]
+    if t.name == "_linalg_slogdet":
+        return [*layer.unstack(layer.slogdet(x), 0), None, None]
     if t.name == "_linalg_svd":
         return list(layer.svd(x, bool(more.get("full_matrices", first))))
     return list(layer.eigh(x, str(first or "L").upper() == "U"))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, size_of
+from foreshape.interop.torch.aten_shapes import padded_by_sizes
+from foreshape.interop.torch.open_size import FLOORDIV, OpenSize, as_dim, as_variable, compute, host_number, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import INT32, INT64
+from foreshape.spec import FP32, INT32, INT64
 
 # --- losses
 
@@ -168,6 +171,30 @@ def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
     return layer.squeeze(made, [2]) if name == "nearest1d" else made
 
 
+@aten("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+def _upsample_exact(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
+    """Return the elements nearest to the middle of each place."""
+    factors = next((one for one in more if is_list(one)), [one for one in more if one is not None])
+    axes = t.rank(x) - 2
+    for at in range(axes):
+        own = size_of(x, 2 + at)
+        factor = float(factors[at]) if factors else None
+        wanted = size[at] if size is not None else _times(own, factor)
+        places = layer.scale(layer.range(0, as_variable(wanted), 1, dtype=FP32), 1.0, 0.5)
+        if factor is not None:
+            near = layer.scale(places, 1.0 / factor)
+        else:
+            near = layer.multiply(places, layer.divide(layer.cast(as_variable(own), FP32), layer.cast(as_variable(wanted), FP32)))
+        last = layer.cast(layer.subtract(as_variable(own), as_variable(1)), INT64)
+        x = layer.index_select(x, layer.minimum(layer.cast(near, INT64), last), 2 + at)
+    return x
+
+
+def _times(own: Any, factor: Any) -> Any:
+    """Return a size times a factor, rounded down."""
+    return host_number(math.floor, [host_number(operator.mul, [own, factor])])
+
+
 @aten("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def _grid_sample(t: TorchCall, x: Variable, grid: Variable, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
     if mode == 2:
@@ -189,4 +216,25 @@ def _im2col(t: TorchCall, x: Variable, kernel: Any, dilation: Any, padding: Any,
 
 @aten("col2im")
 def _col2im(t: TorchCall, x: Variable, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    return layer.fold(x, size, kernel, stride, padding, dilation)
+    if not any(isinstance(n, OpenSize) for n in size):
+        return layer.fold(x, size, kernel, stride, padding, dilation)
+    return _folded(t, x, size, *([int(n) for n in one] for one in (kernel, dilation, padding, stride)))
+
+
+def _folded(t: TorchCall, x: Variable, size: Any, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Any:
+    """Return windows ``[batch, channels * elements, windows]`` added up in an image of open size: a transposed convolution, cut and filled up."""
+    count = kernel[0] * kernel[1]
+    counts = [
+        compute(operator.add, compute(FLOORDIV, compute(operator.add, n, 2 * p - d * (k - 1) - 1), s), 1)
+        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
+    ]
+    parts = t.reshape(x, [-1, count, *counts])
+    each = layer.reshape(layer.eye(count, None, x.spec.known_dtype), [count, 1, *kernel])
+    out = t.op("conv2d_transpose", {"strides": stride, "dilations": dilation, "paddings": [0, 0]}, Input=parts, Filter=each)
+    for at, (n, m, k, d, p, s) in enumerate(zip(size, counts, kernel, dilation, padding, stride, strict=True)):
+        full = compute(operator.add, compute(operator.mul, m, s), d * (k - 1) + 1 - s)
+        rest = compute(operator.sub, compute(operator.add, n, 2 * p), full)
+        if rest != 0:
+            out = padded_by_sizes(t, out, [0] * (2 - 2 * at) + [0, rest], 0.0)
+        out = layer.slice(out, [2 + at], [p], t.sizes([compute(operator.add, n, p)])) if p else out
+    return t.reshape(out, [size_of(x, 0), compute(FLOORDIV, size_of(x, 1), count), *size])

@@ -13,6 +13,7 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
 from foreshape.program.current import current_block
+from foreshape.spec import INT64
 
 
 def _pool(
@@ -92,9 +93,12 @@ def _adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
     x = layer.unsqueeze(x, [0]) if single else x
     if axes == 1:
         x, sizes = layer.unsqueeze(x, [2]), [1, *sizes]
-    made = t.op("pool3d" if axes == 3 else "pool2d", {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x)
-    made = layer.squeeze(made, [2]) if axes == 1 else made
-    made = layer.squeeze(made, [0]) if single else made
-    if kind == "max" and any(len(u.args) > 1 and u.args[1] == 1 and u.users for u in t.node.users):
-        raise Refused("places of an adaptive pooling")
-    return [made, None] if kind == "max" else made
+    type = "pool3d" if axes == 3 else "pool2d"
+    if kind == "max" and any(len(u.args) > 1 and u.args[1] == 1 for u in t.node.users):
+        found = t.op(f"max_{type}_with_index", {"ksize": sizes, "adaptive": True}, X=x)
+        both = [found[0], layer.cast(found[1], INT64)]
+    else:
+        both = [t.op(type, {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x), None]
+    dropped = [*([0] if single else []), *([2] if axes == 1 else [])]
+    both = [layer.squeeze(one, dropped) if dropped and one is not None else one for one in both]
+    return both if kind == "max" else both[0]

@@ -12,7 +12,7 @@ from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, com
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import BOOL, INT32, INT64
+from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64
 
 _END = 2**31 - 1
 
@@ -193,6 +193,8 @@ def _repeat(t: TorchCall, x: Variable, repeats: Any) -> Any:
 def _repeat_interleave(t: TorchCall, x: Variable, repeats: Any, dim: Any = None, **_: Any) -> Any:
     if isinstance(repeats, OpenSize):
         raise Refused("a number of repeats that is open")
+    if isinstance(repeats, Variable) and repeats.spec.elements == 1:  # stands for each entry
+        repeats = layer.expand_as(repeats, layer.range(0, as_variable(size_of(x, 0 if dim is None else t.axis(x, dim))), 1)) if dim is not None else repeats
     return layer.repeat_interleave(layer.reshape(x, [-1]) if dim is None else x, repeats, 0 if dim is None else t.axis(x, dim))
 
 
@@ -287,7 +289,7 @@ def _pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant", value: Any
         return _mirrored(t, x, pad, mode)
     rank = t.rank(x)
     if any(isinstance(p, OpenSize) for p in pad):
-        return _padded_by_sizes(t, x, pad, value or 0)
+        return padded_by_sizes(t, x, pad, value or 0)
     sides = [(0, 0)] * (rank - len(pad) // 2) + [(pad[at], pad[at + 1]) for at in range(len(pad) - 2, -1, -2)]
     for axis, (low, high) in enumerate(sides):
         if low < 0 or high < 0:
@@ -296,7 +298,7 @@ def _pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant", value: Any
     return layer.pad(x, numbers, pad_value=float(value or 0.0)) if any(numbers) else x
 
 
-def _padded_by_sizes(t: TorchCall, x: Variable, pad: Any, value: Any) -> Any:
+def padded_by_sizes(t: TorchCall, x: Variable, pad: Any, value: Any) -> Any:
     """Return ``x`` with equal numbers before and after, as many as computed sizes say; they must not be negative."""
     for at in range(0, len(pad), 2):
         axis = t.rank(x) - 1 - at // 2
@@ -336,7 +338,9 @@ def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> 
     """Return windows of an axis: their number in its place, their elements last."""
     at, rank = t.axis(x, dimension), t.rank(x)
     moved = layer.transpose(x, [*(a for a in range(rank) if a != at), at]) if at != rank - 1 else x
-    frames = layer.frame(moved, size, step)  # [..., size, windows]
+    whole = not (t.dtype.is_floating or t.dtype in COMPLEX)
+    frames = layer.frame(t.cast(moved, FP64) if whole else moved, size, step)  # [..., size, windows]
+    frames = t.cast(frames, t.dtype)
     order = [*range(rank - 1)]
     order.insert(at, rank)
     return layer.transpose(frames, [*order, rank - 1])

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch import with_loss
+from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.export_errors import refused_export
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds
@@ -70,7 +71,10 @@ def export(
     for times in larger:
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        with warnings.catch_warnings(), _open_time(), whole_operators(), _whole_traces(), _told_guards(), _cumulative(module), recorded_reads() as reads:
+        open_sizes = whole_operators(), answered_open(module), _open_time(), _cumulative(module)
+        with warnings.catch_warnings(), contextlib.ExitStack() as held, _whole_traces(), _told_guards(), recorded_reads() as reads:
+            for one in open_sizes:
+                held.enter_context(one)
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)

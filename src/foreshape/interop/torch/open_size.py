@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape import layer
 from foreshape.dims import Dim, Size, equal, floordiv, less_equal, maximum, minimum, mod
+from foreshape.layer.functions import apply
 from foreshape.program import Variable
-from foreshape.spec import INT64
+from foreshape.spec import FP64, INT64
 
 AnySize: TypeAlias = "int | OpenSize"
 
@@ -55,12 +56,12 @@ def value_of(x: Variable) -> AnySize:
     return size if isinstance(size, int) else OpenSize(size, lambda: layer.reshape(layer.cast(x, INT64), [1]))
 
 
-_FLOORDIV: Any = operator.floordiv  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+FLOORDIV: Any = operator.floordiv  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _OPERATIONS: Final[dict[Any, tuple[Callable[[Any, Any], Any], Callable[[Variable, Variable], Variable]]]] = {
     operator.add: (operator.add, layer.add),
     operator.sub: (operator.sub, layer.subtract),
     operator.mul: (operator.mul, layer.multiply),
-    _FLOORDIV: (floordiv, layer.floor_divide),
+    FLOORDIV: (floordiv, layer.floor_divide),
     operator.mod: (mod, layer.remainder),
     "sym_max": (maximum, layer.maximum),
     "sym_min": (minimum, layer.minimum),
@@ -72,6 +73,62 @@ class OpenQuotient(NamedTuple):
 
     over: AnySize
     under: AnySize
+
+
+class OpenFloat:
+    """A number computed from open sizes, as a root.
+
+    Attributes:
+        variable: a tensor of one number in double precision, ``[]``.
+    """
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+
+def float_variable(x: Any) -> Variable:
+    """Return a number, a size, a quotient of sizes or what is computed from them as a tensor of one number in double precision, ``[]``."""
+    if isinstance(x, OpenFloat):
+        return x.variable
+    if isinstance(x, OpenQuotient):
+        return layer.divide(float_variable(x.over), float_variable(x.under))
+    if isinstance(x, OpenSize):
+        return layer.cast(layer.reshape(x.variable, []), FP64)
+    return layer.fill_constant([], FP64, float(x))
+
+
+def _power(x: Variable, y: Variable) -> Variable:
+    return apply("elementwise_pow", {"X": x, "Y": y})
+
+
+def _negative(x: Variable) -> Variable:
+    return layer.scale(x, -1.0)
+
+
+_BY_FLOATS: Final[dict[str, Callable[..., Variable]]] = {
+    "add": layer.add,
+    "sub": layer.subtract,
+    "mul": layer.multiply,
+    "truediv": layer.divide,
+    "pow": _power,
+    "pow_by_natural": _power,
+    "float_pow": _power,
+    "_sym_sqrt": layer.sqrt,
+    "sqrt": layer.sqrt,
+    "_sym_log2": layer.log2,
+    "_sym_sin": layer.sin,
+    "_sym_cos": layer.cos,
+    "sym_max": layer.maximum,
+    "sym_min": layer.minimum,
+    "sym_float": layer.assign,
+    "neg": _negative,
+}
+"""The functions of numbers that are no sizes."""
+_ROUNDED: Final[dict[str, Callable[[Variable], Variable]]] = {"floor": layer.floor, "trunc": layer.trunc, "sym_int": layer.trunc, "ceil": layer.ceil}
+_SMALL: Final = 4096
+"""The greatest denominator of a factor taken as a fraction."""
 
 
 class Untold(NamedTuple):
@@ -118,13 +175,13 @@ def is_arithmetic(function: Any) -> bool:
 
 def host_number(function: Any, arguments: Sequence[Any]) -> Any:
     """Return the result of a function of torch's graph, no operator: of numbers, sizes and quotients."""
-    if not any(isinstance(a, (OpenSize, OpenQuotient, Untold, Compared)) for a in arguments):
+    if not any(isinstance(a, (OpenSize, OpenQuotient, OpenFloat, Untold, Compared)) for a in arguments):
         return function(*arguments)
     name = getattr(function, "__name__", str(function))
     if any(isinstance(a, Untold) for a in arguments):
         return next(a for a in arguments if isinstance(a, Untold))
     first = arguments[0]
-    if is_arithmetic(function) and not any(isinstance(a, (OpenQuotient, float)) for a in arguments):
+    if is_arithmetic(function) and not any(isinstance(a, (OpenQuotient, OpenFloat, float)) for a in arguments):
         return compute(function, *arguments)
     if name in _RELATIONS and all(isinstance(a, (int, OpenSize)) for a in arguments):
         return _compared(name, *arguments)
@@ -132,17 +189,28 @@ def host_number(function: Any, arguments: Sequence[Any]) -> Any:
         return first._replace(name=_OPPOSITE[first.name])
     if name == "neg" and isinstance(first, OpenSize):
         return compute(operator.mul, first, -1)
-    if name == "truediv" and not isinstance(arguments[0], OpenQuotient):
+    if name == "truediv" and all(isinstance(a, (int, OpenSize)) for a in arguments):
         return OpenQuotient(*arguments)
     if name in ("floor", "trunc", "sym_int") and isinstance(first, OpenQuotient):
-        return compute(_FLOORDIV, first.over, first.under)
+        return compute(FLOORDIV, first.over, first.under)
     if name == "ceil" and isinstance(first, OpenQuotient):
-        return compute(_FLOORDIV, compute(operator.sub, compute(operator.add, first.over, first.under), 1), first.under)
+        return compute(FLOORDIV, compute(operator.sub, compute(operator.add, first.over, first.under), 1), first.under)
     if name in ("floor", "trunc", "ceil", "sym_int", "sym_float") and isinstance(first, OpenSize):
         return first
     if name in ("mul", "add") and isinstance(first, OpenQuotient) and isinstance(first.under, int) and isinstance(arguments[1], int):
         more = compute(operator.mul, first.over, arguments[1]) if name == "mul" else compute(operator.add, first.over, arguments[1] * first.under)
         return OpenQuotient(more, first.under)
+    size, by = arguments if len(arguments) == 2 and isinstance(first, OpenSize) else (*reversed(arguments), None)[:2]
+    if name == "mul" and isinstance(size, OpenSize) and isinstance(by, float) and by > 0 and by.as_integer_ratio()[1] <= _SMALL:
+        over, under = by.as_integer_ratio()
+        return OpenQuotient(compute(operator.mul, size, over), under)
+    if any(isinstance(a, (Compared, bool)) for a in arguments):
+        return Untold(f"{name} of sizes that are open")
+    if name in _BY_FLOATS:
+        return OpenFloat(_BY_FLOATS[name](*map(float_variable, arguments)))
+    if name in _ROUNDED:
+        rounded = _ROUNDED[name](float_variable(first))
+        return OpenSize(None, lambda: layer.reshape(layer.cast(rounded, INT64), [1]))
     return Untold(f"{name} of sizes that are open")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.open_size import AnySize, OpenSize, as_dim
+from foreshape.interop.torch.open_size import AnySize, OpenFloat, OpenQuotient, OpenSize, as_dim, float_variable
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.layer.functions import apply
 from foreshape.program import Variable
@@ -72,6 +72,8 @@ class TorchCall:
         """Return an operand as a variable in an element type: a tensor, a number or a size."""
         if isinstance(x, OpenSize):
             x = layer.reshape(x.variable, [])
+        if isinstance(x, (OpenFloat, OpenQuotient)):
+            x = float_variable(x)
         if isinstance(x, (bool, int, float)):
             return layer.fill_constant([], of or (BOOL if isinstance(x, bool) else INT64 if isinstance(x, int) else FP32), x)
         if isinstance(x, complex):

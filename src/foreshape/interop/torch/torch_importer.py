@@ -13,7 +13,7 @@ from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
-from foreshape.interop.torch.open_size import OpenSize, Untold, host_number
+from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
 from foreshape.interop.torch.torch_call import TorchCall, name_of, without_memory
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
@@ -243,7 +243,7 @@ class TorchImporter:
             if spec.kind.name == "BUFFER_MUTATION":
                 self._change(block.vars[self.names[spec.target.removeprefix(self.inside)]], value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
-                self.results.append(value)
+                self.results.append(float_variable(value) if isinstance(value, (OpenFloat, OpenQuotient)) else value)
             elif spec.kind.name != "TOKEN":
                 raise SchemaError(changed_words(spec.target or spec.arg.name))
         targets = {spec.arg.name: spec.target for spec in self.exported.graph_signature.input_specs}

@@ -1,0 +1,134 @@
+"""Questions about sizes and values, answered without fixing them while a network is exported.
+
+``len`` of a tensor, a window as large as the image and the checks of torch's distributions and losses would make an open size a number, or are refused
+by torch.export.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import math
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import is_list, torch
+
+
+def _length(of: Any) -> Any:
+    """Return the builtin ``len``, of a tensor as an open size."""
+    return of.shape[0] if isinstance(of, torch.Tensor) and of.dim() else len(of)
+
+
+def _whole_window(kind: str, before: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pooling, for a window of the whole image as a maximum or a mean of it: torch takes no open size for a window."""
+    axes = int(kind[-2])
+
+    @functools.wraps(before)
+    def pooled(x: Any, kernel_size: Any, *rest: Any, **named: Any) -> Any:
+        sizes = [*kernel_size] if is_list(kernel_size) or isinstance(kernel_size, torch.Size) else [kernel_size] * axes
+        if not any(isinstance(n, torch.SymInt) for n in sizes) or rest or named or len(sizes) != axes:
+            return before(x, kernel_size, *rest, **named)
+        if any(not bool(n == x.shape[at - axes]) for at, n in enumerate(sizes)):
+            return before(x, kernel_size, *rest, **named)
+        if kind.startswith("avg"):
+            return x.mean([*range(-axes, 0)], keepdim=True)
+        return x.flatten(-axes).max(-1, keepdim=True)[0].reshape(*x.shape[:-axes], *[1] * axes)
+
+    return pooled
+
+
+def _gaussian_nll(x: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
+    """Return torch's gaussian_nll_loss without its question whether a variance is negative."""
+    if isinstance(var, float):
+        var = var * torch.ones_like(x)
+    elif var.dim() == x.dim() - 1:
+        var = var.unsqueeze(-1)
+    held = var.clone()
+    with torch.no_grad():
+        held.clamp_(min=eps)
+    loss = 0.5 * (torch.log(held) + (x - target) ** 2 / held) + (0.5 * math.log(2 * math.pi) if full else 0.0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+class _Math:
+    """The module ``math``, with functions for open sizes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        own, of_sizes = getattr(math, name), getattr(torch, f"_sym_{name}", None)
+        return own if of_sizes is None else _of_any(own, of_sizes)
+
+
+def _of_any(own: Callable[[Any], Any], of_sizes: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        return (of_sizes if isinstance(x, (torch.SymInt, torch.SymFloat)) else own)(x)
+
+    return call
+
+
+def _even_numbers(start: Any, end: Any, steps: Any = 100, **named: Any) -> Any:
+    """Return torch.linspace; torch's own makes an open number of steps a fixed one."""
+    if not isinstance(steps, torch.SymInt) or any(isinstance(v, torch.Tensor) for v in (start, end)):
+        return _LINSPACE(start, end, steps, **named)
+    place = torch.arange(steps, **({"dtype": torch.get_default_dtype()} | named))
+    step = (end - start) / torch.sym_max(steps - 1, 1)
+    return torch.where(place < (steps + 1) // 2, start + place * step, end - (steps - 1 - place) * step)
+
+
+_LINSPACE: Final[Any] = torch.linspace
+_POOLED: Final = [f"{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3)]
+
+
+_FUNCTIONS: Final[list[tuple[str, Any, Any]]] = [
+    ("len", builtins.len, _length),
+    ("math", math, _Math()),
+    ("sqrt", math.sqrt, _Math().sqrt),
+]
+"""Name, what it is in Python, and what stands for it meanwhile."""
+
+
+@contextmanager
+def _replaced(places: list[tuple[dict[str, Any], str, Any]]) -> Generator[None]:
+    missing = object()
+    before = [held.get(name, missing) for held, name, _ in places]
+    for held, name, value in places:
+        held[name] = value
+    try:
+        yield
+    finally:
+        for (held, name, _), value in zip(places, before, strict=True):
+            if value is missing:
+                del held[name]
+            else:
+                held[name] = value
+
+
+def _own_spaces(module: Any) -> list[dict[str, Any]]:
+    """Return the names known to the code of a network and its parts, and to the packages that it is from."""
+    spaces: list[dict[str, Any]] = [function.__globals__ for part in module.modules() if hasattr(function := part.forward, "__globals__")]
+    packages = {type(part).__module__.partition(".")[0] for part in module.modules()} - {"torch"}
+    spaces += [vars(held) for name, held in list(sys.modules.items()) if name.partition(".")[0] in packages and type(held) is ModuleType]
+    return list({id(space): space for space in spaces}.values())
+
+
+@contextmanager
+def answered_open(module: Any) -> Generator[None]:
+    """Answer such questions for any size and value while a module is exported."""
+    functional: dict[str, Any] = vars(importlib.import_module("torch.nn.functional"))
+    places: list[tuple[dict[str, Any], str, Any]] = []
+    for space in _own_spaces(module):
+        places += [(space, name, own) for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before]
+    places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
+    places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
+    of: Any = importlib.import_module("torch.distributions").Distribution
+    validated = of._validate_args
+    of.set_default_validate_args(False)
+    try:
+        with _replaced(places):
+            yield
+    finally:
+        of.set_default_validate_args(validated)

@@ -1,0 +1,54 @@
+"""Networks that ask for sizes and values in ways that torch.export answers for one size, or refuses: they stay open here."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import foreshape as fs
+
+
+def _folded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    return F.fold(F.unfold(x, kernel, stride=stride, padding=padding), x.shape[2:], kernel, stride=stride, padding=padding)
+
+
+CASES: dict[str, Callable[[Tensor], Any]] = {
+    "len": lambda x: torch.arange(len(x)) + len(x),
+    "causal": lambda x: nn.Transformer.generate_square_subsequent_mask(len(x)),
+    "whole window": lambda x: (F.max_pool1d(x[:, 0], x.size(3)), F.avg_pool2d(x, x.size()[2:]), F.max_pool2d(x, kernel_size=x.shape[2:])),
+    "roots": lambda x: (x / math.sqrt(x.shape[0]), x * x.shape[2] ** -0.5, x * sqrt(x.shape[3]), x + 2.5 * len(x), x / (len(x) - 1 + 1e-3)),
+    "rounded": lambda x: (x[: math.floor(len(x) * 0.5)], x[: math.ceil(x.shape[0] / 2)]),
+    "steps": lambda x: (torch.linspace(0, 1, x.shape[0]), torch.linspace(0.5, x.shape[2] - 0.5, x.shape[2])),
+    "distribution": lambda x: torch.distributions.Categorical(logits=x).entropy(),
+    "normal": lambda x: torch.distributions.Normal(x, x.exp()).log_prob(x + 1),
+    "variance": lambda x: F.gaussian_nll_loss(x, x + 1, x.abs(), full=True),
+    "folded": lambda x: (_folded(x, 2, 2, 0), _folded(x, 3, 1, 1), _folded(x, 3, 2, 1), _folded(x, 3, 3, 0)),
+}
+
+
+class Asking(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Any:
+        return CASES[self.name](x)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
+    before = F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args
+    model = fs.from_torch(Asking(name).eval(), torch.randn(3, 2, 6, 8), ({0: "batch", 2: "height", 3: "width"},))
+    assert (F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args) == before
+    assert globals()["math"] is math and "len" not in globals() and len is builtins.len
+    for shape in ((3, 2, 6, 8), (5, 2, 11, 7), (1, 2, 4, 4)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        torch.testing.assert_close(model(x), Asking(name)(x), rtol=1e-5, atol=1e-6)
