@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,9 @@ bench-cost: $(VENV)/dev    ## the predicted time of steps beside the measured on
 bench-inference: $(VENV)/dev ## saved networks beside onnxruntime: make bench-inference MODELS="path/model ..."
 	$(PIP) -e '.[bench]'
 	$(VENV)/bin/python benchmarks/inference.py $(MODELS)
+
+bench-torch: $(VENV)/dev ## steps of networks of torch, imported and as modules again, beside eager torch and torch.compile
+	$(VENV)/bin/python benchmarks/torch_networks.py
 
 bench-predict: $(VENV)/dev ## fs.predict beside a bare loop of Executor.run
 	$(VENV)/bin/python benchmarks/predict.py

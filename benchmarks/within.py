@@ -24,6 +24,7 @@ def memory(step: Any) -> dict[str, Any]:
     """The peak, in parts; in Foreshape beside the plan's."""
     if hasattr(step, "module"):
         step(0)
+        step.optimizer.zero_grad()  # gradients of the step before are not there at the peak, and must not be taken for memory that was there all along
         held, fed = storage_bytes(step.held()), sum(a.nbytes for a in step.data[0])
         most = allocated(lambda: step(0))
         return {"held": held, "fed": fed, "most": most, "peak": held + fed + most}
