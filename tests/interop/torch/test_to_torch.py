@@ -161,9 +161,10 @@ def test_tied_weights_keep_both_names_and_unread_values_theirs() -> None:
             super().__init__()
             self.words, self.out, self.unread = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), nn.Linear(2, 2)
             self.out.weight = self.words.weight
+            self.register_buffer("shift", torch.ones(4), persistent=False)
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.out(torch.tanh(self.words(ids)))
+            return self.out(torch.tanh(self.words(ids) + self.shift))
 
     module, given = Tied(), torch.randint(0, 9, (3, 5))
     net = fs.to_torch(fs.from_torch(module, given))

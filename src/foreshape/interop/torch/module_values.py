@@ -83,6 +83,7 @@ def place_values(module: Any, steps: NetworkSteps, scope: Scope, others: Mapping
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
     block = steps.program.global_block
+    of_module = {*others, *others.values()}
     for name in names:
         variable, tensor = block.vars[name], alias(scope.tensor(name))
         parameter = variable.is_parameter and (tensor.is_floating_point() or tensor.is_complex())
@@ -91,6 +92,8 @@ def place_values(module: Any, steps: NetworkSteps, scope: Scope, others: Mapping
             owner._parameters[key] = torch.nn.Parameter(tensor, requires_grad=variable.trainable)
         else:
             owner._buffers[key] = tensor
+            if others and name not in of_module:  # a constant, or a buffer that the module did not save either
+                owner._non_persistent_buffers_set.add(key)
     placed = set(names)
     for name, own in others.items():
         if name in placed or own not in scope:

@@ -23,10 +23,9 @@ from foreshape.spec import LOD_TENSOR
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_op import PlainOp
 
-_OWN_GRADIENTS: Final = frozenset({
-    "cholesky_solve", "cvm", "data_norm", "eigh", "elementwise_heaviside", "nanmedian", "put_along_axis", "sigmoid_focal_loss", "spectral_norm",
-    "teacher_student_sigmoid_loss", "warprnnt",
-})  # fmt: skip
+_OWN_GRADIENTS: Final = frozenset(("cholesky_solve", "cvm", "data_norm", "eigh", "elementwise_heaviside", "nanmedian")) | frozenset(
+    ("put_along_axis", "sigmoid_focal_loss", "spectral_norm", "teacher_student_sigmoid_loss", "warprnnt")
+)
 """Operators whose kernels autograd would go through in another way than their gradient does, or not at all."""
 _ROOMS: Final = {
     "foreshape.ops.update.": "it changes parameters, in training",
