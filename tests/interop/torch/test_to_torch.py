@@ -235,6 +235,8 @@ def test_torch_notices_changes_between_the_two_halves_and_a_second_derivative() 
     (slope,) = torch.autograd.grad(net(x)[0].sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="gradient of a gradient"):
         slope.sum().backward()
+    with pytest.raises(RuntimeError, match="gradient of a gradient"):
+        torch.autograd.functional.hessian(lambda v: net(v)[0].sum(), sample(2))
 
 
 def test_other_inputs_are_refused_in_words() -> None:

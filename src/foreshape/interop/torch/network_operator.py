@@ -1,7 +1,7 @@
-"""`foreshape::network`: a network as an operator of torch, for what traces: torch.compile and torch.export.
+"""`foreshape::network`: a network as an operator of torch, for traces by torch.compile and torch.export.
 
 A run without a trace is a function of autograd (`torch_module`), which takes half the time of an operator's way through torch's dispatcher. The operator is
-functional: new values of buffers are results. What the second half needs hangs at a token, a result that torch keeps for the backward pass.
+functional: new values of buffers are results. A token, kept by torch for the backward pass, stands for the values handed to the second half.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from foreshape.values.torch_types import torch_dtype
 _SCOPES: Final = 2
 """So many sets of parameters at most are kept bound, of one network."""
 _PASSES: Final[dict[int, tuple[ForwardPass, list[Any]]]] = {}
-"""By a token's number: what waits for its backward pass. It goes with the token's memory, whose copies torch may hold."""
+"""By a token's number: the pass before its gradients are asked for. It goes with the token's memory, whose copies torch may hold."""
 _NUMBERS: Final = count(1)
 _NETWORKS: Final[dict[str, OperatorNetwork]] = {}
-"""The networks that a graph of torch names: it holds a key alone."""
+"""The networks of graphs of torch, by the key that a graph holds."""
 
 
 class OperatorNetwork:
@@ -49,7 +49,7 @@ class OperatorNetwork:
         """For each result: the input, the axis, the divisor and the factor that give it, where it is a size of an input; otherwise None."""
         written = {n for op in steps.program.all_ops() for n in op.output_names()}
         self.changed = [n for n in self.names if n in written]
-        """The buffers that a run in training writes to."""
+        """The buffers written by a run in training."""
         self._scopes: OrderedDict[Any, Scope] = OrderedDict()
 
     def _as_an_axis(self, result: Variable) -> tuple[int, int, int, int] | None:

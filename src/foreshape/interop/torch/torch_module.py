@@ -189,7 +189,7 @@ class _Halves(torch.autograd.Function):
         ctx.save_for_backward(*[handed[at] for at in places], *run.read_later())
         for at in places:
             handed[at] = None
-        ctx.run, ctx.names, ctx.places, ctx.kept = run, names, places, handed
+        ctx.run, ctx.names, ctx.places, ctx.kept, ctx.wanted = run, names, places, handed, wanted
         return tuple(results)
 
     @staticmethod
@@ -201,8 +201,9 @@ class _Halves(torch.autograd.Function):
         if ctx.kept is None:
             raise ExecutionError("backward a second time through one run of a network: what its first half kept is freed. Give the first one retain_graph=True")
         handed = [*ctx.kept]
+        wanted = ctx.wanted
         if not again:
-            ctx.kept = None
+            ctx.kept = ctx.wanted = None
         for at, value in zip(ctx.places, saved, strict=False):
             handed[at] = value
         del saved
@@ -212,9 +213,23 @@ class _Halves(torch.autograd.Function):
         first = len(out) - len(run.inputs)
         out[first:] = [g if g is None or g.is_sparse else g.reshape(of) for g, of in zip(out[first:], run.inputs, strict=True)]
         if torch.is_grad_enabled():
-            fail = private.DelayedError(ONCE, 1)
-            out = [None if g is None else fail(g.detach().requires_grad_()) for g in out]
+            made = iter(_Once.apply(sum(g is not None for g in out), *(g for g in out if g is not None), *wanted))
+            out = [None if g is None else next(made) for g in out]
         return None, *out
+
+
+class _Once(torch.autograd.Function):
+    """Gradients in torch's graph, so that their own gradient is refused and not taken for zero."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Any) -> Any:
+        """Return the first ones, the gradients."""
+        return tuple([t.detach() for t in tensors[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Refuse."""
+        raise RuntimeError(ONCE)
 
 
 def _can_be_saved(value: Any) -> bool:

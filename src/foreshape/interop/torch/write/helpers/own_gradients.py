@@ -1,4 +1,4 @@
-"""Operators whose backward pass is their own, and not the one that autograd finds."""
+"""Operators with a backward pass of their own in place of autograd's."""
 
 from __future__ import annotations
 
