@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from array import array
@@ -195,6 +196,15 @@ def shown(value: Any) -> str:
     except ValueError:  # more digits than Python writes
         return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@functools.lru_cache(maxsize=256)
+def as_written(number: float) -> float:
+    """Return the shortest decimal number of a 32-bit one: 0.001 for 0.0010000000474974513."""
+    if not 1e-37 < abs(number) < 1e37:
+        return number
+    texts = (float(f"{number:.{digits}g}") for digits in range(1, 10))
+    return next((found for found in texts if _FLOAT32.unpack(_FLOAT32.pack(found))[0] == number), number)
 
 
 def exact(value: Any) -> Any:

@@ -87,3 +87,15 @@ def test_a_way_that_the_example_alone_takes_is_the_one_imported() -> None:
     torch.testing.assert_close(model(x), x * 2)
     with pytest.raises((fs.GuardError, fs.FeedError)):
         model(torch.randn(2, 5))
+
+
+def test_powers_and_long_sums_of_sizes_are_computed() -> None:
+    class Squares(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            side, other = x.shape[2], x.shape[3]
+            return torch.arange(1 + side**2 + 3 * other, dtype=torch.float32) + torch.zeros(torch.sym_sum([side**2, other, other, other, 1]))
+
+    model = fs.from_torch(Squares(), torch.ones(2, 3, 4, 5), ({2: "height", 3: "width"},))
+    assert not model.missing
+    given = torch.ones(2, 3, 6, 2)
+    assert torch.equal(model(given), Squares()(given))

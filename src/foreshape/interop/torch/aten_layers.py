@@ -256,9 +256,18 @@ def _embedding_bag(
 def _recurrent(
     t: TorchCall, x: Variable, states: Any, weights: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool
 ) -> Any:
-    name = t.name
-    mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}[name]
     given = list(states) if is_list(states) else [states]
+    x = layer.transpose(x, [1, 0, 2]) if batch_first else x
+    attrs, ordered = recurrent_attributes(t.name, x, weights, has_biases, num_layers, dropout, train, bidirectional)
+    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=given, WeightList=ordered)
+    return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
+
+
+def recurrent_attributes(
+    name: str, x: Variable, weights: list[Variable], has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool
+) -> tuple[dict[str, Any], list[Variable]]:
+    """Return attributes and weights of an ``rnn`` op: all weights first, then all biases, layer by layer and direction by direction."""
+    mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}[name]
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     if len(weights) != each * num_layers * directions:
@@ -269,13 +278,9 @@ def _recurrent(
             zeros = layer.fill_constant([weights[at].spec.known_dims[0]], x.dtype, 0.0)
             filled += [weights[at], weights[at + 1], zeros, zeros]
         weights = filled
-    # ours has all weights first, then all biases, layer by layer and direction by direction
     ordered = [weights[4 * k + j] for k in range(num_layers * directions) for j in (0, 1)] + [
         weights[4 * k + j] for k in range(num_layers * directions) for j in (2, 3)
     ]
-    hidden = weights[1].spec.known_dims[-1]
-    x = layer.transpose(x, [1, 0, 2]) if batch_first else x
-    attrs = {"mode": mode, "hidden_size": int(hidden), "num_layers": num_layers, "is_bidirec": bidirectional}
+    attrs = {"mode": mode, "hidden_size": int(weights[1].spec.known_dims[-1]), "num_layers": num_layers, "is_bidirec": bidirectional}
     attrs |= {"dropout_prob": float(dropout), "is_test": not train, "input_size": int(x.spec.known_dims[-1])}
-    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=given, WeightList=ordered)
-    return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
+    return attrs, ordered

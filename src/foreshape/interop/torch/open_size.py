@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -175,9 +176,11 @@ def is_arithmetic(function: Any) -> bool:
 
 def host_number(function: Any, arguments: Sequence[Any]) -> Any:
     """Return the result of a function of torch's graph, no operator: of numbers, sizes and quotients."""
+    name = getattr(function, "__name__", str(function))
+    if name == "sym_sum":
+        return functools.reduce(lambda x, y: host_number(operator.add, (x, y)), arguments[0])
     if not any(isinstance(a, (OpenSize, OpenQuotient, OpenFloat, Untold, Compared)) for a in arguments):
         return function(*arguments)
-    name = getattr(function, "__name__", str(function))
     if any(isinstance(a, Untold) for a in arguments):
         return next(a for a in arguments if isinstance(a, Untold))
     first = arguments[0]
@@ -189,6 +192,8 @@ def host_number(function: Any, arguments: Sequence[Any]) -> Any:
         return first._replace(name=_OPPOSITE[first.name])
     if name == "neg" and isinstance(first, OpenSize):
         return compute(operator.mul, first, -1)
+    if name in ("pow", "pow_by_natural") and isinstance(first, OpenSize) and isinstance(arguments[1], int) and arguments[1] >= 0:
+        return functools.reduce(functools.partial(compute, operator.mul), [first] * arguments[1], 1)
     if name == "truediv" and all(isinstance(a, (int, OpenSize)) for a in arguments):
         return OpenQuotient(*arguments)
     if name in ("floor", "trunc", "sym_int") and isinstance(first, OpenQuotient):

@@ -32,6 +32,10 @@ class _Follows(Refused):
     """Another operator before was refused."""
 
 
+class _OfNumber(Refused):
+    """A number of sizes has no form here."""
+
+
 class TorchImporter:
     """The state of one import.
 
@@ -49,6 +53,7 @@ class TorchImporter:
         traced, sizes: the graph as torch traced it, with its changes in place; and the values of open sizes in the example, from `torch_model`.
         aware: the nodes with another form in a test.
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
+        packings: the packed sequences met so far.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
         writes: the changes in place.
         trained: True for a network in torch's mode of training.
@@ -91,7 +96,7 @@ class TorchImporter:
         self.program = Program()
         self.values: dict[str, Any] = {}
         self.feeds: list[str] = []
-        self.results: list[Any] = []
+        self.results, self.packings = list[Any](), list[Any]()
         self.fetches: list[Variable] = []
         self.changed: dict[str, Variable] = {}
         self.missing: dict[str, list[str]] = {}
@@ -288,11 +293,11 @@ class TorchImporter:
                 if isinstance(argument, Variable) and not argument.known:
                     raise _Follows(f"it depends on {argument.name}, which is not known")
                 if isinstance(argument, Untold) and "assert" not in name:
-                    raise _Follows(f"it depends on a number that is not computed here: {argument.reason}")
+                    raise _OfNumber(f"it depends on a number that is not computed here: {argument.reason}")
             result = rule(TorchCall(self, node), *arguments, **without_memory(named))
             self._note_mode(node, name, arguments, block.ops[first:])
         except Refused as refused:
-            if not isinstance(refused, _Follows):
+            if type(refused) is Refused:
                 self.refused[target] = None
             if not isinstance(refused, _Follows):
                 self.missing.setdefault(f"{name}.{overload}", []).append(self.lines.place_of(node, self.inside) + ("" if rule is None else f": {refused}"))

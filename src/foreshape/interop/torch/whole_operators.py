@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.interop.torch import packed_sequences
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
@@ -32,6 +33,16 @@ def _operators() -> Any:
         fragment.define(f"{kind}{_RECURRENT}")
         fragment.impl(kind, functools.partial(_computed, kind), "CompositeExplicitAutograd")
         defining.register_fake(f"foreshape::{kind}", _shaped, lib=fragment)
+        fragment.define(f"packed_{kind}{packed_sequences.OVER_PACKED}")
+        fragment.impl(f"packed_{kind}", functools.partial(packed_sequences.recurrent, kind), "CompositeExplicitAutograd")
+        defining.register_fake(f"foreshape::packed_{kind}", packed_sequences.recurrent_shapes, lib=fragment)
+    for name, run, shaped in (
+        ("pack", packed_sequences.packed, packed_sequences.packed_shapes),
+        ("pad_packed", packed_sequences.padded, packed_sequences.padded_shapes),
+    ):
+        fragment.define(name + packed_sequences.SCHEMAS[name])
+        fragment.impl(name, run, "CompositeExplicitAutograd")
+        defining.register_fake(f"foreshape::{name}", shaped, lib=fragment)
     for kind in _DROPOUTS:
         fragment.define(f"{kind}{_DROPOUT}")
         fragment.impl(kind, functools.partial(_dropped, kind), "CompositeExplicitAutograd")
@@ -90,13 +101,15 @@ _CTC_LOSS: Final[Any] = torch.ctc_loss
 
 
 class _Whole:
-    """torch's functions, these whole; recurrent layers of packed sequences as they were."""
+    """torch's functions, these whole."""
 
     def __init__(self, before: Any) -> None:
         self._before = before
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._before, name)
+        if name in packed_sequences.FUNCTIONS:
+            return packed_sequences.FUNCTIONS[name]
         if name.rstrip("_") in _DROPOUTS:
             return getattr(torch.ops.foreshape, name.rstrip("_"))
         if name not in _KINDS:
@@ -115,7 +128,7 @@ class _Whole:
 def whole_operators() -> Generator[None]:
     """Keep recurrent layers, alpha dropouts and alignments whole, and pooled lengths open, while a module is exported."""
     _operators()
-    users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional")]
+    users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional", "torch.nn.utils.rnn")]
     before = [user._VF for user in users]
     library: Any = importlib.import_module("torch")
     replaced = {"max_pool1d": _pooled, "ctc_loss": _of_alignments}
@@ -124,7 +137,8 @@ def whole_operators() -> Generator[None]:
         user._VF = _Whole(functions)
     library.__dict__.update(replaced)
     try:
-        yield
+        with packed_sequences.packed_layers():
+            yield
     finally:
         library.__dict__.update(own)
         for user, functions in zip(users, before, strict=True):

@@ -8,6 +8,7 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.onednn import thread_count
 from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.attributes import as_written
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, f64, i64, reject, sample
@@ -86,22 +87,22 @@ class BatchNorm(Operator):
         of = torch.float32 if X.element_size() == 2 else X.dtype
         reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
         if self.use_global_stats or self._tests():
-            y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
+            y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, as_written(self.epsilon))
             if self._saves_nothing():
                 saved = saved_inverse = Mean.new_zeros((), dtype=of) if requested[3] or requested[4] else None
             else:
                 saved, saved_inverse = Mean.to(of, copy=True) if requested[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if requested[4] else None
             return own_order(y, X, last), Mean, Variance, saved, saved_inverse, reserve
-        momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
+        momentum = as_written(self.momentum) if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
         if count > 1:
             # torch moves the variance by the unbiased one of the batch: count / (count - 1) times the biased one
             kept = None if self.unbiased else Variance * (momentum / count)
-            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, self.epsilon)
+            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, as_written(self.epsilon))
             if kept is not None:
                 Variance.mul_((count - 1) / count).add_(kept)
         elif count == 1:
-            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, self.epsilon)
+            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, as_written(self.epsilon))
             Mean.lerp_(mean, 1.0 - momentum)
             Variance.mul_(momentum)
         else:  # without elements there is no mean: the moving statistics stay
@@ -141,7 +142,7 @@ class BatchNorm(Operator):
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         fixed = self.use_global_stats or self._tests()
         moving = (mean_out, variance_out) if fixed else (None, None)
-        found = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, self.epsilon, list(requested))
+        found = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, as_written(self.epsilon), list(requested))
         return own_order(found[0], X, last) if requested[0] else None, found[1], found[2]
 
     samples = [

@@ -1,0 +1,112 @@
+"""Packed sequences in an export: packing, recurrent layers over packed rows and padding stay whole, and the batch keeps its symbol.
+
+torch asks a tensor for the number of sequences, and an export has no numbers. It is noted at the packing instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import torch
+
+SCHEMAS: Final = {
+    "pack": "(Tensor x, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
+    "pad_packed": "(Tensor rows, Tensor sizes, SymInt sequences, bool batch_first, float value, SymInt steps) -> (Tensor, Tensor)",
+}
+OVER_PACKED: Final = "(Tensor rows, Tensor sizes, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both) -> Tensor[]"
+_COUNT: Final = "foreshape_sequences"
+"""The attribute of a tensor of batch sizes with the number of sequences."""
+
+
+def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
+    """Return the rows and batch sizes of a packing."""
+    return tuple(one.clone() for one in torch._VF._pack_padded_sequence(x, lengths, batch_first))
+
+
+def packed_shapes(x: Any, lengths: Any, batch_first: bool) -> Any:
+    """Return both without numbers."""
+    context = importlib.import_module("torch.library").get_ctx()
+    rows, steps = context.new_dynamic_size(), context.new_dynamic_size()
+    return x.new_empty((rows, *x.shape[2:])), lengths.new_empty((steps,))
+
+
+def padded(rows: Any, sizes: Any, sequences: Any, batch_first: bool, value: float, steps: Any) -> Any:
+    """Return the padded sequences, and their lengths."""
+    return tuple(one.clone() for one in torch._VF._pad_packed_sequence(rows, sizes, batch_first, value, steps))
+
+
+def padded_shapes(rows: Any, sizes: Any, sequences: Any, batch_first: bool, value: float, steps: Any) -> Any:
+    """Return both without numbers."""
+    lead = (sequences, steps) if batch_first else (steps, sequences)
+    return rows.new_empty((*lead, *rows.shape[1:])), sizes.new_empty((sequences,))
+
+
+def recurrent(kind: str, rows: Any, sizes: Any, states: Any, weights: Any, *settings: Any) -> Any:
+    """Return the results and last states of recurrent layers over packed rows."""
+    return [one.clone() for one in getattr(torch, kind)(rows, sizes, tuple(states) if kind == "lstm" else states[0], list(weights), *settings)]
+
+
+def recurrent_shapes(rows: Any, sizes: Any, states: Any, weights: Any, biases: Any, layers: Any, dropout: Any, train: Any, both: bool) -> Any:
+    """Return them without numbers."""
+    return [rows.new_empty((rows.shape[0], states[0].shape[-1] * (2 if both else 1))), *[torch.empty_like(one) for one in states]]
+
+
+def _sequences(sizes: Any) -> Any:
+    found = getattr(sizes, _COUNT, None)
+    return sizes[0].item() if found is None else found
+
+
+def _pack(x: Any, lengths: Any, batch_first: bool) -> Any:
+    rows, sizes = torch.ops.foreshape.pack(x, lengths, batch_first)
+    torch._check(sizes.shape[0] <= x.shape[1 if batch_first else 0])
+    setattr(sizes, _COUNT, x.shape[0 if batch_first else 1])
+    return rows, sizes
+
+
+def _pad(rows: Any, sizes: Any, batch_first: bool, value: float, steps: Any) -> Any:
+    return torch.ops.foreshape.pad_packed(rows, sizes, _sequences(sizes), batch_first, float(value), steps)
+
+
+FUNCTIONS: Final = {"_pack_padded_sequence": _pack, "_pad_packed_sequence": _pad}
+"""Their names in torch's own functions."""
+
+
+def _forward(before: Callable[..., Any]) -> Callable[..., Any]:
+    sequences: Any = importlib.import_module("torch.nn.utils.rnn").PackedSequence
+
+    def forward(module: Any, input: Any, hx: Any = None) -> Any:
+        if not isinstance(input, sequences):
+            return before(module, input, hx)
+        rows, sizes, order, back = input
+        name = module.mode.lower()
+        if hx is None:
+            lead = module.num_layers * (2 if module.bidirectional else 1), _sequences(sizes)
+            widths = [module.proj_size or module.hidden_size, *([module.hidden_size] if name == "lstm" else [])]
+            states = [torch.zeros((*lead, width), dtype=rows.dtype, device=rows.device) for width in widths]
+        else:
+            states = [one if order is None else one.index_select(1, order) for one in (hx if name == "lstm" else [hx])]
+        function = getattr(torch.ops.foreshape, f"packed_{name}")
+        settings = module.bias, module.num_layers, float(module.dropout), module.training, module.bidirectional
+        out, *last = function(rows, sizes, states, list(module._flat_weights), *settings)
+        last = [one if back is None else one.index_select(1, back) for one in last]
+        return sequences(out, sizes, order, back), tuple(last) if name == "lstm" else last[0]
+
+    return forward
+
+
+@contextmanager
+def packed_layers() -> Generator[None]:
+    """Let recurrent layers take packed sequences while a module is exported."""
+    nn: Any = importlib.import_module("torch.nn")
+    kinds = [nn.LSTM, nn.GRU, nn.RNN]
+    before = [kind.forward for kind in kinds]
+    for kind, own in zip(kinds, before, strict=True):
+        kind.forward = _forward(own)
+    try:
+        yield
+    finally:
+        for kind, own in zip(kinds, before, strict=True):
+            kind.forward = own
