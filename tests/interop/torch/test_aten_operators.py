@@ -371,6 +371,31 @@ class Many(nn.Module):
         return {name: CASES[name](x, i, m) for name in self.names}
 
 
+def test_matrices_are_turned_in_their_last_axes_alone() -> None:
+    """By itself, as torch.export then leaves these whole: a batch as large as the matrices would hide another order of axes."""
+
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [x @ x.mT, x.mT, x.adjoint(), x[0].T, x[0].mT]
+
+    x = torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(from_torch(Turned(), x)(x), Turned()(x))
+
+
+def test_the_weight_of_lerp_has_its_gradient() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor(0.3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.lerp(x * 2, self.w.expand(6)).sum()
+
+    x, module = inputs(2)[0], Mixed().train()
+    module(x).backward()
+    torch.testing.assert_close(from_torch(module, x).gradients(x)["w"], module.w.grad)
+
+
 def inputs(batch: int) -> tuple[Tensor, Tensor, Tensor]:
     drawn = torch.Generator().manual_seed(batch)
     return torch.randn(batch, 4, 6, generator=drawn), torch.randint(0, 4, (batch, 4), generator=drawn), torch.rand(batch, 4, 6, generator=drawn) > 0.5

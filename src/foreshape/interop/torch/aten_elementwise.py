@@ -271,6 +271,8 @@ def _hypot(t: TorchCall, x: Any, y: Any) -> Any:
 
 @aten("lerp")
 def _lerp(t: TorchCall, x: Variable, y: Variable, weight: Any) -> Any:
+    if isinstance(weight, Variable):  # ours has no gradient of a tensor of weights
+        return layer.add(x, layer.multiply(weight, layer.subtract(y, x)))
     return layer.lerp(x, y, weight)
 
 

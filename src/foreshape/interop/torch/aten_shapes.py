@@ -62,9 +62,15 @@ def _movedim(t: TorchCall, x: Variable, source: Any, destination: Any) -> Any:
     return layer.transpose(x, order)
 
 
-@aten("t", "numpy_T", "adjoint", "mT")
+@aten("t", "numpy_T")
 def _turned(t: TorchCall, x: Variable) -> Any:
-    return layer.transpose(x, [1, 0]) if t.rank(x) == 2 else x if t.rank(x) < 2 else layer.transpose(x, [*range(t.rank(x))][::-1])
+    return layer.transpose(x, [*range(t.rank(x))][::-1]) if t.rank(x) > 1 else x
+
+
+@aten("adjoint", "mT", "mH", "matrix_H")
+def _turned_matrices(t: TorchCall, x: Variable) -> Any:
+    turned = layer.transpose(x, [*range(t.rank(x) - 2), t.rank(x) - 1, t.rank(x) - 2]) if t.rank(x) > 1 else x
+    return layer.conj(turned) if x.dtype in COMPLEX and t.name != "mT" else turned
 
 
 @aten("unsqueeze")
