@@ -65,3 +65,19 @@ def test_the_peak_is_the_planned_one(net: str, layers: int, both: bool, out: boo
     planned, seen = both_of(net, layers, both, data, out)
     over = OVER_EQUAL if (net, data) == ("lstm", "equal") else OVER_DENSE if data not in LENGTHS and net != "lstm" else OVER
     assert (1 - UNDER) * seen.peak <= planned <= (1 + over) * seen.peak + SMALL, f"planned {planned:,}, measured {seen.peak:,}: {planned / seen.peak:.3f}"
+
+
+@pytest.mark.parametrize(("steps", "batch", "hidden"), [(9, 32, 8), (32, 16, 64)])
+def test_a_small_lstm_of_whole_sequences_is_planned_to_its_pages(steps: int, batch: int, hidden: int) -> None:
+    main, start = fs.Program(), fs.Program()
+    with fs.program_guard(main, start):
+        x = layer.data("x", ["time", "batch", hidden])
+        loss = layer.reduce_mean(layer.square(layer.lstm(x, hidden, time_major=True)[0]))
+        fs.optimizer.SGD(0.1).minimize(loss)
+    executor, scope = fs.Executor(), fs.Scope()
+    executor.run(start, scope=scope)
+    feed = {"x": np.ones((steps, batch, hidden), np.float32)}
+    plan = fs.plan(main, [loss.name])
+    seen = measure(executor, main, feed, [loss.name], scope, warm=1).peak
+    planned = plan.peak(**sizes_of(plan, executor, feed))
+    assert (1 - UNDER) * seen <= planned <= (1 + OVER) * seen, f"planned {planned:,}, measured {seen:,}: {planned / seen:.3f}"
