@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from foreshape.dims import symbols_of
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import same_file
 from foreshape.interop.inference import columns
@@ -126,7 +127,23 @@ def _export(path: str, module: Any, program: Program, feeds: Sequence[str]) -> t
         with replacing(path) as file:
             torch.export.save(found, file)
         return tuple([f"{specs[n][at]} = {example[n][at]}" for n in feeds for at in opened[n] if at not in axes[n]])
-    raise FormatError(f"torch.export refuses it: {told[-1]}; write a .py")
+    raise FormatError(f"torch.export refuses it{_numbers_decide(program, feeds)}: {told[-1]}; write a .py")
+
+
+def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
+    """Return in words the operators whose numbers decide on the way or on sizes, as torch.export takes neither."""
+    known = {n for name in feeds for d in program.global_block.vars[name].spec.known_dims for n in symbols_of(d)}
+    found: dict[str, None] = {}
+    for op in program.all_ops():
+        if op.sub_block_indices():
+            found[op.type] = None
+        else:
+            dims = [d for name in op.output_names() if (v := op.block.find(name)) is not None for d in v.spec.dims or ()]
+            news = {n for d in dims for n in symbols_of(d)} - known
+            if news:
+                found[op.type] = None
+                known |= news
+    return f" (numbers decide on its way or its sizes, in {', '.join(found)})" if found else ""
 
 
 def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Mapping[str, Sequence[int]], axes: Mapping[str, Sequence[int]]) -> Any:

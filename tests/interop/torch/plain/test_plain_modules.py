@@ -173,6 +173,14 @@ def test_a_model_is_exported_with_open_sizes(tmp_path: Path) -> None:
         np.testing.assert_allclose(found(torch.from_numpy(given)).detach(), next(iter(model.run({"images": given}).values())), atol=1e-6)
 
 
+def test_a_refusal_of_an_export_names_the_operators_whose_numbers_decide(tmp_path: Path) -> None:
+    count, x = layer.data("count", shape=[1], dtype="int64"), layer.data("x", shape=["batch", 2])
+    _, total = layer.while_loop(lambda at, _: at < count, lambda at, v: [at + 1, v * 2.0], [layer.fill_constant([1], "int64", 0), layer.scale(x, 1.0)])
+    fs.save_inference_model(str(tmp_path / "m"), [count, x], [total], scope=fs.Scope())
+    with pytest.raises(FormatError, match=r"numbers decide on its way or its sizes, in while\): .*; write a \.py"):
+        convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "m.pt2")
+
+
 def test_other_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"ends in \.py or \.pt2"):
         convert_to_torch(tmp_path / "model.pdmodel", tmp_path / "net.txt")
