@@ -49,6 +49,7 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "angle_c": lambda x, i, m: torch.angle(torch.complex(x, x + 1)),
     "polar": lambda x, i, m: torch.view_as_real(torch.polar(x.abs(), x)),
     "cplx": lambda x, i, m: torch.view_as_real(torch.complex(x, x) * torch.complex(x, -x)),
+    "cplx_square": lambda x, i, m: torch.view_as_real(torch.complex(x, x + 1) ** 2),
     "cplx_abs": lambda x, i, m: torch.complex(x, x).abs(),
     "cplx_mulscalar": lambda x, i, m: torch.view_as_real(torch.complex(x, x) * 2.0 + 1.0 - torch.complex(x, x) / 3),
     "cplx_reim": lambda x, i, m: torch.fft.fft(x).real + torch.fft.fft(x).imag,

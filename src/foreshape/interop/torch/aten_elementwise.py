@@ -13,7 +13,7 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
-from foreshape.spec import BOOL, INT32, INT64, DType
+from foreshape.spec import BOOL, COMPLEX, INT32, INT64, DType
 
 _SAME: Final = (
     "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
@@ -131,7 +131,7 @@ def _power(t: TorchCall, x: Any, y: Any) -> Any:
     if isinstance(y, (int, float)) and isinstance(x, Variable):
         x = t.cast(x, of)
         if y == 2:
-            return layer.square(x)
+            return layer.multiply(x, x) if of in COMPLEX else layer.square(x)
         if y == 0.5:
             return layer.sqrt(x)
         if y == -0.5:
