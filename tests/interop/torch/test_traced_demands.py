@@ -99,3 +99,26 @@ def test_powers_and_long_sums_of_sizes_are_computed() -> None:
     assert not model.missing
     given = torch.ones(2, 3, 6, 2)
     assert torch.equal(model(given), Squares()(given))
+
+
+def test_questions_for_finite_values_are_answered_with_a_warning() -> None:
+    class Mended(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x)
+            if not torch.isfinite(y).all():
+                y = y.clamp(-1e4, 1e4)
+            if torch.isnan(y).any() or torch.isinf(y).any():
+                y = y * 0
+            return y.sin().mean()
+
+    module, x = Mended(), torch.randn(2, 4)
+    with pytest.warns(fs.ForeshapeWarning, match="asks whether values are finite, in .*test_traced_demands.py"):
+        model = from_torch(module, x)
+    given = torch.randn(5, 4)
+    torch.testing.assert_close(model(given), module(given).detach())
+    module(given).backward()
+    torch.testing.assert_close(model.gradients(given)["fc.weight"], module.fc.weight.grad)

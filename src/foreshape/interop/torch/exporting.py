@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.export_errors import refused_export
+from foreshape.interop.torch.finite_values import finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
@@ -25,6 +26,7 @@ from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.whole_operators import whole_operators
 from foreshape.interop.torch.writes import changed_kinds
+from foreshape.program.call_site import warn_user
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
@@ -68,11 +70,12 @@ def export(
     leaves, tree = pytree().tree_flatten(tuple(inputs))
     failed: Exception | None = None
     found: TracedGraph | None = None
+    asked: dict[tuple[str, int], None] = {}
     for times in larger:
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         open_sizes = whole_operators(), answered_open(module), _open_time(), _cumulative(module)
-        with warnings.catch_warnings(), contextlib.ExitStack() as held, _whole_traces(), _told_guards(), recorded_reads() as reads:
+        with warnings.catch_warnings(), contextlib.ExitStack() as held, _whole_traces(), _told_guards(), recorded_reads() as reads, finite_values() as lines:
             for one in open_sizes:
                 held.enter_context(one)
             warnings.simplefilter("ignore")
@@ -81,11 +84,14 @@ def export(
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
                 failed = error
                 continue
-            found = found._replace(reads=tuple(reads))
+            found, asked = found._replace(reads=tuple(reads)), lines
         if not found.fixed:
             break
     if found is None:
         raise refused_export(failed) from failed
+    if asked:
+        places = ", ".join(f"{file}:{line}" for file, line in asked)
+        warn_user(f"the network's code asks whether values are finite, in {places}: the import goes the way of finite ones, whatever the values are")
     if settle and "PARAMETER" in changed_kinds(found.program):
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():

@@ -1,0 +1,54 @@
+"""Questions for values that are not finite, in the code of an exported network: answered as for finite ones, with a warning.
+
+Networks ask so in training, to mend a step of half precision, and an export has no values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import torch
+
+_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_ASKED: Final = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+_KEPT: Final = frozenset(("all", "any"))
+_TURNED: Final = frozenset(("logical_not", "__invert__", "bitwise_not"))
+_MARK: Final = "foreshape_answer"
+
+Line = tuple[str, int]
+
+
+def _answered(lines: dict[Line, None], func: Any, args: Any, kwargs: Any) -> Any:
+    name = getattr(func, "__name__", "")
+    known = getattr(args[0], _MARK, None) if args else None
+    if known is not None and name in ("__bool__", "is_nonzero"):
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        while frame.f_back is not None and (frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__):
+            frame = frame.f_back
+        lines[frame.f_code.co_filename, frame.f_lineno] = None
+        return known
+    out = func(*args, **kwargs)
+    found = _ASKED.get(name)
+    if found is None and known is not None:
+        found = known if name in _KEPT else not known if name in _TURNED else None
+    if found is not None and isinstance(out, torch.Tensor):
+        setattr(out, _MARK, found)
+    return out
+
+
+@contextmanager
+def finite_values() -> Generator[dict[Line, None]]:
+    """Say within the block of all values that they are finite; yields the lines with the questions."""
+    lines: dict[Line, None] = {}
+
+    def answer(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _answered(lines, func, args, kwargs or {})
+
+    base: Any = importlib.import_module("torch.overrides").TorchFunctionMode
+    with type("FiniteValues", (base,), {"__torch_function__": answer})():
+        yield lines
