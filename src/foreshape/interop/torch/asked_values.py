@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
-
 _LEN: Final = builtins.len
 """Kept here: `answered_open` may put `_length` into the place of this one too."""
 
