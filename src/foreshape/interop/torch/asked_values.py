@@ -91,7 +91,7 @@ _FUNCTIONS: Final[list[tuple[str, Any, Any]]] = [
     ("math", math, _Math()),
     ("sqrt", math.sqrt, _Math().sqrt),
 ]
-"""Name, what it is in Python, and what stands for it meanwhile."""
+"""Name, Python's own, and its stand-in."""
 
 
 @contextmanager
@@ -111,11 +111,20 @@ def _replaced(places: list[tuple[dict[str, Any], str, Any]]) -> Generator[None]:
 
 
 def _own_spaces(module: Any) -> list[dict[str, Any]]:
-    """Return the names known to the code of a network and its parts, and to the packages that it is from."""
+    """Return the names known to the code of a network, of its parts, and of their packages."""
     spaces: list[dict[str, Any]] = [function.__globals__ for part in module.modules() if hasattr(function := part.forward, "__globals__")]
     packages = {type(part).__module__.partition(".")[0] for part in module.modules()} - {"torch"}
     spaces += [vars(held) for name, held in list(sys.modules.items()) if name.partition(".")[0] in packages and type(held) is ModuleType]
     return list({id(space): space for space in spaces}.values())
+
+
+def _validates() -> bool:
+    """Tell whether torch's distributions check their arguments."""
+    try:
+        torch.distributions.Bernoulli(torch.tensor(2.0))
+    except ValueError:
+        return True
+    return False
 
 
 @contextmanager
@@ -128,7 +137,7 @@ def answered_open(module: Any) -> Generator[None]:
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
     of: Any = importlib.import_module("torch.distributions").Distribution
-    validated = of._validate_args
+    validated = _validates()
     of.set_default_validate_args(False)
     try:
         with _replaced(places):

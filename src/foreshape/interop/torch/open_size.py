@@ -90,7 +90,7 @@ class OpenFloat:
 
 
 def float_variable(x: Any) -> Variable:
-    """Return a number, a size, a quotient of sizes or what is computed from them as a tensor of one number in double precision, ``[]``."""
+    """Return a number, a size, a quotient of sizes, or a function of them, as a tensor of one number in double precision, ``[]``."""
     if isinstance(x, OpenFloat):
         return x.variable
     if isinstance(x, OpenQuotient):
@@ -126,7 +126,7 @@ _BY_FLOATS: Final[dict[str, Callable[..., Variable]]] = {
     "sym_float": layer.assign,
     "neg": _negative,
 }
-"""The functions of numbers that are no sizes."""
+"""The functions of numbers other than sizes."""
 _ROUNDED: Final[dict[str, Callable[[Variable], Variable]]] = {"floor": layer.floor, "trunc": layer.trunc, "sym_int": layer.trunc, "ceil": layer.ceil}
 _SMALL: Final = 4096
 """The greatest denominator of a factor taken as a fraction."""
