@@ -9,24 +9,26 @@ import contextlib
 import copy
 import dataclasses
 import importlib
+import inspect
+import logging
 import os
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.asked_values import answered_open
-from foreshape.interop.torch.export_errors import refused_export
+from foreshape.interop.torch.export_errors import check_inputs, refused_export
 from foreshape.interop.torch.finite_values import finite_values
 from foreshape.interop.torch.node_sites import calling_site
-from foreshape.interop.torch.open_axes import Axes, Bounds
+from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.whole_operators import whole_operators
 from foreshape.interop.torch.writes import changed_kinds
-from foreshape.program.call_site import warn_user
+from foreshape.program.call_site import call_site, warn_user
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
@@ -50,13 +52,14 @@ class TracedGraph(NamedTuple):
     """A graph of torch.export.
 
     ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
-    that ask whether it is trained.
+    that ask whether it is trained. ``counted``: numbers in Python that its code changes in each call.
     """
 
     program: Any
     guards: list[TracedGuard]
     fixed: dict[tuple[int, int], int]
     reads: Sequence[Read] = ()
+    counted: Sequence[str] = ()
 
 
 def export(
@@ -68,27 +71,26 @@ def export(
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
     """
     leaves, tree = pytree().tree_flatten(tuple(inputs))
+    check_inputs(module, inputs, leaves)
+    shapes_of: list[Any] = []
     failed: Exception | None = None
     found: TracedGraph | None = None
     asked: dict[tuple[str, int], None] = {}
     for times in larger:
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        open_sizes = whole_operators(), answered_open(module), _open_time(), _cumulative(module)
-        with warnings.catch_warnings(), contextlib.ExitStack() as held, _whole_traces(), _told_guards(), recorded_reads() as reads, finite_values() as lines:
-            for one in open_sizes:
-                held.enter_context(one)
+        with warnings.catch_warnings(), _as_wanted(module, shapes_of), _counted() as counted, recorded_reads() as reads, finite_values() as lines:
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
                 failed = error
                 continue
-            found, asked = found._replace(reads=tuple(reads)), lines
+            found, asked = found._replace(reads=tuple(reads), counted=tuple(counted)), lines
         if not found.fixed:
             break
     if found is None:
-        raise refused_export(failed) from failed
+        raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
     if asked:
         places = ", ".join(f"{file}:{line}" for file, line in asked)
         warn_user(f"the network's code asks whether values are finite, in {places}: the import goes the way of finite ones, whatever the values are")
@@ -108,16 +110,59 @@ def decomposed(program: Any, table: Any) -> Any:
 
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
-    parts = [(part, dict(part.__dict__)) for part in module.modules()]
-    made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
-    for part, before in parts:  # the trace ran the module's code: its marks, such as that it is ready, are those of before
-        part.__dict__.update({name: value for name, value in before.items() if isinstance(value, (bool, int, float, str))})
+    parts = [(part, {name: (value, _copied(value)) for name, value in part.__dict__.items() if name not in _MODULES}) for part in module.modules()]
+    try:
+        made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
+    finally:  # the trace ran the module's code: what that left, such as a mark that it is ready or tensors without numbers, goes
+        for part, before in parts:
+            _restore(part, before)
     given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     if len(tensors) != len(axes):
         return TracedGraph(made, traced_guards(made), {})
     fixed = {(at, axis): int(tensors[at].shape[axis]) for at, said in enumerate(axes) for axis in said if _is_fixed(tensors[at].shape[axis])}
     return TracedGraph(made, traced_guards(made), fixed)
+
+
+_MODULES: Final = frozenset(torch.nn.Module().__dict__) - {"training"}
+"""The attributes of every module of torch."""
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if type(value) in (list, dict, set) else None
+
+
+def _restore(part: Any, before: Mapping[str, tuple[Any, Any]]) -> None:
+    """Give a module the attributes of before, and its lists and dicts their contents."""
+    of: dict[str, Any] = part.__dict__
+    for name in [n for n in of if n not in before and n not in _MODULES]:
+        del of[name]
+    for name, (value, contents) in before.items():
+        of[name] = value
+        if contents is not None:
+            value.clear()
+            getattr(value, "extend" if type(value) is list else "update")(contents)
+
+
+@contextmanager
+def _counted() -> Generator[dict[str, None]]:
+    """Record numbers of Python changed by a network's code, each with its line."""
+    of: Any = torch.nn.Module
+    before, found = of.__setattr__, dict[str, None]()
+
+    def put(module: Any, name: str, value: Any) -> None:
+        old = module.__dict__.get(name)
+        if type(old) in (int, float) and type(value) in (int, float) and old != value:
+            site = call_site(calling_site())
+            if site is not None and not site.file.startswith(_TORCH):
+                found[f"{type(module).__name__}.{name} from {old} to {value}    {site.short()}"] = None
+        before(module, name, value)
+
+    of.__setattr__ = put
+    try:
+        yield found
+    finally:
+        of.__setattr__ = before
 
 
 def _is_fixed(size: Any) -> bool:
@@ -157,14 +202,19 @@ def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int, bounds: 
 
 def _for_star(module: Any, shapes: Any) -> Any:
     """Return the shapes as torch wants them: one tuple more where forward takes ``*inputs``."""
-    import inspect
-
     kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
     return (shapes,) if kinds and kinds[0] is inspect.Parameter.VAR_POSITIONAL else shapes
 
 
 def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
     return bool(is_causal)
+
+
+@contextmanager
+def _as_wanted(module: Any, shapes_of: list[Any]) -> Generator[None]:
+    """Have torch export as is wanted here."""
+    with whole_operators(), answered_open(module), _open_time(), _cumulative(module), _whole_traces(), _told_guards(shapes_of), _quiet():
+        yield
 
 
 @contextmanager
@@ -211,8 +261,11 @@ def _whole_traces() -> Generator[None]:
 
 
 @contextmanager
-def _told_guards() -> Generator[None]:
-    """Record of each guard that torch's layers ask for the line of the network that called them: torch keeps the layer's own alone."""
+def _told_guards(shapes_of: list[Any]) -> Generator[None]:
+    """Record the network's line beside each guard of torch's layers: torch keeps the layer's own alone.
+
+    The last of ``shapes_of`` becomes torch's table of sizes.
+    """
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     of, name = shapes.ShapeEnv, "_get_sloc"
     before = getattr(of, name, None)
@@ -222,6 +275,7 @@ def _told_guards() -> Generator[None]:
     shapes.uninteresting_files().add(__file__)
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
+        shapes_of[:] = [env]
         found: Any = before(env, *given, **named)
         if getattr(found.framework_loc, "filename", "").startswith(_TORCH) and found.maybe_user_loc is None:
             return dataclasses.replace(found, maybe_user_loc=calling_site())
@@ -232,6 +286,43 @@ def _told_guards() -> Generator[None]:
         yield
     finally:
         setattr(of, name, before)
+
+
+def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> dict[str, str]:
+    """Return torch's symbol -> the name, the input and the axis of the size."""
+    trees = pytree()
+    given = trees.tree_flatten_with_path(dict(inspect.signature(module.forward).bind(*inputs).arguments))[0]
+    places = [trees.keystr(path) for path, leaf in given if isinstance(leaf, torch.Tensor)]
+    out: dict[str, str] = {}
+    for known, sources in getattr(shapes, "var_to_sources", {}).items():
+        found = input_axis(next((str(one.name if isinstance(one.name, str) else one.name()) for one in sources), ""))
+        if found is not None and found[0] in places:
+            name = axes[places.index(found[0])].get(found[1], str(known))
+            shown = found[0][2:].replace("']", "", 1)
+            out[str(known)] = f"{name}, axis {found[1]} of the input {shown}"
+    return out
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep torch from printing an error beside raising it: the graph so far, and logged tracebacks, unless ``TORCH_LOGS`` asks for them."""
+    trace: Any = importlib.import_module("torch.export._trace")
+    logger = logging.getLogger("torch")
+    level = logger.level
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    trace.print = _no_print
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        del trace.print
+
+
+def _no_print(*_: Any, **__: Any) -> None:
+    pass
 
 
 @contextmanager

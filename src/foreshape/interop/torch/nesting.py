@@ -30,9 +30,13 @@ class Nesting:
         return _TREES.tree_unflatten(leaves, self._tree)
 
     @staticmethod
-    def leaves(inputs: Sequence[Any]) -> list[Any]:
-        """Return the tensors among the inputs of a call, in order."""
-        return [leaf for leaf in _TREES.tree_leaves(tuple(inputs)) if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__")]
+    def leaves(inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the tensors among the inputs of a call, in order, and the others."""
+        tensors: list[Any] = []
+        others: list[Any] = []
+        for leaf in _TREES.tree_leaves(tuple(inputs)):
+            (tensors if isinstance(leaf, torch.Tensor) or hasattr(leaf, "__array__") else others).append(leaf)
+        return tensors, others
 
 
 def _size(value: Any) -> Any:

@@ -15,6 +15,7 @@ Bounds: TypeAlias = Mapping[str, tuple[int, "int | None"]]
 """The name of a size -> its least and its largest value; None for no limit."""
 _UNBOUNDED: Final = 2**62
 _SOURCE: Final = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_ANY_SOURCE: Final = re.compile(r"L(\['.*\])\.size\(\)\[(\d+)\]")
 
 
 def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[list[Axes], Bounds]:
@@ -25,24 +26,44 @@ def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[lis
         dynamic: for each input None, axis -> a name or a ``torch.export.Dim``, or such in a list or dict as the input is.
 
     Raises:
-        SchemaError: another number of entries than inputs; an axis beyond a tensor's; neither a name nor a Dim.
+        SchemaError: another number of entries than inputs; an axis beyond a tensor's; neither a name nor a Dim; a name of two sizes.
     """
     if dynamic is not None and len(dynamic) != len(inputs):
         raise SchemaError(f"dynamic must have one entry for each of the {len(inputs)} inputs, None or a mapping of axes to names; seen {len(dynamic)}")
     out: list[Axes] = []
     bounds: dict[str, tuple[int, int | None]] = {}
+    sizes: dict[str, tuple[int, str]] = {}
     for at, value in enumerate(inputs):
         for leaf, said in _leaves(value, None if dynamic is None else dynamic[at]):
+            shown = f"{said}"
             if not isinstance(leaf, torch.Tensor):
                 continue
             if said is None:
                 out.append({0: "batch"} if dynamic is None and leaf.dim() else {})
                 continue
+            if is_list(said) and len(said) == leaf.dim():
+                said = dict(enumerate(said))
+            if not isinstance(said, Mapping) or not all(isinstance(axis, int) for axis in cast("Mapping[Any, Any]", said)):
+                raise SchemaError.must("dynamic", f"None or a mapping of axes to names for the input {at}, as {{0: 'batch'}}", shown)
+            said = cast("Mapping[int, Any]", said)
             wrong = [axis for axis in said if not 0 <= axis < leaf.dim()]
             if wrong:
                 raise SchemaError(f"dynamic: the input {at} has {leaf.dim()} dims; seen axis {wrong[0]}")
-            out.append({axis: _named(name, at, bounds) for axis, name in said.items() if name is not None})
+            named = {axis: _named(name, at, bounds) for axis, name in said.items() if name is not None}
+            for axis, name in named.items():
+                size, where = sizes.setdefault(name, (leaf.shape[axis], f"axis {axis} of the input {at}"))
+                if size != leaf.shape[axis]:
+                    raise SchemaError(
+                        f"dynamic: equal names are equal sizes; {name} is {size} at {where}, and {leaf.shape[axis]} at axis {axis} of the input {at}"
+                    )
+            out.append(named)
     return out, bounds
+
+
+def input_axis(source: str) -> tuple[str, int] | None:
+    """Return the place of an input among the arguments, as ``['x'][0]``, and the axis meant by torch's source of a size; None for another source."""
+    found = _ANY_SOURCE.fullmatch(source)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def _named(given: Any, at: int, bounds: dict[str, tuple[int, int | None]]) -> str:

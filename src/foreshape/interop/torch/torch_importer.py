@@ -42,7 +42,7 @@ class TorchImporter:
     Attributes:
         program: the program to make.
         values: name of a parameter or buffer -> torch's tensor.
-        feeds: the names of the inputs.
+        feeds, constant_inputs: the names of the inputs, and those of numbers, texts and None with the value of the example.
         results, fetches: the results in order, and the variables among them: an input, a parameter or a result given twice is copied.
         changed: buffer -> the variable with its new value.
         missing: the operators without a form, each with the paths of its modules, its lines, and the reason, if one is known.
@@ -95,7 +95,7 @@ class TorchImporter:
         self.axes = axes
         self.program = Program()
         self.values: dict[str, Any] = {}
-        self.feeds: list[str] = []
+        self.feeds, self.constant_inputs = list[str](), list[tuple[str, Any]]()
         self.results, self.packings = list[Any](), list[Any]()
         self.fetches: list[Variable] = []
         self.changed: dict[str, Variable] = {}
@@ -168,7 +168,9 @@ class TorchImporter:
         kind, traced = spec.kind.name, node.meta.get("val")
         if kind == "USER_INPUT":
             if not isinstance(traced, torch.Tensor):
-                return traced if traced is not None else getattr(spec.arg, "value", None)
+                value = traced if traced is not None else getattr(spec.arg, "value", None)
+                self.constant_inputs.append((node.name, value))
+                return value
             axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
             dims = [self._dim(n, axes.get(at)) for at, n in enumerate(traced.shape)]
             of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
@@ -181,7 +183,8 @@ class TorchImporter:
         if kind == "TOKEN":  # torch's order of effects
             return None
         if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-            raise SchemaError(f"the input {node.name} of torch's graph is a {kind.lower()}, which has no form here")
+            what = "an object of Python, as a torch.Generator," if kind == "CUSTOM_OBJ" else f"a {kind.lower()},"
+            raise SchemaError(f"the network's graph takes {what} which has no form here: {spec.target or node.name}")
         held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
         name = spec.target.removeprefix(self.inside)
         name = self.beside + name if kind == "CONSTANT_TENSOR" else name

@@ -37,6 +37,7 @@ class TorchModel:
         scope: holds the values of parameters and buffers, copies of the module's.
         feeds: the names of the inputs, in the order of torch's pytrees.
         targets: the names of the loss's further inputs, if it came with one.
+        constants: the inputs that are no tensors, each with the value it has in the program.
         fetches: its results, variables of the program, in the order of torch's pytrees.
         loss: the loss it came with, otherwise its first result if this is one number of floats, or None.
         buffers: the names of buffers changed by a run.
@@ -65,6 +66,7 @@ class TorchModel:
             *self._results, _ = self._results
             trees = pytree()
             self._out_tree = trees.tree_structure(trees.tree_unflatten(range(len(importer.results)), out_tree)[0])
+        self.constants = importer.constant_inputs
         self.missing = importer.missing
         self.unguarded = importer.unguarded
         self.buffers = list(importer.changed)
@@ -145,7 +147,10 @@ class TorchModel:
                 for name, places in self.missing.items()
             )
             raise ExecutionError(f"the network needs operators of torch that have no form here:{listed}")
-        given = Nesting.leaves(inputs)
+        given, others = Nesting.leaves(inputs)
+        for (name, value), other in zip(self.constants, others, strict=False):
+            if type(other) is not type(value) or other != value:
+                raise FeedError(f"the program was made with {name} = {value!r}; seen {other!r}: numbers, texts and None are fixed, tensors are not")
         names = self.feeds if len(given) == len(self.feeds) else [*self.feeds, *self.targets]
         if len(given) != len(names):
             more = f", and for the loss {', '.join(self.targets)}" if self.targets else ""
@@ -222,11 +227,13 @@ def _traced(
 ) -> tuple[Any, TorchImporter]:
     """Return the graph of a module and its import."""
     fixed: dict[tuple[int, int], int] = {}
+    counted: list[str] = []
 
     def imported(larger: Sequence[int]) -> tuple[Any, TorchImporter]:
         made = export(module, inputs, axes, bounds, larger=larger)
         fixed.clear()
         fixed.update(made.fixed)
+        counted[:] = made.counted
         trained = any(part.training for part in module.modules())
         importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside, trained=trained)
         exported, importer = _imported(made.program, importer)
@@ -239,6 +246,9 @@ def _traced(
     if fixed:
         listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
         warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
+    if counted:
+        shown = "; ".join(counted[:3])
+        warn_user(f"the network's code changes numbers of Python in its calls, and the program has those of the first one: {shown}")
     return exported, importer
 
 
