@@ -113,7 +113,7 @@ def _replaced(places: list[tuple[dict[str, Any], str, Any]]) -> Generator[None]:
 def _own_spaces(module: Any) -> list[dict[str, Any]]:
     """Return the names known to the code of a network, of its parts, and of their packages."""
     spaces: list[dict[str, Any]] = [function.__globals__ for part in module.modules() if hasattr(function := part.forward, "__globals__")]
-    packages = {type(part).__module__.partition(".")[0] for part in module.modules()} - {"torch"}
+    packages = {type(part).__module__.partition(".")[0] for part in module.modules()} - {"torch", __name__.partition(".")[0]}
     spaces += [vars(held) for name, held in list(sys.modules.items()) if name.partition(".")[0] in packages and type(held) is ModuleType]
     return list({id(space): space for space in spaces}.values())
 

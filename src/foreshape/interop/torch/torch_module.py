@@ -146,7 +146,7 @@ class TorchNetwork(_Module):
         """Return the inputs by name."""
         feeds = self._steps.feeds
         if self._nesting is not None:
-            inputs = self._nesting.leaves(inputs)
+            inputs = self._nesting.leaves(inputs)[0]
         elif len(inputs) == 1 and not named and isinstance(inputs[0], Mapping):
             inputs, named = (), cast("Mapping[str, Any]", inputs[0])
         if len(inputs) > len(feeds) or not named.keys() <= set(feeds[len(inputs) :]) or len(inputs) + len(named) != len(feeds):
