@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
@@ -148,3 +148,12 @@ def name_of(target: Any) -> tuple[str, str]:
 def without_memory(named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the named arguments but for the ones about memory."""
     return {k: v for k, v in named.items() if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")}
+
+
+def flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    """Yield the arguments in lists of lists."""
+    for one in arguments:
+        if isinstance(one, list):
+            yield from flat(cast("list[Any]", one))
+        else:
+            yield one

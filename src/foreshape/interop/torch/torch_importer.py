@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from foreshape import layer
 from foreshape.dims import Size, symbol
@@ -14,7 +14,7 @@ from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
-from foreshape.interop.torch.torch_call import TorchCall, name_of, without_memory
+from foreshape.interop.torch.torch_call import TorchCall, flat, name_of, without_memory
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
@@ -168,9 +168,8 @@ class TorchImporter:
         kind, traced = spec.kind.name, node.meta.get("val")
         if kind == "USER_INPUT":
             if not isinstance(traced, torch.Tensor):
-                value = traced if traced is not None else getattr(spec.arg, "value", None)
-                self.constant_inputs.append((node.name, value))
-                return value
+                self.constant_inputs.append((node.name, traced if traced is not None else getattr(spec.arg, "value", None)))
+                return self.constant_inputs[-1][1]
             axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
             dims = [self._dim(n, axes.get(at)) for at, n in enumerate(traced.shape)]
             of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
@@ -183,8 +182,8 @@ class TorchImporter:
         if kind == "TOKEN":  # torch's order of effects
             return None
         if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
-            what = "an object of Python, as a torch.Generator," if kind == "CUSTOM_OBJ" else f"a {kind.lower()},"
-            raise SchemaError(f"the network's graph takes {what} which has no form here: {spec.target or node.name}")
+            what = "an object of Python, as a torch.Generator" if kind == "CUSTOM_OBJ" else f"a {kind.lower()}"
+            raise SchemaError(f"the network's graph takes {what}, which has no form here: {spec.target or node.name}")
         held = self.exported.state_dict if spec.target in self.exported.state_dict else self.exported.constants
         name = spec.target.removeprefix(self.inside)
         name = self.beside + name if kind == "CONSTANT_TENSOR" else name
@@ -281,7 +280,7 @@ class TorchImporter:
         if getattr(target, "_schema", None) is None:
             if is_higher_order(target):
                 return higher_order(self, node, arguments)
-            if any(isinstance(one, Variable) for one in _flat(arguments)):
+            if any(isinstance(one, Variable) for one in flat(arguments)):
                 raise NotFunctional
             return host_number(target, arguments)
         name, overload = name_of(target)
@@ -292,7 +291,7 @@ class TorchImporter:
             if rule is None:
                 raise Refused("there is no function for it")
             rule = _batches_counted if self._counts_batches(node, name, arguments) else rule
-            for argument in _flat(arguments):
+            for argument in flat(arguments):
                 if isinstance(argument, Variable) and not argument.known:
                     raise _Follows(f"it depends on {argument.name}, which is not known")
                 if isinstance(argument, Untold) and "assert" not in name:
@@ -393,11 +392,3 @@ def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
     """Add to a counter of batches, in place, in training alone."""
     current_block().append_op("elementwise_add", {"X": count, "Y": t.importer.in_training()}, {"Out": count})
     return count
-
-
-def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
-    for one in arguments:
-        if isinstance(one, list):
-            yield from _flat(cast("list[Any]", one))
-        else:
-            yield one
