@@ -28,6 +28,11 @@ from foreshape.errors import RankError as RankError
 from foreshape.errors import SchemaError as SchemaError
 from foreshape.errors import ShapeError as ShapeError
 from foreshape.errors import TypeMismatchError as TypeMismatchError
+from foreshape.generation import LanguageModel as LanguageModel
+from foreshape.generation import TextWriter as TextWriter
+from foreshape.generation import Writing as Writing
+from foreshape.generation import generate as generate
+from foreshape.generation import language_model as language_model
 from foreshape.interop import InferenceModel as InferenceModel
 from foreshape.interop import Predictor as Predictor
 from foreshape.interop import from_torch as from_torch
@@ -94,6 +99,8 @@ from foreshape.training import infer_shape as infer_shape
 from foreshape.training import predict as predict
 from foreshape.training import train as train
 from foreshape.training import training_program as training_program
+from foreshape.training.low_rank import LowRank as LowRank
+from foreshape.training.low_rank import lora as lora
 from foreshape.wire import Limits as Limits
 from foreshape.wire import save_program as save_program
 from foreshape.workers import Job as Job

@@ -130,7 +130,7 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
         wrong target or source.
     """
     program, held = _of(target, scope)
-    given = _read(source)
+    given = read_state_dict(source)
     wanted = _wanted(program)
     of_module = program in _NAMES
     products = set[str]() if of_module else _product_weights(program)
@@ -249,7 +249,7 @@ def _weight_of(op: Op) -> str | None:
 # --- the source
 
 
-def _read(source: Any) -> dict[str, Tensor]:
+def read_state_dict(source: Any) -> dict[str, Tensor]:
     """Return the tensors of a source by name."""
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(cast("str | os.PathLike[str]", source))

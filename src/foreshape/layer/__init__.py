@@ -13,6 +13,7 @@ from foreshape.layer.arrays import (
     reorder_lod_tensor_by_rank, shrink_memory, tensor_array_to_tensor,
 )
 from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.cached_rows import AttentionCache, attention_cache
 from foreshape.layer.augmentation import (
     cutout, gaussian_noise, mixup, random_affine, random_brightness, random_contrast, random_crop, random_flip, random_rotation, random_translation,
     random_zoom,
@@ -62,9 +63,9 @@ from foreshape.layer.math import (
 from foreshape.layer.matrix_decompositions import eigh, eigvalsh, lstsq, lu, lu_unpack, matrix_rank, qr, svd
 from foreshape.layer.measures import auc, precision_recall
 from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_loss, triplet_margin_loss
-from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
+from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm, rms_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
-from foreshape.layer.positions import position_numbers, rotary_positions, sinusoidal_positions
+from foreshape.layer.positions import Rotary, position_numbers, rotary_positions, sinusoidal_positions
 from foreshape.layer.printing import assert_true, print
 from foreshape.layer.recompute_marks import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
@@ -105,43 +106,43 @@ if not TYPE_CHECKING:  # type checkers report a wrong name
 
 
 __all__ = [
-    "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh", "activate",
-    "adaptive_pool2d", "add", "addmm", "affine_grid", "allclose", "amax", "amin", "angle", "argmax", "argmin", "argsort", "array_length", "array_read",
-    "array_to_lod_tensor", "array_write", "as_complex", "as_real", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "attention_mask", "auc",
-    "batch_norm", "bce_loss", "beam_search", "beam_search_decode", "bernoulli", "bilinear", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "bpr_loss", "broadcast_tensors", "case", "cast", "ceil", "celu", "channel_shuffle", "cholesky",
-    "cholesky_solve", "chunk_eval", "clip", "complex", "concat", "cond", "conj", "contrastive_loss", "conv1d", "conv2d", "conv2d_transpose", "conv3d",
-    "conv3d_transpose", "cos", "cos_sim", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross", "cross_entropy", "ctc_greedy_decoder",
-    "cummax", "cummin", "cumprod", "cumsum", "cutout", "data", "deform_conv2d", "det", "detection", "diag", "diag_embed", "diagonal", "dice_loss", "digamma",
-    "dirichlet", "dist", "divide", "dot", "dropout", "edit_distance", "eigh", "eigvalsh", "einsum", "elu", "embedding", "embedding_bag", "equal", "equal_all",
-    "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "exponential", "eye", "fc", "fft", "fill_constant", "fill_diagonal", "fill_like", "flatten",
-    "flip", "floor", "floor_divide", "fmax", "fmin", "fold", "frac", "frame", "frobenius_norm", "gather", "gather_nd", "gather_tree", "gaussian_noise",
-    "gaussian_random", "gelu", "graph_send_recv", "greater_equal", "greater_than", "grid_sample", "group_norm", "gru", "gumbel_softmax", "hard_shrink",
-    "hard_sigmoid", "hard_swish", "hard_tanh", "heaviside", "hierarchical_sigmoid", "hinge_loss", "histogram", "huber_loss", "i0", "i0e", "i1", "i1e", "ifft",
-    "im2sequence", "imag", "in_training", "increment", "index_add", "index_put", "index_sample", "index_select", "info_nce_loss", "instance_norm",
-    "interpolate", "inverse", "irfft", "is_empty", "is_finite", "is_inf", "is_nan", "isclose", "kldiv_loss", "kron", "kthvalue", "label_smooth", "layer_norm",
-    "leaky_relu", "lerp", "less_equal", "less_than", "lgamma", "linear_chain_crf", "linspace", "lod_append", "lod_rank_table", "lod_reset",
-    "lod_tensor_to_array", "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid", "log_softmax", "logcumsumexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "logspace", "logsumexp", "lp_pool2d", "lrn", "lstm", "lstsq", "lu", "lu_unpack", "margin_rank_loss", "masked_fill",
-    "masked_select", "matmul", "matrix_power", "matrix_rank", "max_pool2d_with_index", "max_pool3d_with_index", "max_sequence_len", "max_unpool2d",
-    "max_unpool3d", "maximum", "maxout", "mean", "median", "meshgrid", "minimum", "mish", "mixup", "mlp", "mode", "mse_loss", "multi_dot",
-    "multi_head_attention", "multinomial", "multiplex", "multiply", "mv", "nanmedian", "nce", "nextafter", "nll_loss", "nonzero", "norm", "not_equal",
-    "one_hot", "overlap_add", "pad", "pixel_shuffle", "pixel_unshuffle", "poisson", "polygamma", "pool2d", "pool3d", "position_numbers", "pow",
-    "precision_recall", "prelu", "print", "psroi_pool", "put_along_axis", "qr", "randint", "random_affine", "random_brightness", "random_contrast",
+    "AttentionCache", "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "Rotary", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy",
+    "acos", "acosh", "activate", "adaptive_pool2d", "add", "addmm", "affine_grid", "allclose", "amax", "amin", "angle", "argmax", "argmin", "argsort",
+    "array_length", "array_read", "array_to_lod_tensor", "array_write", "as_complex", "as_real", "asin", "asinh", "assert_true", "assign", "atan", "atan2",
+    "atanh", "attention_cache", "attention_mask", "auc", "batch_norm", "bce_loss", "beam_search", "beam_search_decode", "bernoulli", "bilinear", "bincount",
+    "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "bpr_loss", "broadcast_tensors", "case",
+    "cast", "ceil", "celu", "channel_shuffle", "cholesky", "cholesky_solve", "chunk_eval", "clip", "complex", "concat", "cond", "conj", "contrastive_loss",
+    "conv1d", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosh", "create_array", "create_parameter", "crf_decoding",
+    "crop", "cross", "cross_entropy", "ctc_greedy_decoder", "cummax", "cummin", "cumprod", "cumsum", "cutout", "data", "deform_conv2d", "det", "detection",
+    "diag", "diag_embed", "diagonal", "dice_loss", "digamma", "dirichlet", "dist", "divide", "dot", "dropout", "edit_distance", "eigh", "eigvalsh", "einsum",
+    "elu", "embedding", "embedding_bag", "equal", "equal_all", "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "exponential", "eye", "fc", "fft",
+    "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor", "floor_divide", "fmax", "fmin", "fold", "frac", "frame", "frobenius_norm",
+    "gather", "gather_nd", "gather_tree", "gaussian_noise", "gaussian_random", "gelu", "graph_send_recv", "greater_equal", "greater_than", "grid_sample",
+    "group_norm", "gru", "gumbel_softmax", "hard_shrink", "hard_sigmoid", "hard_swish", "hard_tanh", "heaviside", "hierarchical_sigmoid", "hinge_loss",
+    "histogram", "huber_loss", "i0", "i0e", "i1", "i1e", "ifft", "im2sequence", "imag", "in_training", "increment", "index_add", "index_put", "index_sample",
+    "index_select", "info_nce_loss", "instance_norm", "interpolate", "inverse", "irfft", "is_empty", "is_finite", "is_inf", "is_nan", "isclose", "kldiv_loss",
+    "kron", "kthvalue", "label_smooth", "layer_norm", "leaky_relu", "lerp", "less_equal", "less_than", "lgamma", "linear_chain_crf", "linspace", "lod_append",
+    "lod_rank_table", "lod_reset", "lod_tensor_to_array", "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid", "log_softmax", "logcumsumexp",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logspace", "logsumexp", "lp_pool2d", "lrn", "lstm", "lstsq", "lu", "lu_unpack",
+    "margin_rank_loss", "masked_fill", "masked_select", "matmul", "matrix_power", "matrix_rank", "max_pool2d_with_index", "max_pool3d_with_index",
+    "max_sequence_len", "max_unpool2d", "max_unpool3d", "maximum", "maxout", "mean", "median", "meshgrid", "minimum", "mish", "mixup", "mlp", "mode",
+    "mse_loss", "multi_dot", "multi_head_attention", "multinomial", "multiplex", "multiply", "mv", "nanmedian", "nce", "nextafter", "nll_loss", "nonzero",
+    "norm", "not_equal", "one_hot", "overlap_add", "pad", "pixel_shuffle", "pixel_unshuffle", "poisson", "polygamma", "pool2d", "pool3d", "position_numbers",
+    "pow", "precision_recall", "prelu", "print", "psroi_pool", "put_along_axis", "qr", "randint", "random_affine", "random_brightness", "random_contrast",
     "random_crop", "random_flip", "random_rotation", "random_translation", "random_zoom", "randperm", "range", "rank_loss", "real", "reciprocal",
     "recompute_scope", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "remainder",
-    "renorm", "reorder_lod_tensor_by_rank", "repeat_interleave", "reshape", "rfft", "rnn", "rnnt_loss", "roi_align", "roi_pool", "roll", "rotary_positions",
-    "round", "row_conv", "rrelu", "rsqrt", "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "searchsorted", "segment_pool", "selu",
-    "sequence_attention", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",
-    "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter",
-    "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "set_value", "setitem", "shape", "shard_index", "shrink_memory",
-    "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin", "sinh", "sinusoidal_positions", "slice",
-    "slogdet", "smooth_l1", "soft_relu", "softmax", "softmax_focal_loss", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "solve",
-    "spectral_norm", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "stanh", "stft", "strided_slice", "subtract", "sum", "svd", "swish",
-    "switch_case", "take_along_axis", "tan", "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "thresholded_relu", "tile", "topk", "trace",
-    "transformer_decoder", "transformer_decoder_block", "transformer_encoder", "transformer_encoder_block", "transpose", "triangular_solve", "tril",
-    "tril_indices", "triplet_margin_loss", "triu", "triu_indices", "trunc", "unfold", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack",
-    "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",
+    "renorm", "reorder_lod_tensor_by_rank", "repeat_interleave", "reshape", "rfft", "rms_norm", "rnn", "rnnt_loss", "roi_align", "roi_pool", "roll",
+    "rotary_positions", "round", "row_conv", "rrelu", "rsqrt", "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "searchsorted",
+    "segment_pool", "selu", "sequence_attention", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand",
+    "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
+    "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "set_value", "setitem",
+    "shape", "shard_index", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin",
+    "sinh", "sinusoidal_positions", "slice", "slogdet", "smooth_l1", "soft_relu", "softmax", "softmax_focal_loss", "softmax_with_cross_entropy", "softplus",
+    "softshrink", "softsign", "solve", "spectral_norm", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "stanh", "stft", "strided_slice",
+    "subtract", "sum", "svd", "swish", "switch_case", "take_along_axis", "tan", "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor",
+    "thresholded_relu", "tile", "topk", "trace", "transformer_decoder", "transformer_decoder_block", "transformer_encoder", "transformer_encoder_block",
+    "transpose", "triangular_solve", "tril", "tril_indices", "triplet_margin_loss", "triu", "triu_indices", "trunc", "unfold", "uniform_random", "unique",
+    "unique_consecutive", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",
 ]  # fmt: skip
 
 close(globals(), __all__)

@@ -7,14 +7,15 @@ from typing import Any
 
 from foreshape.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.basic import fc
 from foreshape.layer.creation import fill_constant
 from foreshape.layer.functions import softmax
-from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
+from foreshape.layer.manipulation import reshape, stack, transpose, triu, unsqueeze
 from foreshape.layer.math import cast, clip, scale
 from foreshape.layer.normalization import dropout as drop
 from foreshape.layer.parameter import part_of
-from foreshape.layer.positions import rotary_positions, size_of
+from foreshape.layer.positions import Rotary, rotary_positions, size_of
 from foreshape.layer.reductions import matmul
 from foreshape.layer.sequence_rows import sequence_attention
 from foreshape.operator.computations import Activation, Filled, Triangle
@@ -27,8 +28,8 @@ from foreshape.spec import BOOL, FP16, DType
 @tells_line
 def multi_head_attention(
     query: Variable, key: Variable | None = None, value: Variable | None = None, heads: int = 8, *, causal: bool = False, mask: Variable | None = None,
-    rotary: bool = False, dropout: float = 0.0, is_test: bool = False, output_size: int | None = None, bias: Any = None, weight: Any = None,
-    split: bool = False, name: str = "attention",
+    rotary: bool | Rotary = False, dropout: float = 0.0, is_test: bool = False, output_size: int | None = None, bias: Any = None, weight: Any = None,
+    split: bool = False, name: str = "attention", key_heads: int | None = None, head_size: int | None = None, cache: AttentionCache | None = None,
 ) -> Variable:  # fmt: skip
     """Compute attention of several heads (Vaswani et al., "Attention Is All You Need", 2017, section 3.2).
 
@@ -47,7 +48,7 @@ def multi_head_attention(
         heads: their number; it divides the width.
         causal: row j of a sequence sees rows 0 to j of the keys only.
         mask: of dense input, the visible keys, as for `attention_mask`.
-        rotary: turn queries and keys by their positions, as `rotary_positions` does.
+        rotary: turn queries and keys by their positions, as `rotary_positions` does; a `Rotary` has settings.
         dropout: of the weights, in training; of dense input only. The dropped ones are drawn all at once, and kept as a byte each.
         is_test: no dropout.
         output_size: the output columns; by default the width.
@@ -56,6 +57,9 @@ def multi_head_attention(
             the biases out.
         split: divide the heads over ranks, as `foreshape.split_layers` does; with ``rotary`` the ranks gather queries and keys before they turn them.
         name: of the scope of the parameters ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
+        key_heads: the heads of keys and values, each shared by several heads of queries in a row (Ainslie et al., "GQA", 2023); by default as many.
+        head_size: the columns of a head; by default the width divided by the heads.
+        cache: of ragged rows: they are attended to in later runs too; each row sees the rows before it.
 
     Returns:
         ``[batch, time, output_size]``, or ragged rows as ``query``.
@@ -66,7 +70,11 @@ def multi_head_attention(
     """
     key = query if key is None else key
     value = key if value is None else value
-    width = _width(query, heads)
+    width = _width(query, heads) if head_size is None else heads * head_size
+    of_keys = heads if key_heads is None else key_heads
+    if of_keys < 1 or heads % of_keys:
+        raise SchemaError.must(f"multi_head_attention({query.name}): key_heads", f"a divisor of the heads, {heads}", of_keys)
+    size, settings = width // heads, rotary if isinstance(rotary, Rotary) else Rotary() if rotary else None
     ragged = query.spec.lod is not None
     for what, x in (("key", key), ("value", value)):
         if (x.spec.lod is not None) != ragged:
@@ -78,6 +86,8 @@ def multi_head_attention(
     if ragged and (mask is not None or dropout):
         seen = "a mask" if mask is not None else f"dropout {dropout}"
         raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
+    if cache is not None and (not ragged or key is not query):
+        raise SchemaError(f"multi_head_attention({query.name}): a cache is for ragged rows that attend to themselves; query is {query.spec.text()}")
     rows = query.spec.rank - 1
 
     def projected(x: Variable, size: int, called: str, by: str) -> Variable:
@@ -85,15 +95,27 @@ def multi_head_attention(
         return fc(x, size, flatten_last=x.spec.rank - rows, weight=w, bias=b, name=called, split=by if split else None)
 
     with name_scope(name):
-        q, k, v = (projected(x, width, called, "columns") for x, called in ((query, "query"), (key, "key"), (value, "value")))
+        q = projected(query, width, "query", "columns")
+        k, v = (projected(x, of_keys * size, called, "columns") for x, called in ((key, "key"), (value, "value")))
         if ragged:
-            if rotary:
-                q, k = rotary_positions(q, heads), rotary_positions(k, heads)
-            mixed = sequence_attention(q, k, v, heads, causal)
+            if settings is not None:
+                q, k = (rotary_positions(x, n, *settings.key[:2], rates=settings.rates, cache=cache) for x, n in ((q, heads), (k, of_keys)))
+            if cache is not None:
+                mixed = cache.attend(q, k, v, heads, of_keys)
+            else:
+                mixed = sequence_attention(q, _shared(k, of_keys, size, heads), _shared(v, of_keys, size, heads), heads, causal)
         else:
             added = attention_mask(query, key, mask, causal)
-            mixed = _dense(q, k, v, heads, width, added, rotary, dropout, is_test)
-        return projected(mixed, width if output_size is None else output_size, "output", "rows")
+            mixed = _dense(q, k, v, heads, of_keys, size, added, settings, dropout, is_test)
+        return projected(mixed, _width(query, 1) if output_size is None else output_size, "output", "rows")
+
+
+def _shared(x: Variable, of_keys: int, size: int, heads: int) -> Variable:
+    """Return ``[..., key heads * size]`` with each head as often as heads share it, ``[..., heads * size]``."""
+    if of_keys == heads:
+        return x
+    lead = list(x.spec.known_dims[:-1])
+    return reshape(stack([reshape(x, [*lead, of_keys, size])] * (heads // of_keys), -2), [*lead, heads * size])
 
 
 def _width(query: Variable, heads: int) -> int:
@@ -109,19 +131,23 @@ def _width(query: Variable, heads: int) -> int:
     return width
 
 
-def _dense(q: Variable, k: Variable, v: Variable, heads: int, width: int, mask: Variable | None, rotary: bool, dropout: float, is_test: bool) -> Variable:
-    size = width // heads
+def _dense(
+    q: Variable, k: Variable, v: Variable, heads: int, of_keys: int, size: int, mask: Variable | None, rotary: Rotary | None, dropout: float, is_test: bool
+) -> Variable:  # fmt: skip
+    def by_head(x: Variable, count: int, turned: bool) -> Variable:
+        parts = reshape(x, [0, 0, count, size])
+        if turned and rotary is not None:
+            parts = rotary_positions(parts, None, *rotary.key[:2], rates=rotary.rates)
+        if count != heads:
+            parts = reshape(_shared(reshape(parts, [0, 0, count * size]), count, size, heads), [0, 0, heads, size])
+        return transpose(parts, [0, 2, 1, 3])
 
-    def by_head(x: Variable, turned: bool = False) -> Variable:
-        parts = reshape(x, [0, 0, heads, size])
-        return transpose(rotary_positions(parts) if turned else parts, [0, 2, 1, 3])
-
-    q, k, v = by_head(q, rotary), by_head(k, rotary), by_head(v)
+    q, k, v = by_head(q, heads, True), by_head(k, of_keys, True), by_head(v, of_keys, False)
     scores = matmul(q * size**-0.5, k, transpose_y=True)
     weights = softmax(scores if mask is None else scores + mask)
     if dropout:
         weights = drop(weights, dropout, is_test)
-    return reshape(transpose(matmul(weights, v), [0, 2, 1, 3]), [0, 0, width])
+    return reshape(transpose(matmul(weights, v), [0, 2, 1, 3]), [0, 0, heads * size])
 
 
 @tells_line

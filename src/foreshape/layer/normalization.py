@@ -97,6 +97,30 @@ def layer_norm(
     return _normalised("layer_norm", elements, x, {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}, weight, bias, activation, name)
 
 
+def rms_norm(x: Variable, epsilon: float = 1e-6, *, weight: Any = None, name: str | None = None) -> Variable:
+    """Divide each row by the root of the mean of its squares, and scale it by a parameter (Zhang and Sennrich, "RMSNorm", 2019).
+
+    Args:
+        x: ``[..., width]``, the width known.
+        epsilon: is added to the mean before its root.
+        weight: of the scale ``[width]``; ``False`` leaves it out.
+        name: the prefix of the parameter's name.
+
+    Raises:
+        ShapeError: an unknown width.
+    """
+    dims = x.spec.known_dims
+    if len(dims) < 2 or not isinstance(dims[-1], int):
+        raise ShapeError.must(f"rms_norm({x.name}): the input", "[..., width] of a known width", x.spec.text())
+    block = current_block()
+    prefix = block.program.layer_name("rms_norm", name)
+    mean = block.apply("reduce_mean", {"X": block.apply("square", {"X": x})}, {"dim": [-1], "keep_dim": True})
+    out: Variable = x * block.apply("rsqrt", {"X": block.apply("scale", {"X": mean}, {"scale": 1.0, "bias": epsilon})})
+    if weight is False:
+        return out
+    return out * create_parameter((dims[-1],), x.spec.known_dtype, weight, prefix=prefix, initializer=_ONE)
+
+
 def group_norm(
     x: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
     data_format: str = "NCHW", name: str | None = None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.errors import ShapeError
+from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.manipulation import concat, reshape, shape, slice, split, stack, unsqueeze, unstack
@@ -73,13 +75,57 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
             raise ShapeError(
                 f"sinusoidal_positions({x.name}): x must be [batch, time, width] or ragged [rows, width], of a known and even width; it is {x.spec.text()}"
             )
-        angles = _angles(position_numbers(x), width, base)
+        angles = _angles(position_numbers(x), _rates(width, base))
         pairs = stack([sin(angles), cos(angles)], -1)
         return cast(reshape(pairs, [pairs.spec.known_dims[0], width]), x.spec.known_dtype)
 
 
+class Rotary(ConstructorRepr):
+    """The settings of `rotary_positions`, for ``rotary=`` of attention.
+
+    Args:
+        base: of the formula.
+        interleaved: columns 2i and 2i + 1 are a pair; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
+        rates: the angle of a pair from one position to the next, in place of base^(-2i / size): as many numbers as pairs.
+    """
+
+    __slots__ = ("base", "interleaved", "key", "rates")
+
+    def __init__(self, base: float = 10000.0, interleaved: bool = True, rates: Sequence[float] | None = None) -> None:
+        self.base, self.interleaved = float(base), bool(interleaved)
+        self.rates = None if rates is None else tuple(float(r) for r in rates)
+        self.key = self.base, self.interleaved, self.rates
+
+    def turn(self, positions: Variable, size: int, like: Variable) -> tuple[Variable, Variable]:
+        """Return the cosines of each position, and its sines as they multiply the other one of a pair: ``[time or rows, 1, size]`` each."""
+        if self.rates is not None and len(self.rates) != size // 2:
+            raise ShapeError.must("the rates of a Rotary", f"as many as the pairs of a head, {size // 2}", len(self.rates))
+        angles = _angles(cast(positions, "fp32"), _rates(size, self.base) if self.rates is None else self.rates)
+        turn_cos, turn_sin = (unsqueeze(f(angles), [1]) for f in (cos, sin))  # [time or rows, 1, size / 2]
+
+        def of_all(a: Variable, b: Variable) -> Variable:
+            return cast(reshape(self.joined(a, b), [angles.spec.known_dims[0], 1, size]), like.spec.known_dtype)
+
+        return of_all(turn_cos, turn_cos), of_all(scale(turn_sin, -1.0), turn_sin)
+
+    def joined(self, a: Variable, b: Variable) -> Variable:
+        """Return two halves of pairs side by side, each pair where it stands in a head."""
+        return stack([a, b], -1) if self.interleaved else concat([a, b], -1)
+
+    def turned(self, by_head: Variable, turn: tuple[Variable, Variable]) -> Variable:
+        """Return ``[..., heads, size]`` turned by the result of `turn`."""
+        *lead, size = by_head.spec.known_dims
+        a, b = unstack(reshape(by_head, [*lead, size // 2, 2]), -1) if self.interleaved else split(by_head, 2, -1)
+        swapped = self.joined(b, a)  # (a, b) becomes (b, a): whole rows are multiplied, and one sum joins both
+        swapped = reshape(swapped, [*lead, size]) if self.interleaved else swapped
+        return by_head * turn[0] + swapped * turn[1]
+
+
 @tells_line
-def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True) -> Variable:
+def rotary_positions(
+    x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True, *, rates: Sequence[float] | None = None,
+    cache: AttentionCache | None = None,
+) -> Variable:  # fmt: skip
     """Rotate each pair of a head's columns of ``x`` by an angle proportional to the position (Su et al., "RoFormer", 2021, section 3.4.2).
 
     With p the position of a row and d the columns of a head, pair i of (a, b) becomes (a cos t - b sin t, a sin t + b cos t) for the
@@ -94,6 +140,8 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
         heads: of ragged rows, the number of equal parts of the columns.
         base: of the formula.
         interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
+        rates: in place of base^(-2i / d), a number for each pair.
+        cache: tells the positions of ragged rows that come after others.
 
     Returns:
         As x.
@@ -112,28 +160,20 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
                 f"rotary_positions({x.name}): x must be [batch, time, heads, size], or ragged [rows, heads * size] with heads, and the "
                 f"size known and even; x is {spec.text()}, heads {heads}"
             )
-        angles = _angles(position_numbers(x), size, base)
+        rotary = Rotary(base, interleaved, rates)
+        turn = cache.turn(rotary, size, x) if cache is not None else rotary.turn(position_numbers(x), size, x)
         by_head = reshape(x, [spec.known_dims[0], heads, size]) if ragged else x
-        lead: list[Any] = list(by_head.spec.known_dims[:-1])
-        turn_cos, turn_sin = (unsqueeze(f(angles), [1]) for f in (cos, sin))  # [time or rows, 1, size / 2]
-
-        def joined(a: Variable, b: Variable) -> Variable:
-            """Return two halves of pairs side by side, each pair where it stands in ``x``."""
-            return stack([a, b], -1) if interleaved else concat([a, b], -1)
-
-        def of_all(a: Variable, b: Variable) -> Variable:
-            return cast(reshape(joined(a, b), [angles.spec.known_dims[0], 1, size]), spec.known_dtype)
-
-        a, b = unstack(reshape(by_head, [*lead, size // 2, 2]), -1) if interleaved else split(by_head, 2, -1)
-        swapped = joined(b, a)  # (a, b) becomes (b, a): whole rows are multiplied, and one sum joins both
-        swapped = reshape(swapped, [*lead, size]) if interleaved else swapped
-        out = by_head * of_all(turn_cos, turn_cos) + swapped * of_all(scale(turn_sin, -1.0), turn_sin)
+        out = rotary.turned(by_head, turn)
         return reshape(out, list(spec.known_dims)) if ragged else out
 
 
-def _angles(positions: Variable, size: int, base: float) -> Variable:
-    """Return ``[time or rows, size / 2]``: each position times base^(-2i / size)."""
+def _rates(size: int, base: float) -> list[float]:
+    """Return base^(-2i / size) for each pair of columns."""
+    return [float(base) ** (-2.0 * i / size) for i in range(size // 2)]
+
+
+def _angles(positions: Variable, rates: Sequence[float]) -> Variable:
+    """Return ``[time or rows, pairs]``: each position times the rates."""
     import numpy
 
-    rates = (float(base) ** (-2.0 * numpy.arange(size // 2) / size)).astype("float32")
-    return unsqueeze(positions, [1]) * unsqueeze(assign(rates), [0])
+    return unsqueeze(positions, [1]) * unsqueeze(assign(numpy.asarray(rates, "float32")), [0])

@@ -8,10 +8,12 @@ from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.basic import Activation, fc
 from foreshape.layer.normalization import dropout as drop
-from foreshape.layer.normalization import layer_norm
+from foreshape.layer.normalization import layer_norm, rms_norm
 from foreshape.layer.parameter import part_of
+from foreshape.layer.positions import Rotary
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import current_scope, name_scope
 from foreshape.program.variable import Variable
@@ -20,9 +22,11 @@ from foreshape.program.variable import Variable
 @tells_line
 def mlp(
     x: Variable, inner_size: int, output_size: int | None = None, activation: Activation = "gelu", *, dropout: float = 0.0, is_test: bool = False,
-    weight: Any = None, bias: Any = None, split: bool = False, name: str = "mlp",
+    weight: Any = None, bias: Any = None, split: bool = False, name: str = "mlp", gated: bool = False,
 ) -> Variable:  # fmt: skip
     """Apply two fully connected layers to each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
+
+    With ``gated=True`` there are three, (activation(x Wg + bg) * (x W1 + b1)) W2 + b2 (Shazeer, "GLU Variants Improve Transformer", 2020).
 
     Examples:
         >>> y = layer.mlp(x, 2048)
@@ -38,6 +42,7 @@ def mlp(
             ``shared.inner`` and ``shared.outer``, and parameters of one name are shared. ``bias=False`` leaves both biases out.
         split: divide both layers over ranks, as `foreshape.split_layers` does.
         name: of the scope of the parameters ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
+        gated: multiply by a layer with the activation, of the parameters ``gate.weight`` and ``gate.bias``; ``inner`` has none then.
 
     Raises:
         ShapeError: an unknown width. SchemaError: the name of a parameter of another shape.
@@ -50,7 +55,11 @@ def mlp(
         return fc(x, size, activation, 1, weight=part_of(weight, called), bias=part_of(bias, called), name=called, split=by if split else None)
 
     with name_scope(name):
-        inner = product(x, inner_size, activation, "inner", "columns")
+        if gated:
+            gate = product(x, inner_size, activation, "gate", "columns")
+            inner = gate * product(x, inner_size, None, "inner", "columns")
+        else:
+            inner = product(x, inner_size, activation, "inner", "columns")
         if dropout:
             inner = drop(inner, dropout, is_test)
         return product(inner, width if output_size is None else output_size, None, "outer", "rows")
@@ -60,17 +69,18 @@ class _Settings:
     """The common settings of a network's blocks."""
 
     def __init__(
-        self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool, epsilon: float,
-        weight: Any, bias: Any, split: bool,
+        self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool | Rotary,
+        epsilon: float, weight: Any, bias: Any, split: bool, *, normalize: str = "layer", gated: bool = False, **attention: Any,
     ) -> None:  # fmt: skip
         if norm not in ("pre", "post"):
             raise SchemaError(f'{layer}: norm must be "pre" or "post"; seen {norm!r}')
         self.heads, self.inner_size, self.norm, self.activation = heads, inner_size, norm, activation
         self.dropout, self.is_test, self.rotary, self.epsilon, self.split = dropout, is_test, rotary, epsilon, split
         self.weight, self.bias = weight, bias
+        self.normalize, self.gated, self.of_attention = normalize, gated, attention
 
     def normalised(self, x: Variable, name: str) -> Variable:
-        return _normalised(x, self.epsilon, self.weight, self.bias, name)
+        return _normalised(x, self.normalize, self.epsilon, self.weight, self.bias, name)
 
     def attention(self, x: Variable, memory: Variable | None, name: str, **named: Any) -> Variable:
         weight, bias = part_of(self.weight, name), part_of(self.bias, name)
@@ -87,7 +97,7 @@ class _Settings:
 
     def attend(self, x: Variable, name: str, causal: bool, mask: Variable | None) -> Variable:
         def part(h: Variable) -> Variable:
-            return self.attention(h, None, name, causal=causal, mask=mask, rotary=self.rotary)
+            return self.attention(h, None, name, causal=causal, mask=mask, rotary=self.rotary, **self.of_attention)
 
         return self.residual(x, name, part)
 
@@ -101,13 +111,18 @@ class _Settings:
         def part(h: Variable) -> Variable:
             inner: Any = 4 * h.spec.known_dims[-1] if self.inner_size is None else self.inner_size
             weight, bias = part_of(self.weight, "mlp"), part_of(self.bias, "mlp")
-            return mlp(h, inner, None, self.activation, dropout=self.dropout, is_test=self.is_test, weight=weight, bias=bias, split=self.split)
+            settings: dict[str, Any] = {"dropout": self.dropout, "is_test": self.is_test, "split": self.split, "gated": self.gated}
+            return mlp(h, inner, None, self.activation, weight=weight, bias=bias, **settings)
 
         return self.residual(x, "mlp", part)
 
 
-def _normalised(x: Variable, epsilon: float, weight: Any, bias: Any, name: str) -> Variable:
-    """Return x normalised over the last dim; scale and shift start as `layer_norm` says, whatever the products start as."""
+def _normalised(x: Variable, normalize: str, epsilon: float, weight: Any, bias: Any, name: str) -> Variable:
+    """Return x normalised over the last dim; scale and shift start as the layer says, whatever the products start as."""
+    if normalize == "rms":
+        return rms_norm(x, epsilon, weight=part_of(weight, name, False), name=name)
+    if normalize != "layer":
+        raise SchemaError(f'normalize must be "layer" or "rms"; seen {normalize!r}')
     return layer_norm(x, max(x.spec.rank - 1, 1), epsilon, weight=part_of(weight, name, False), bias=part_of(bias, name, False), name=name)
 
 
@@ -119,8 +134,9 @@ def _scope(name: str | None) -> AbstractContextManager[None]:
 @tells_line
 def transformer_encoder_block(
     x: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu", causal: bool = False,
-    mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
-    bias: Any = None, split: bool = False, name: str | None = None,
+    mask: Variable | None = None, rotary: bool | Rotary = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
+    bias: Any = None, split: bool = False, name: str | None = None, normalize: str = "layer", gated: bool = False, key_heads: int | None = None,
+    head_size: int | None = None, cache: AttentionCache | None = None,
 ) -> Variable:  # fmt: skip
     """Apply one block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
 
@@ -143,20 +159,41 @@ def transformer_encoder_block(
         dropout: of the results of attention and network, and within the network, in training. The weights of the attention are not dropped, so it stays
             one kernel.
         is_test: no dropout.
-        epsilon: of both `layer_norm`.
+        epsilon: of both normalisations.
         weight, bias: an initializer, a name or a `ParamAttr` for all weights and for all biases; with a name ``shared`` they are
             ``shared.attention.query``, ..., ``shared.mlp.outer``, ``shared.mlp_norm``, and parameters of one name are shared. An initializer is for the
             products alone. ``bias=False`` leaves all biases out, including `layer_norm`'s.
         split: divide heads and network over ranks, as `foreshape.split_layers` does.
         name: of a scope around it. By default it is in the current scope, and outside of all in ``block``.
+        normalize: "layer" for `layer_norm`, or "rms" for `rms_norm`.
+        gated: as for `mlp`.
+        key_heads, head_size, cache: as for `multi_head_attention`.
 
     Returns:
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``.
 
     Raises:
-        SchemaError: another ``norm``. ShapeError, TypeMismatchError: as for `multi_head_attention`.
+        SchemaError: another ``norm`` or ``normalize``. ShapeError, TypeMismatchError: as for `multi_head_attention`.
     """
-    of = _Settings("transformer_encoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
+    of = _Settings(
+        "transformer_encoder_block",
+        heads,
+        inner_size,
+        norm,
+        activation,
+        dropout,
+        is_test,
+        rotary,
+        epsilon,
+        weight,
+        bias,
+        split,
+        normalize=normalize,
+        gated=gated,
+        key_heads=key_heads,
+        head_size=head_size,
+        cache=cache,
+    )
     with _scope(name):
         return of.feed(of.attend(x, "attention", causal, mask))
 
@@ -164,7 +201,7 @@ def transformer_encoder_block(
 @tells_line
 def transformer_decoder_block(
     x: Variable, memory: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu",
-    causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0,
+    causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool | Rotary = False, dropout: float = 0.0,
     is_test: bool = False, epsilon: float = 1e-5, weight: Any = None, bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Apply one block of a transformer's decoder: attention of the rows to earlier rows, attention to a memory, then a small network for each row.
@@ -250,5 +287,5 @@ def _stacked(x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]
         with name_scope(str(at)):
             x = block(x, settings | {what: part_of(settings[what], str(at)) for what in ("weight", "bias") if what in settings})
     if settings.get("norm", "pre") == "pre":
-        x = _normalised(x, settings.get("epsilon", 1e-5), settings.get("weight"), settings.get("bias"), "norm")
+        x = _normalised(x, settings.get("normalize", "layer"), settings.get("epsilon", 1e-5), settings.get("weight"), settings.get("bias"), "norm")
     return x

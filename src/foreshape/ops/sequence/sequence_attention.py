@@ -120,7 +120,7 @@ def _straight(X: Tensor) -> Tensor:
     return X if X.stride(-1) == 1 else X.contiguous()
 
 
-def _rows_at_once(Q: Spec) -> Size:
+def rows_at_once(Q: Spec) -> Size:
     """Return the number of rows of scores a thread makes at once: the longer a sequence of Q, the more."""
     rows = Q.known_dims[0]
     return minimum(rows, 32 + 32 * reaches(rows, 192) + 192 * reaches(rows, 768))
@@ -189,7 +189,7 @@ class SequenceAttention(Operator):
     def workspace(self, Q: Spec, K: Spec, V: Spec, *, strided: frozenset[str]) -> Size:
         pieces, one, tables = self._sizes(Q, K)
         item = Q.known_dtype.itemsize
-        buffer = onednn.thread_count() * _rows_at_once(Q) * (minimum(K.known_dims[0], 512) + 2 + Q.known_dims[1] // self.heads)
+        buffer = onednn.thread_count() * rows_at_once(Q) * (minimum(K.known_dims[0], 512) + 2 + Q.known_dims[1] // self.heads)
         sums = 2 * Q.known_dims[0] * 8
         return maximum(4 * pieces, one) * item + buffer * maximum(item, 4) + sums + tables + copies(strided, Q=Q, K=K, V=V)
 
@@ -209,7 +209,7 @@ class SequenceAttention(Operator):
     def _gradient_workspace(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         pieces, one, tables = self._sizes(Q, K)
         item = Q.known_dtype.itemsize
-        buffer = onednn.thread_count() * _rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
+        buffer = onednn.thread_count() * rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
         copied = copies(strided, Q=Q, K=K, V=V, Out=Out, LogSumExp=LogSumExp, Out_GRAD=d_out)
         copy = 1 if self.heads > 1 else 0  # torch's kernel makes the gradient of some heads contiguous
         return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied

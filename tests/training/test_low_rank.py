@@ -1,0 +1,82 @@
+"""Small matrices beside the weights of a network: the same at first, trained alone, merged, saved apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+
+RANDOM = np.random.RandomState(0)
+EXAMPLES = {"x": RANDOM.standard_normal((32, 5, 6)).astype("float32"), "y": RANDOM.standard_normal((32, 5, 4)).astype("float32")}
+
+
+def described():
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        x, y = layer.data("x", ["batch", 5, 6]), layer.data("y", ["batch", 5, 4])
+        h = layer.fc(x, 8, "relu", flatten_last=1, weight="first")
+        h = layer.matmul(h, layer.create_parameter([8, 8], "fp32", "second"), transpose_y=True)
+        h = layer.matmul(h, layer.create_parameter([8, 8], "fp32", "third"))
+        out = layer.fc(h, 4, flatten_last=1, weight="head")
+        cost = layer.mean(layer.square(out - y))
+    scope = fs.Scope()
+    return main, startup, out, cost, scope
+
+
+@pytest.mark.parametrize("targets", ["first", "second", ["first", "second", "third", "head"]])
+def test_small_matrices_alone_are_trained_and_merge(targets, tmp_path):
+    main, startup, out, cost, scope = described()
+    with fs.program_guard(main, startup):
+        before = main.clone()
+        adapter = fs.lora(cost, 2, targets, alpha=3.0)
+        assert adapter.scale == 1.5 and set(adapter.pairs) == {targets} if isinstance(targets, str) else set(targets)
+        fs.Executor(seed=1).run(startup, scope=scope)
+        kept = {n: scope.get(n) for n in scope.names()}
+        whole = fs.Executor().run(before, EXAMPLES, [out.name], scope)[0]
+        np.testing.assert_array_equal(fs.Executor().run(main, EXAMPLES, [out], scope)[0], whole)  # B is zero
+        history = fs.train(cost, EXAMPLES, optimizer=fs.optimizer.Adam(0.05), epochs=20, batch_size=32, scope=scope, progress=False)
+    assert history.steps == 20
+    for name, value in kept.items():
+        if name in adapter.parameters:
+            assert np.abs(scope.get(name) - value).max() > 0
+        else:
+            np.testing.assert_array_equal(scope.get(name), value)
+    trained = fs.Executor().run(main, EXAMPLES, [out], scope)[0]
+    assert ((trained - EXAMPLES["y"]) ** 2).mean() < ((whole - EXAMPLES["y"]) ** 2).mean()
+
+    fs.save_safetensors(tmp_path / "adapter.safetensors", scope, adapter.parameters)
+    other = fs.Scope()
+    fs.Executor(seed=1).run(startup, scope=other)
+    assert sorted(fs.load_safetensors(tmp_path / "adapter.safetensors", other)) == sorted(adapter.parameters)
+    np.testing.assert_array_equal(fs.Executor().run(main, EXAMPLES, [out], other)[0], trained)
+
+    merged = adapter.merge(scope)
+    assert [op.type for op in merged.all_ops()] == [op.type for op in before.all_ops()]
+    assert not [v for v in merged.all_variables() if "lora" in v.name.lower()]
+    for program in (merged, main):
+        np.testing.assert_allclose(fs.Executor().run(program, EXAMPLES, [out.name], scope)[0], trained, atol=1e-5)
+
+
+def test_state_of_the_optimizer_is_for_small_matrices():
+    main, startup, _, cost, _ = described()
+    with fs.program_guard(main, startup):
+        adapter = fs.lora(main, 1, ["first", "third"], trained="head")
+        fs.optimizer.Adam(0.1).minimize(cost)
+    moments = {v.name.split("_moment")[0] for v in main.all_variables() if "_moment" in v.name}
+    assert moments == {*adapter.parameters, "head"}
+
+
+def test_what_is_refused():
+    main, startup, _, cost, _ = described()
+    with fs.program_guard(main, startup):
+        for given, says in (
+            ({"rank": 0}, "at least 1"),
+            ({"rank": 2, "targets": "query*"}, "no weight of a product is called query\\*; there are first, second, third, head"),
+        ):
+            with pytest.raises(fs.SchemaError, match=says):
+                fs.lora(main, **given)
+        fs.append_backward(cost)
+        with pytest.raises(fs.SchemaError, match="its gradients already"):
+            fs.lora(main, 2)
