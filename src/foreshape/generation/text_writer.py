@@ -9,8 +9,8 @@ from typing import Any
 
 from foreshape.errors import FeedError, SchemaError
 from foreshape.generation.beams import Beams
-from foreshape.generation.choice import WordChoice
 from foreshape.generation.cached_model import LanguageModel
+from foreshape.generation.choice import WordChoice
 from foreshape.generation.writing import CachePlace, Writing
 from foreshape.values.offsets import as_list
 from foreshape.values.torch_proxy import torch

@@ -7,8 +7,8 @@ from typing import Any
 
 from foreshape.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
-from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.basic import fc
+from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.creation import fill_constant
 from foreshape.layer.functions import softmax
 from foreshape.layer.manipulation import reshape, stack, transpose, triu, unsqueeze

@@ -8,8 +8,8 @@ from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.attention import attention_mask, multi_head_attention
-from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.basic import Activation, fc
+from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.normalization import dropout as drop
 from foreshape.layer.normalization import layer_norm, rms_norm
 from foreshape.layer.parameter import part_of
