@@ -64,13 +64,13 @@ class Peer:
 
 
 def _variants(given: str | None, workload: str) -> list[str]:
-    return given.split() if given is not None else ["eager", "fused", *(["packed"] if workload == "W4" else [])]
+    return given.split() if given is not None else ["eager", "fused", *(["packed"] if workload in ("W4", "W9") else [])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", default="W1 W2 W3 W4 W5 W5b W6 W8 TOWERS UNET")
-    parser.add_argument("--variants", help="of torch: eager, fused, compile, and for W4 packed; eager and fused where left out, for W4 packed too")
+    parser.add_argument("--workloads", default="W1 W2 W3 W4 W5 W5b W6 W8 W9 TOWERS UNET")
+    parser.add_argument("--variants", help="of torch: eager, fused, compile, and for texts packed; eager and fused where left out, for texts packed too")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--describe", action=argparse.BooleanOptionalAction, default=True, help="also measure describing and inferring")

@@ -56,6 +56,23 @@ def _encoder(w: workloads.Workload) -> fs.Variable:
     return layer.fc(layer.reduce_mean(h, 1), 10, weight="fw", bias="fb")
 
 
+def _encoded_texts(w: workloads.Workload) -> fs.Variable:
+    width, heads, inner = w.settings["width"], w.settings["heads"], w.settings["inner"]
+    h = layer.embedding(layer.data("x", shape=[-1], dtype="int64", lod_level=1), w.parameters["emb"].shape, weight="emb")
+
+    def dense(x: fs.Variable, size: int, k: int, n: str, activation: str | None = None) -> fs.Variable:
+        return layer.fc(x, size, activation=activation, weight=f"{k}w{n}", bias=f"{k}b{n}")
+
+    def norm(x: fs.Variable, k: int, n: str) -> fs.Variable:
+        return layer.layer_norm(x, epsilon=1e-5, weight=f"{k}g{n}", bias=f"{k}h{n}")
+
+    for k in range(w.settings["layers"]):
+        mixed = layer.sequence_attention(*(dense(h, width, k, n) for n in "qkv"), heads=heads)
+        h = norm(h + dense(mixed, width, k, "o"), k, "1")
+        h = norm(h + dense(dense(h, inner, k, "1", "gelu"), width, k, "2"), k, "2")
+    return layer.fc(layer.sequence_pool(h, "average"), 2, weight="fw", bias="fb")
+
+
 def _bag(w: workloads.Workload) -> fs.Variable:
     ids = layer.data("x", shape=["batch", w.data[0][0].shape[1]], dtype="int64")
     h = layer.embedding_bag(ids, w.parameters["emb"].shape, weight="emb")
@@ -106,6 +123,7 @@ def _unet(w: workloads.Workload) -> fs.Variable:
 
 KINDS = {
     "stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag, "residual": _residual, "towers": _towers, "unet": _unet,
+    "encoded texts": _encoded_texts,
 }  # fmt: skip
 
 

@@ -85,6 +85,39 @@ class _Text(nn.Module):
         return self.head(last)
 
 
+class _EncodedTexts(nn.Module):
+    """Padded texts with a mask of their words; or packed, where the rows are padded for the attention alone."""
+
+    def __init__(self, w: workloads.Workload, packed: bool) -> None:
+        super().__init__()
+        p, width, self.heads, self.layers, self.packed = w.parameters, w.settings["width"], w.settings["heads"], w.settings["layers"], packed
+        self.embedding = nn.Embedding(*p["emb"].shape, _weight=T(p["emb"].copy()))
+        self.parts = nn.ModuleDict()
+        for k in range(self.layers):
+            joined = (np.concatenate([p[f"{k}{what}{n}"] for n in "qkv"], -1) for what in "wb")
+            self.parts.update({f"{k}qkv": _linear(*joined), **{f"{k}{n}": _linear(p[f"{k}w{n}"], p[f"{k}b{n}"]) for n in "o12"}})
+            self.parts.update({f"{k}n{n}": nn.LayerNorm(width) for n in "12"})
+        self.head = _linear(p["fw"], p["fb"])
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        inside = torch.arange(ids.shape[1]) < lengths[:, None]
+        at = inside.view(-1).nonzero()[:, 0] if self.packed else None
+        h = self.embedding(ids if at is None else ids.view(-1)[at])
+        for k in range(self.layers):
+            h = self.parts[f"{k}n1"](h + self.parts[f"{k}o"](self.attend(self.parts[f"{k}qkv"](h), inside, at)))
+            h = self.parts[f"{k}n2"](h + self.parts[f"{k}2"](F.gelu(self.parts[f"{k}1"](h))))
+        if at is None:
+            return self.head((h * inside[..., None]).sum(1) / lengths[:, None])
+        return self.head(h.new_zeros(len(ids), h.shape[1]).index_add(0, at // ids.shape[1], h) / lengths[:, None])
+
+    def attend(self, x: torch.Tensor, inside: torch.Tensor, at: torch.Tensor | None) -> torch.Tensor:
+        batch, time = inside.shape
+        x = x if at is None else x.new_zeros(batch * time, x.shape[1]).index_copy(0, at, x)
+        q, k, v = x.view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, inside[:, None, None]).transpose(1, 2).reshape(batch, time, -1)
+        return mixed if at is None else mixed.view(batch * time, -1)[at]
+
+
 class _Normed(nn.Sequential):
     """A convolution and a batch norm."""
 
@@ -189,7 +222,8 @@ class Training:
 
     def __init__(self, w: workloads.Workload, variant: str) -> None:
         self.w = w
-        self.module = _Text(w, variant == "packed") if w.kind == "text" else KINDS[w.kind](w)
+        texts = {"text": _Text, "encoded texts": _EncodedTexts}
+        self.module = texts[w.kind](w, variant == "packed") if w.kind in texts else KINDS[w.kind](w)
         fused = {"fused": True} if variant == "fused" else {}
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer | _Both
@@ -200,7 +234,7 @@ class Training:
         else:
             self.optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind in ("bag", "towers") else fused))
         self.compute = torch.compile(self.loss_of) if variant == "compile" else self.loss_of
-        self.data = [_padded(*given) for given in w.data] if w.kind == "text" else w.data
+        self.data = [_padded(*given) for given in w.data] if w.kind in texts else w.data
 
     def loss_of(self, *given: torch.Tensor) -> torch.Tensor:
         *x, y = given
