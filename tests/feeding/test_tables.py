@@ -193,7 +193,9 @@ def test_numbers_that_stay_the_same_are_converted() -> None:
         assert run({"x": value}, x=([-1], "uint8"))[0].tolist() == [1, 255]
     assert run({"x": [[1, 2.5], [3, 4]]}, x=([-1, 2], "fp32"))[0].tolist() == [[1.0, 2.5], [3.0, 4.0]]
     assert run({"x": [[1, 2], [3, 4]]}, x=([-1, 2], "fp16"))[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert run({"x": np.array([0.5, np.inf, 0.0], "float32")}, x=([-1], "bf16"))[0].tolist() == [0.5, np.inf, 0.0]
     for value, dtype, says in (
+        (np.array([0.1], "float32"), "bf16", "x must be bf16; fed is fp32"),
         (big + 1, "int32", "x must be int32; fed is int64 with 2147483648, which int32 does not have"),
         (np.array([2**63], "uint64"), "int64", "x must be int64; fed is uint64 with 9223372036854775808, which int64 does not have"),
         (np.array([-1], "int8"), "uint8", "x must be uint8; fed is int8 with -1, which uint8 does not have"),

@@ -129,13 +129,13 @@ def test_the_thread_of_a_queue_ends_with_its_predictor(saved: str) -> None:
     assert not thread.is_alive()
 
 
-def test_a_queue_needs_results_for_each_example(tmp_path: Path) -> None:
+def test_a_queue_needs_results_for_each_example(saved: str, tmp_path: Path) -> None:
     x = layer.data("x", shape=["batch", 4])
-    fs.save_inference_model(tmp_path / "net", [x], [layer.mean(x)])
+    fs.save_inference_model(tmp_path / "mean", [x], [layer.mean(x)])
     with pytest.raises(fs.SchemaError, match="begin with one open dim; seen x: f32"):
-        fs.Predictor(tmp_path / "net", batch_queue=4)
+        fs.Predictor(tmp_path / "mean", batch_queue=4)
     with pytest.raises(fs.SchemaError, match="seen -1 and"):
-        fs.Predictor(tmp_path / "net", batch_queue=-1)
+        fs.Predictor(saved, batch_queue=-1)
 
 
 def test_a_tuple_a_table_and_a_named_tuple_are_whole_feeds(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
     """Return a tensor in the element type ``want`` (``wanted`` in torch), and True if numbers may be rounded (float64 to float32).
 
     Raises:
-        FeedError: another kind of number, a float type that holds less, or an integer that the type does not have.
+        FeedError: another kind of number, a float type that holds less (other numbers than bf16 has), or an integer that the type does not have.
     """
     try:
         seen = dtype_of_torch(tensor.dtype)
@@ -37,6 +37,8 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
             return tensor.to(wanted), False
         if want.name == "fp32":
             return _rounded(name, tensor, want, wanted), True
+        if want.name == "bf16" and bool((((out := tensor.to(wanted)).to(tensor.dtype) == tensor) | tensor.isnan()).all()):
+            return out, False  # numpy has no bf16, and gives its numbers as fp32
     how = f": convert it with .astype('{want.numpy_name}')" if want.is_floating and want.numpy_name and seen.family != "bool" else ""
     raise FeedError.must(name, f"{want.name}", f"{seen.name}{how}", "fed is")
 

@@ -61,6 +61,11 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     def fetches(self) -> list[Variable]:
         return self[2]
 
+    @property
+    def asked(self) -> Mapping[str, str]:
+        """Return name at the saving -> name in the model, of results with two."""
+        return self._asked
+
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute the results of the model.
 
@@ -198,17 +203,6 @@ def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
     if len(given) != len(names):
         raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
     return dict(zip(names, given, strict=True))
-
-
-def batch_symbol(model: InferenceModel) -> str:
-    """Return the symbol of the number of examples, first in the dims of all inputs and results. Raises `SchemaError` if there is none."""
-    specs = {n: model.program.global_block.var(n).spec for n in (*model.feeds, *(v.name for v in model.fetches))}
-    first = {n: None if s.dims is None or not s.dims or s.lod is not None else s.dims[0] for n, s in specs.items()}
-    found = set(map(str, first.values()))
-    if len(found) != 1 or any(d is None or isinstance(d, int) for d in first.values()):
-        seen = ", ".join(f"{n}: {s.text()}" for n, s in specs.items())
-        raise SchemaError(f"several requests can be run as one batch where all inputs and results are dense and begin with one open dim; seen {seen}")
-    return found.pop()
 
 
 class Results(dict[str, Any]):

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from foreshape.errors import ExecutionError, FeedError, FormatError, SchemaError, border
+from foreshape.errors import ExecutionError, FeedError, FormatError, border
 from foreshape.feeding.ragged import as_ragged
+from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.inference import columns
 from foreshape.interop.model import Results, copied_from, feed_of
 from foreshape.interop.onnx.write import model_of, write_model
@@ -64,6 +65,7 @@ class OnnxSession:
         self._folder: Any = None
         self._asked: dict[str, str] = {}
         self._ragged: dict[str, Spec] = {}
+        self._specs: dict[str, Spec] | None = None
         source: Any = model if params is None and holds_onnx(model) else self._written(path, params)
         try:
             self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -80,7 +82,8 @@ class OnnxSession:
         program, values = opened_for_onnx(path, params)
         feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
         self._asked = {asked: name for name in fetches if (asked := copied_from(program.global_block.var(name))) is not None}
-        self._ragged = {name: spec for name in (*feeds, *fetches) if (spec := program.global_block.var(name).spec).lod is not None}
+        self._specs = {name: program.global_block.var(name).spec for name in (*feeds, *fetches)}
+        self._ragged = {name: spec for name, spec in self._specs.items() if spec.lod is not None}
         model = model_of(program, feeds, {name: name for name in fetches}, values)
         pieces = encode_model(model)
         if sum(map(len, pieces)) <= LARGEST - _ROOM:
@@ -142,12 +145,12 @@ class OnnxSession:
                 raise FeedError.must(name, words, f"{[*array.shape]}", "fed is")
         return array
 
-    def need_a_batch(self) -> None:
-        """Raise `SchemaError` unless all inputs and results begin with one open dim."""
-        dims = {one.name: one.shape for one in (*self._session.get_inputs(), *self._session.get_outputs())}
-        if len({d[0] if d else None for d in dims.values()}) != 1 or any(d[0].__class__ is not str for d in dims.values()):
-            seen = ", ".join(f"{name}: {d}" for name, d in dims.items())
-            raise SchemaError(f"several requests can be run as one batch where all inputs and results begin with one open dim; seen {seen}")
+    def batch_layout(self) -> BatchLayout:
+        """Return the way in which requests become one batch. Raises `SchemaError` unless inputs and results begin with one open dim."""
+        if self._specs is not None:
+            return BatchLayout.of_specs({n: self._specs[n] for n in self.feeds}, {n: self._specs[n] for n in self.fetches}, {})
+        inputs, results = ({one.name: one.shape for one in ends} for ends in (self._session.get_inputs(), self._session.get_outputs()))
+        return BatchLayout.of_names(inputs, results)
 
 
 def with_padding(rows: Any, levels: Sequence[Any]) -> Any:

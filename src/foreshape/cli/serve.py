@@ -1,0 +1,85 @@
+"""The command ``serve``: its options as limits, and its words on the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from foreshape.cli.arguments import Operators
+from foreshape.cli.output import plain_errors, print_plain, printing
+
+
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="A saved network, NAME=MODEL, or a folder of networks, of which each may have a folder for each version."),
+    ],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 takes a free port.")] = 8000,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; other machines reach 0.0.0.0.")] = "127.0.0.1",
+    batch: Annotated[int, typer.Option("--batch", min=1, help="The most examples that are computed together.")] = 64,
+    memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="For all models together, as 4GiB; nine tenths of the machine's.")] = None,
+    body: Annotated[str, typer.Option("--body", metavar="BYTES", help="The most bytes of one request.")] = "64MiB",
+    seconds: Annotated[float, typer.Option("--seconds", metavar="TIME", help="The time for one request.")] = 30.0,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="The most requests that wait for one model.")] = 1000,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="The most open connections.")] = 8000,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of the kernels.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write no line for each request.")] = False,
+    operators: Operators = None,
+) -> None:
+    """Serve saved networks over HTTP, by the Open Inference Protocol, version 2: clients of Triton and KServe work. Simultaneous requests are
+    computed together. Changed files are opened anew. A page about each network is at /, figures for Prometheus are at /metrics."""
+    from foreshape.cli.user_operators import import_operators
+
+    with plain_errors():
+        import_operators(operators)
+        _run(models, host, port, threads, quiet, batch=batch, memory=memory, body=body, seconds=seconds, queue=queue, connections=connections)
+
+
+def _run(
+    models: Sequence[str],
+    host: str,
+    port: int,
+    threads: int | None,
+    quiet: bool,
+    *,
+    batch: int,
+    memory: str | None,
+    body: str,
+    seconds: float,
+    queue: int,
+    connections: int,
+) -> None:
+    """Serve until a signal to stop."""
+    from foreshape.errors import needs
+    from foreshape.memory import bytes_of
+
+    if not seconds > 0:
+        raise typer.BadParameter("is a time of more than 0 seconds", param_hint="--seconds")
+    with needs("foreshape serve", "serve"):
+        from foreshape.serving.served_network import Networks
+        from foreshape.serving.server import bound, log_to_stderr, make_service
+        from foreshape.serving.server import serve as serve_until_stopped
+        from foreshape.serving.server_limits import ServerLimits
+
+    usual = ServerLimits()
+    size = bytes_of(body)
+    limits = usual._replace(
+        batch=batch,
+        memory=None if memory is None else bytes_of(memory),
+        body=size,
+        json=min(usual.json, size),
+        pending=max(usual.pending, size),
+        seconds=seconds,
+        queue=queue,
+        connections=connections,
+    )
+    log_to_stderr(not quiet)
+
+    def say(text: str) -> None:
+        with printing():
+            print_plain(text)
+
+    with bound(host, port) as at:
+        serve_until_stopped(make_service(models, limits, [Networks(threads)]), at, say)

@@ -1,0 +1,251 @@
+"""The layout of batches of requests: the dims that count examples, and the place of each request's results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from foreshape.dims import Size, symbol_name, symbols_of
+from foreshape.errors import ForeshapeError, SchemaError
+from foreshape.interop.model import InferenceModel, Results
+from foreshape.ops.rules.ragged_rules import longest, longest_outermost
+from foreshape.spec import Spec
+from foreshape.values.lod_tensor import LoDTensor
+
+Sizes = Mapping[str, int]
+"""Symbol -> its size."""
+
+
+class Runs(Protocol):
+    """A runner of a network: `InferenceModel`, or a session of onnxruntime."""
+
+    feeds: Any
+    fetches: Any
+
+    def run(self, feed: Any) -> Results: ...
+
+
+class Extent(NamedTuple):
+    """The symbols of a tensor's rows, of its numbers of sequences, outermost first, and of its other dims."""
+
+    rows: str | None
+    counts: tuple[str | None, ...]
+    others: tuple[str | None, ...]
+    free: frozenset[str]
+    """The symbols in the other dims, within formulas too."""
+
+
+def _extent(dims: Sequence[Size | None], counts: Sequence[Size], known: Mapping[str, Size]) -> Extent:
+    def named(dim: Size | None) -> str | None:
+        name = None if dim is None or isinstance(dim, int) else symbol_name(dim)
+        if name is None or name not in known:
+            return name
+        same = known[name]
+        return name if isinstance(same, int) else symbol_name(same) or name
+
+    free = frozenset(n for d in dims[1:] if d is not None and not isinstance(d, int) for n in symbols_of(d))
+    return Extent(named(dims[0]) if dims else None, tuple(map(named, counts)), tuple(map(named, dims[1:])), free)
+
+
+class Part(NamedTuple):
+    """A request as arrays: its feed, its sizes, and the shapes and element types common to a batch."""
+
+    feed: dict[str, Any]
+    sizes: dict[str, int]
+    alike: Any
+
+
+class BatchLayout:
+    """The joining of requests of one network.
+
+    Attributes:
+        batch: the symbol of the number of examples.
+        growing: this and other symbols that grow with it.
+    """
+
+    batch: str
+
+    def __init__(self, inputs: Mapping[str, Extent], results: Mapping[str, Extent], seen: str, longest: Mapping[str, tuple[str, str]] | None = None) -> None:
+        """Find the dims of examples.
+
+        Args:
+            inputs, results: by name.
+            seen: the inputs and results in words.
+            longest: ragged input -> the symbols of its longest innermost and its longest outermost sequence, in rows.
+
+        Raises:
+            SchemaError: the results are not one for each example.
+        """
+        self._inputs, self._results = dict(inputs), dict(results)
+        self._longest = dict(longest or {})
+        self._tallest = {n for symbols in self._longest.values() for n in symbols}
+        self.growing: frozenset[str] = frozenset(n for e in inputs.values() for n in (e.rows, *e.counts) if n is not None)
+        ragged = [e for e in inputs.values() if e.counts]
+        leading = {e.counts[0] if e.counts else None for e in ragged} or {e.rows for e in inputs.values()}
+        growing = {e.rows for e in inputs.values()} | {n for e in ragged for n in e.counts}
+        named = {n for e in ragged for n in (e.rows, *e.counts)} or leading
+        fixed = {n for e in inputs.values() for n in e.free}
+        fits = len(leading) == 1 and None not in growing and growing == named and not growing & fixed
+        if fits:
+            (self.batch,) = (n for n in leading if n is not None)
+            fits = all((e.counts[0] == self.batch if e.counts else e.rows in growing) and e.free <= fixed for e in results.values())
+        if not fits:
+            raise SchemaError(f"several requests can be run as one batch where inputs and results begin with one open dim; seen {seen}")
+
+    @staticmethod
+    def of_model(model: InferenceModel) -> BatchLayout:
+        """Return the layout of an opened network."""
+        block, known = model.program.global_block, model.program.guards.known
+        return BatchLayout.of_specs({n: block.var(n).spec for n in model.feeds}, {v.name: block.var(v.name).spec for v in model.fetches}, known)
+
+    @staticmethod
+    def of_specs(inputs: Mapping[str, Spec], results: Mapping[str, Spec], known: Mapping[str, Size]) -> BatchLayout:
+        """Return the layout of described inputs and results; ``known``: symbol -> its size by other ones."""
+        seen = ", ".join(f"{n}: {s.text()}" for n, s in (*inputs.items(), *results.items()))
+        extents = [{n: _extent(s.dims or (), s.lod.counts if s.lod is not None else (), known) for n, s in one.items()} for one in (inputs, results)]
+        symbols = {n: (str(longest(s.lod)), str(longest_outermost(s.lod))) for n, s in inputs.items() if s.lod is not None}
+        return BatchLayout(extents[0], extents[1], seen, symbols)
+
+    @staticmethod
+    def of_names(inputs: Mapping[str, Sequence[Any]], results: Mapping[str, Sequence[Any]]) -> BatchLayout:
+        """Return the layout of dense inputs and results, whose dims are numbers, names, or None."""
+        seen = ", ".join(f"{n}: {[*dims]}" for n, dims in (*inputs.items(), *results.items()))
+
+        def extent(dims: Sequence[Any]) -> Extent:
+            names = [d if isinstance(d, str) else None for d in dims]
+            return Extent(names[0] if names else None, (), tuple(names[1:]), frozenset(n for n in names[1:] if n is not None))
+
+        return BatchLayout({n: extent(dims) for n, dims in inputs.items()}, {n: extent(dims) for n, dims in results.items()}, seen)
+
+    def part(self, feed: Mapping[str, Any]) -> Part | None:
+        """Return a request as a part of a batch; None if its inputs or their sizes do not fit together: the run's error says so."""
+        import numpy
+
+        if feed.keys() != self._inputs.keys():
+            return None
+        out: dict[str, Any] = {}
+        sizes: dict[str, int] = {}
+        alike: list[Any] = []
+        for name, extent in self._inputs.items():
+            given: Any = feed[name]
+            if extent.counts:
+                if not isinstance(given, LoDTensor) or given.lod_level != len(extent.counts):
+                    return None
+                rows, found = given.data, [len(given), *(len(level) for level in given.sequence_lengths[1:])]
+            else:
+                given = rows = numpy.asarray(given)
+                found = []
+            if not rows.ndim:
+                return None
+            named = zip((extent.rows, *extent.counts, *extent.others), (rows.shape[0], *found, *rows.shape[1:]), strict=False)
+            if any(n is not None and sizes.setdefault(n, size) != size for n, size in named):
+                return None
+            out[name] = given
+            if extent.counts and name in self._longest:
+                inner, outer = self._longest[name]
+                sizes[inner] = max(given.sequence_lengths[-1], default=0)
+                sizes.setdefault(outer, rows.shape[0])
+            alike.append((rows.shape[1:], rows.dtype.str))
+        return Part(out, sizes, tuple(alike))
+
+    def together(self, sizes: Sizes, more: Sizes) -> dict[str, int] | None:
+        """Return the sizes of a batch with another part; None if sizes of others than examples differ."""
+        out: dict[str, int] = {}
+        for name, size in sizes.items():
+            if name in self.growing:
+                size += more[name]
+            elif name in self._tallest:
+                size = max(size, more[name])
+            elif size != more[name]:
+                return None
+            out[name] = size
+        return out
+
+    def joined(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """Return one feed of several requests. Ragged rows are filled up to one of a few numbers, by sequences behind the last one.
+
+        Kernels are prepared anew for each number of rows: a new number costs more time than its computation.
+        """
+        import numpy
+
+        out: dict[str, Any] = {}
+        for name, extent in self._inputs.items():
+            given = [p.feed[name] for p in parts]
+            if extent.counts:
+                out[name] = LoDTensor.joined(given) if len(given) > 1 else given[0]
+            else:
+                out[name] = numpy.concatenate(given) if len(given) > 1 else given[0]
+        return out if any(len(e.counts) != 1 for e in self._inputs.values()) else self._filled(out)
+
+    def _filled(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """Return a feed of sequences of one level with some more sequences of zeros, for round numbers of rows."""
+        wanted: dict[str | None, int] = {}
+        longest = 1
+        for name, extent in self._inputs.items():
+            wanted[extent.rows] = round_up(len(feed[name].data)) - len(feed[name].data)
+            longest = max(longest, max(feed[name].sequence_lengths[0], default=1))
+        pieces = -(-max(wanted.values()) // longest)
+        if not pieces:
+            return feed
+        out: dict[str, Any] = {}
+        for name, extent in self._inputs.items():
+            lengths = [wanted[extent.rows] // pieces + (at < wanted[extent.rows] % pieces) for at in range(pieces)]
+            out[name] = LoDTensor.joined([feed[name], LoDTensor(_zeros(feed[name].data, wanted[extent.rows]), [lengths])])
+        return out
+
+    def split(self, found: Results, parts: Sequence[Part]) -> Iterator[Results]:
+        """Yield the results of each request of a batch."""
+        at = dict.fromkeys(parts[0].sizes, 0)
+        for part in parts:
+            out: dict[str, Any] = {}
+            for name, value in found.items():
+                extent = self._results[name]
+                symbol = extent.counts[0] if extent.counts else extent.rows
+                assert symbol is not None
+                begin, end = at[symbol], at[symbol] + part.sizes[symbol]
+                out[name] = sequences(value, begin, end) if extent.counts else value[begin:end]
+            yield Results(out, found.asked)
+            for name, size in part.sizes.items():
+                at[name] += size
+
+    def is_independent(self, model: Runs, example: Part) -> bool:
+        """Tell whether each example's results are the same beside another example: of networks without normalization over a batch and the like.
+
+        Args:
+            example: an example with numbers of its own.
+        """
+        import numpy
+
+        other = Part({n: LoDTensor(v.data[::-1] * 0, v.sequence_lengths) if isinstance(v, LoDTensor) else v * 0 for n, v in example.feed.items()}, *example[1:])
+        try:
+            alone, beside = model.run(example.feed), model.run(self.joined([other, example]))
+            *_, found = self.split(beside, [other, example])
+        except ForeshapeError:
+            return False
+        for name, value in alone.items():
+            a, b = (numpy.asarray(v.data if isinstance(v, LoDTensor) else v) for v in (value, found[name]))
+            if a.shape != b.shape or not numpy.allclose(a, b, rtol=1e-2, atol=1e-3, equal_nan=True):
+                return False
+        return True
+
+
+def _zeros(rows: Any, count: int) -> Any:
+    import numpy
+
+    return numpy.zeros((count, *rows.shape[1:]), rows.dtype)
+
+
+def round_up(rows: int) -> int:
+    """Return the next of few numbers of rows: eight between a power of two and the next."""
+    step = max(8, 1 << max(0, rows.bit_length() - 4))
+    return -(-rows // step) * step
+
+
+def sequences(value: LoDTensor, begin: int, end: int) -> LoDTensor:
+    """Return some of the outermost sequences of a ragged tensor, as views."""
+    levels: list[Any] = []
+    for level in value.sequence_lengths:
+        levels.append(level[begin:end])
+        before = sum(level[:begin])
+        begin, end = before, before + sum(level[begin:end])
+    return LoDTensor.of_lengths(value.data[begin:end], levels)

@@ -1,0 +1,184 @@
+"""A queue of simultaneous requests to one network, joined and run as batches by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any, NamedTuple
+
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.interop.batch_layout import BatchLayout, Part, Runs
+from foreshape.interop.model import Results
+
+
+class QueueFull(ExecutionError):
+    """A request more than may wait."""
+
+
+class Expired(ExecutionError):
+    """A request whose time was over before it could run."""
+
+
+class Batch(NamedTuple):
+    """A batch after its run: its requests, examples and seconds."""
+
+    requests: int
+    examples: int
+    seconds: float
+
+
+class _Request(NamedTuple):
+    part: Part | None
+    feed: Mapping[str, Any]
+    answer: Future[Results]
+    until: float | None
+
+
+class BatchQueue:
+    """A queue of requests to one network. Ragged requests are joined without padding.
+
+    Args:
+        model: runs a feed; never two at once.
+        layout: joins requests; None to run each alone.
+        most: the largest number of examples computed together.
+        wait: the seconds for which a batch waits for more requests; 0 takes only present ones.
+        fits: tells whether a batch of these sizes (symbol -> size) may run; a single request always may.
+        length: the most waiting requests.
+        ran: is told of each batch, in the queue's thread.
+    """
+
+    def __init__(
+        self,
+        model: Runs,
+        layout: BatchLayout | None,
+        most: int,
+        wait: float = 0.0,
+        *,
+        fits: Callable[[Mapping[str, int]], bool] = lambda sizes: True,
+        length: int | None = None,
+        ran: Callable[[Batch], None] = lambda batch: None,
+    ) -> None:
+        if most < 1 or wait < 0:
+            raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {most} and {wait}")
+        self._model, self._layout, self._most, self._wait = model, layout, most, wait
+        self._fits, self._length, self._ran = fits, length, ran
+        self._waiting: deque[_Request] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()
+
+    def __len__(self) -> int:
+        """Return the number of waiting requests."""
+        return len(self._waiting)
+
+    def run(self, feed: Mapping[str, Any]) -> Results:
+        """Return the results of a feed, when they are there."""
+        return self.submit(feed).result()
+
+    def submit(self, feed: Mapping[str, Any], until: float | None = None) -> Future[Results]:
+        """Put a request into the queue.
+
+        Args:
+            feed: input -> array, `LoDTensor` if ragged.
+            until: the latest time to begin with it, of `time.monotonic`.
+
+        Returns:
+            Its results, or its error: `Expired`, or any of `InferenceModel.run`. A request whose future is cancelled is not run.
+
+        Raises:
+            QueueFull: too many wait. ExecutionError: the queue has ended.
+        """
+        request = _Request(None if self._layout is None else self._layout.part(feed), feed, Future(), until)
+        with self._changed:
+            if self._ended:
+                raise ExecutionError("the queue takes no more requests: its network is closed")
+            if self._length is not None and len(self._waiting) >= self._length:
+                raise QueueFull(f"{len(self._waiting)} requests wait, and no more may")
+            self._waiting.append(request)
+            self._changed.notify()
+        return request.answer
+
+    def end(self) -> None:
+        """Take no more requests; the thread ends after the answers to present ones."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if not self._waiting:
+                    return
+                together = self._next()
+            if together:
+                began = monotonic()
+                self._answer(together)
+                self._ran(Batch(len(together), sum(self._examples(r) for r in together), monotonic() - began))
+
+    def _next(self) -> list[_Request]:
+        """Return the requests of the next batch: the first one, and all fitting ones behind it."""
+        first = self._waiting.popleft()
+        if not _starts(first):
+            return []
+        together, count, until = [first], self._examples(first), monotonic() + self._wait
+        if first.part is None or self._layout is None:
+            return together
+        sizes, at = first.part.sizes, 0
+        while count < self._most:
+            if at >= len(self._waiting):
+                left, known = until - monotonic(), len(self._waiting)
+                if left <= 0 or self._ended or not self._changed.wait_for(lambda known=known: self._ended or len(self._waiting) > known, left):
+                    break
+                continue
+            one = self._waiting[at]
+            more = self._joined_sizes(first.part, sizes, one.part) if count + self._examples(one) <= self._most else None
+            if more is None:
+                at += 1
+                continue
+            del self._waiting[at]
+            if _starts(one):
+                together.append(one)
+                sizes = more
+                count += self._examples(one)
+        return together
+
+    def _joined_sizes(self, first: Part, sizes: Mapping[str, int], part: Part | None) -> dict[str, int] | None:
+        """Return the sizes of a batch with one more part; None if it does not fit."""
+        if part is None or self._layout is None or part.alike != first.alike:
+            return None
+        out = self._layout.together(sizes, part.sizes)
+        return out if out is not None and self._fits(out) else None
+
+    def _examples(self, request: _Request) -> int:
+        return 1 if request.part is None or self._layout is None else request.part.sizes[self._layout.batch]
+
+    def _answer(self, together: Sequence[_Request]) -> None:
+        try:
+            parts = [r.part for r in together if r.part is not None]
+            if self._layout is None or not parts:
+                together[0].answer.set_result(self._model.run(together[0].feed))
+                return
+            found = list(self._layout.split(self._model.run(self._layout.joined(parts)), parts))
+        except Exception as error:
+            if len(together) > 1:  # the others are answered, whatever is wrong with one
+                for r in together:
+                    self._answer([r])
+            else:
+                together[0].answer.set_exception(error)
+            return
+        for request, results in zip(together, found, strict=True):
+            request.answer.set_result(results)
+
+
+def _starts(request: _Request) -> bool:
+    """Tell whether a request is to be run; answer it if its time is over."""
+    if not request.answer.set_running_or_notify_cancel():
+        return False
+    if request.until is not None and monotonic() > request.until:
+        request.answer.set_exception(Expired("the time of this request was over before it could run"))
+        return False
+    return True

@@ -1,0 +1,48 @@
+"""One log line and one count for each request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from foreshape.text.literal import escape
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from foreshape.serving.service import Service
+
+log: Final = logging.getLogger("foreshape.access")
+
+
+class AccessLog:
+    """A layer around an application: it counts and logs each answer."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, size = monotonic(), 500, 0
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            seconds, route = monotonic() - began, scope.get("route")
+            self._service.metrics.answered(getattr(route, "path", "unknown"), status, seconds)
+            if log.isEnabledFor(logging.INFO):
+                client = scope.get("client")
+                path = escape(scope["path"][:200])
+                log.info("%s %s %s %d %.1fms %d", client[0] if client else "-", scope["method"], path, status, seconds * 1e3, size)

@@ -1,0 +1,209 @@
+"""The HTTP interface: routes of the Open Inference Protocol, metrics, and pages, as a FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from html import escape as html
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as HTTPError
+from starlette.requests import ClientDisconnect
+
+from foreshape.serving.access import AccessLog
+from foreshape.serving.protocol import HEADER_LENGTH, read_request, write_response
+from foreshape.serving.server_limits import RequestError
+from foreshape.serving.service import Service
+from foreshape.text.literal import escape
+from foreshape.version import VERSION
+
+if TYPE_CHECKING:
+    from foreshape.serving.served_model import ServedModel
+
+log: Final = logging.getLogger("foreshape.serving")
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+_PACE: Final = 1.0
+"""Seconds from one look at the models' files to the next."""
+_GONE: Final = 499
+"""The status, in the log alone, of a request whose client went away."""
+
+
+def make_app(service: Service, watch: bool = True) -> FastAPI:
+    """Return the application.
+
+    Args:
+        service: its state; the models are open.
+        watch: look for changes of the models' files.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        task = asyncio.create_task(_watch(service)) if watch else None
+        yield
+        if task is not None:
+            task.cancel()
+        service.repository.close()
+
+    app = FastAPI(title="Foreshape", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)  # these pages load scripts from elsewhere
+    app.add_middleware(AccessLog, service=service)
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(HTTPError, _unknown)
+    _add_protocol(app, service)
+    _add_pages(app, service)
+    return app
+
+
+async def _watch(service: Service) -> None:
+    while True:
+        await asyncio.sleep(_PACE)
+        try:
+            await service.repository.refresh()
+        except Exception:  # a mistake here must not end the looking
+            log.exception("the models' files could not be looked at")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if error.status in (408, 413, 415):  # the rest of the body is not read
+        headers["Connection"] = "close"
+    return JSONResponse({"error": str(error), **error.facts}, error.status, headers)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPError)
+    return JSONResponse({"error": f"{request.method} {escape(request.url.path[:200])}: {error.detail}"}, error.status_code, error.headers)
+
+
+def _add_protocol(app: FastAPI, service: Service) -> None:
+    """Add the routes of the protocol."""
+    repository = service.repository
+
+    @app.get("/v2")
+    async def server() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return JSONResponse({"name": "foreshape", "version": VERSION, "extensions": [*EXTENSIONS]})
+
+    @app.get("/v2/health/live")
+    async def live() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return JSONResponse({"live": True})
+
+    @app.get("/v2/health/ready")
+    async def ready() -> Response:  # pyright: ignore[reportUnusedFunction]
+        is_ready = not service.stopping and bool(repository.names())
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+
+    @app.get("/v2/models/{model}")
+    @app.get("/v2/models/{model}/versions/{version}")
+    async def metadata(model: str, version: str | None = None) -> Response:  # pyright: ignore[reportUnusedFunction]
+        served, _ = repository.find(model, version)
+        facts = {
+            "name": model,
+            "versions": repository.versions(model),
+            "platform": served.platform,
+            "inputs": [one.facts() for one in served.inputs],
+            "outputs": [one.facts() for one in served.outputs],
+            "parameters": {**served.facts(), "notes": [*served.notes]},
+        }
+        return JSONResponse(facts)
+
+    @app.get("/v2/models/{model}/ready")
+    @app.get("/v2/models/{model}/versions/{version}/ready")
+    async def model_ready(model: str, version: str | None = None) -> Response:  # pyright: ignore[reportUnusedFunction]
+        _, number = repository.find(model, version)
+        return JSONResponse({"name": model, "version": number, "ready": not service.stopping}, 503 if service.stopping else 200)
+
+    @app.post("/v2/models/{model}/infer")
+    @app.post("/v2/models/{model}/versions/{version}/infer")
+    async def infer(request: Request, model: str, version: str | None = None) -> Response:  # pyright: ignore[reportUnusedFunction]
+        try:
+            return await _infer(service, request, model, version)
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+
+    @app.post("/v2/repository/index")
+    async def index() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return JSONResponse(repository.index())
+
+    @app.post("/v2/repository/models/{model}/{action}")
+    async def change(model: str, action: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        raise RequestError(400, "models are opened and closed by their files, not by requests")
+
+
+async def _infer(service: Service, request: Request, model: str, version: str | None) -> Response:
+    limits, until = service.limits, monotonic() + service.limits.seconds
+    service.repository.find(model, version)  # before the body is read
+    async with service.body_of(request, until) as body:
+        asked = read_request(body, request.headers.get(HEADER_LENGTH), limits)
+        timeout = asked.parameters.get("timeout")  # of Triton's clients: microseconds
+        if type(timeout) is int and timeout > 0:
+            until = min(until, monotonic() + timeout / 1e6)
+        served, number = service.repository.find(model, version)  # no await from here to the queue: the model may be exchanged meanwhile
+        future = served.submit(asked, until)
+        try:
+            async with asyncio.timeout(until - monotonic()):
+                found = await asyncio.wrap_future(future)
+            response = write_response(model, number, asked, served.tensors(asked, found))
+        except TimeoutError:
+            raise RequestError(504, "the answer was not there in time", retry_after=1) from None
+        except RequestError:
+            raise
+        except Exception as error:
+            raise _translated(served, asked, error) from error
+    if response.header_length is None:
+        return Response(response.body, media_type="application/json")
+    return Response(response.body, headers={HEADER_LENGTH: str(response.header_length)}, media_type="application/octet-stream")
+
+
+def _translated(served: ServedModel, asked: Any, error: Exception) -> RequestError:
+    refusal = served.refusal(asked, error)
+    if refusal is None:
+        log.error("a request failed", exc_info=error)
+        return RequestError(500, f"the server failed: {type(error).__name__}")
+    return refusal
+
+
+def _add_pages(app: FastAPI, service: Service) -> None:
+    """Add the pages for persons, and the metrics."""
+    repository = service.repository
+    pages: dict[tuple[str, str], tuple[ServedModel, str]] = {}
+
+    async def page_of(name: str, version: str | None) -> Response:
+        served, number = repository.find(name, version)
+        found = pages.get((name, number))
+        if found is None or found[0] is not served:
+            found = pages[name, number] = (served, await asyncio.to_thread(served.page, f"{name}, version {number}"))
+        return HTMLResponse(found[1])
+
+    @app.get("/")
+    async def start() -> Response:  # pyright: ignore[reportUnusedFunction]
+        every = repository.index()
+        if len(every) == 1 and repository.names():
+            return await page_of(every[0]["name"], None)
+        rows = "".join(
+            f'<tr><td><a href="/models/{quote(one["name"], safe="")}/{one["version"]}">{html(one["name"])}</a></td>'
+            f"<td>{html(one['version'])}</td><td>{one['state']}</td><td>{html(one['reason'])}</td></tr>"
+            for one in every
+        )
+        style = "body{font:16px sans-serif;margin:2em}td,th{padding:.2em 1em;text-align:left}"
+        head = "<tr><th>model</th><th>version</th><th>state</th><th></th></tr>"
+        return HTMLResponse(f"<!doctype html><meta charset=utf-8><title>Foreshape</title><style>{style}</style><h1>Models</h1><table>{head}{rows}</table>")
+
+    @app.get("/models/{model}/{version}")
+    async def page(model: str, version: str) -> Response:  # pyright: ignore[reportUnusedFunction]
+        return await page_of(model, version)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:  # pyright: ignore[reportUnusedFunction]
+        figures = service.metrics
+        figures.waiting.clear()
+        for name, version, served in repository.served():
+            figures.waiting.labels(name, version).set(served.waiting())
+        figures.running.set(service.running)
+        figures.pending.set(service.pending)
+        return PlainTextResponse(figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

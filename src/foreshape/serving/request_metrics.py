@@ -1,0 +1,49 @@
+"""The figures of a server for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from foreshape.interop.batch_queue import Batch
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class RequestMetrics:
+    """Counters and histograms in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter("foreshape_requests", "Requests by route and status.", ["route", "status"], registry=registry)
+        self._seconds = Histogram("foreshape_request_seconds", "Seconds from a request's head to its answer.", ["route"], registry=registry, buckets=_SECONDS)
+        self._batches = Histogram(
+            "foreshape_batch_examples", "Examples that were computed together.", ["model", "version"], registry=registry, buckets=_EXAMPLES
+        )
+        self._computing = Counter("foreshape_batch_seconds", "Seconds that batches were computed for.", ["model", "version"], registry=registry)
+        self._joined = Counter("foreshape_batched_requests", "Requests that were computed.", ["model", "version"], registry=registry)
+        self.waiting = Gauge("foreshape_waiting_requests", "Requests that wait for a model.", ["model", "version"], registry=registry)
+        self.running = Gauge("foreshape_open_requests", "Requests without an answer yet.", registry=registry)
+        self.pending = Gauge("foreshape_pending_bytes", "Bytes of requests without an answer yet.", registry=registry)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count an answer."""
+        self._requests.labels(route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def ran(self, model: str, version: str) -> Callable[[Batch], None]:
+        """Return a listener to a model's batches."""
+        examples, seconds, requests = self._batches.labels(model, version), self._computing.labels(model, version), self._joined.labels(model, version)
+
+        def count(batch: Batch) -> None:
+            examples.observe(batch.examples)
+            seconds.inc(batch.seconds)
+            requests.inc(batch.requests)
+
+        return count
+
+    def text(self) -> bytes:
+        """Return all of them in Prometheus's text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,49 @@
+"""The limits of a server, and the errors in its answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from foreshape.errors import ForeshapeError
+
+
+class ServerLimits(NamedTuple):
+    """The limits for clients."""
+
+    body: int = 64 << 20
+    """The bytes of one request, unpacked."""
+    json: int = 16 << 20
+    """The bytes of its JSON: lists of numbers take some sixteen times as much in memory."""
+    pending: int = 512 << 20
+    """The bytes of all requests that are read, wait or run."""
+    seconds: float = 30.0
+    """The time from a request's first line to its answer."""
+    queue: int = 1000
+    """The requests that wait for one model."""
+    batch: int = 64
+    """The examples that are computed together."""
+    memory: int | None = None
+    """The bytes of the plans of all models together; None for nine tenths of the machine's or container's memory."""
+    connections: int = 8000
+    """The open connections."""
+    header_seconds: float = 10.0
+    """The time for a request's first line and headers, and the longest standstill of a client that reads an answer."""
+    keep_alive: float = 60.0
+    """The time for which a connection may be idle."""
+    stop_seconds: float = 30.0
+    """The time in which running requests end after the signal to stop."""
+
+
+class RequestError(ForeshapeError):
+    """An answer in place of results.
+
+    Args:
+        status: of HTTP.
+        words: the message.
+        retry_after: seconds until the next try.
+        facts: more fields of the answer's JSON.
+    """
+
+    def __init__(self, status: int, words: str, *, retry_after: int | None = None, **facts: Any) -> None:
+        super().__init__(words)
+        self.status, self.retry_after, self.facts = status, retry_after, facts
