@@ -20,6 +20,11 @@ def _folded(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
     return F.fold(F.unfold(x, kernel, stride=stride, padding=padding), x.shape[2:], kernel, stride=stride, padding=padding)
 
 
+def _signal(x: Tensor, length: int) -> Tensor:
+    window = torch.hann_window(8) + 0.1
+    return torch.istft(torch.stft(x.flatten(1), 8, 3, 8, window, return_complex=True) * 0.5, 8, 3, 8, window, length=length)
+
+
 CASES: dict[str, Callable[[Tensor], Any]] = {
     "len": lambda x: torch.arange(len(x)) + len(x),
     "causal": lambda x: nn.Transformer.generate_square_subsequent_mask(len(x)),
@@ -30,6 +35,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "distribution": lambda x: torch.distributions.Categorical(logits=x).entropy(),
     "normal": lambda x: torch.distributions.Normal(x, x.exp()).log_prob(x + 1),
     "variance": lambda x: F.gaussian_nll_loss(x, x + 1, x.abs(), full=True),
+    "signals": lambda x: (_signal(x, 2 * x.shape[2] * x.shape[3]), _signal(x, 40), _signal(x, 90)),
     "folded": lambda x: (_folded(x, 2, 2, 0), _folded(x, 3, 1, 1), _folded(x, 3, 2, 1), _folded(x, 3, 3, 0)),
 }
 

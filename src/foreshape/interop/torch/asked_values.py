@@ -82,7 +82,42 @@ def _even_numbers(start: Any, end: Any, steps: Any = 100, **named: Any) -> Any:
     return torch.where(place < (steps + 1) // 2, start + place * step, end - (steps - 1 - place) * step)
 
 
+def _spectra_of_length(
+    spectra: Any,
+    n_fft: int,
+    hop_length: Any = None,
+    win_length: Any = None,
+    window: Any = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: Any = None,
+    length: Any = None,
+    return_complex: bool = False,
+) -> Any:
+    """Return torch.istft; torch's own makes an open length a fixed one, and asks whether the frames reach so far."""
+    settings = hop_length, win_length, window, center, normalized, onesided, length, return_complex
+    fixed = isinstance(length, int) and all(isinstance(n, int) for n in spectra.shape)
+    if length is None or fixed or return_complex or onesided is False or spectra.shape[-2] != n_fft // 2 + 1:
+        return _ISTFT(spectra, n_fft, *settings)
+    hop, width = hop_length or n_fft // 4, win_length or n_fft
+    weights = spectra.real.new_ones(width) if window is None else window
+    before = (n_fft - width) // 2
+    weights = torch.nn.functional.pad(weights, (before, n_fft - width - before))
+    frames = torch.fft.irfft(spectra.transpose(-1, -2), n_fft, norm="ortho" if normalized else "backward") * weights
+    whole, start = n_fft + hop * (spectra.shape[-1] - 1), n_fft // 2 if center else 0
+    over = weights.square().expand(spectra.shape[-1], n_fft)
+    missing = torch.sym_max(start + length - whole, 0)
+
+    def added(parts: Any, beyond: float) -> Any:
+        sums = torch.ops.aten.unfold_backward(parts, [*parts.shape[:-2], whole], parts.dim() - 2, n_fft, hop)
+        rest = torch.full((*parts.shape[:-2], missing), beyond, dtype=sums.dtype, device=sums.device)
+        return torch.cat([sums, rest], -1).narrow(-1, start, length)
+
+    return added(frames, 0.0) / added(over, 1.0)
+
+
 _LINSPACE: Final[Any] = torch.linspace
+_ISTFT: Final[Any] = torch.istft
 _POOLED: Final = [f"{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3)]
 
 
@@ -136,6 +171,7 @@ def answered_open(module: Any) -> Generator[None]:
         places += [(space, name, own) for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before]
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
+    places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
     of: Any = importlib.import_module("torch.distributions").Distribution
     validated = _validates()
     of.set_default_validate_args(False)

@@ -352,6 +352,18 @@ def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> 
     return layer.transpose(frames, [*order, rank - 1])
 
 
+@aten("unfold_backward")
+def _windows_added(t: TorchCall, x: Variable, sizes: Any, dim: int, size: int, step: int) -> Any:
+    """Return the sum of windows of the last axis, each at its place."""
+    rank = t.rank(x)
+    if int(dim) % max(rank - 1, 1) != rank - 2:
+        raise Refused("windows of another axis than the last one")
+    out = layer.overlap_add(layer.transpose(x, [*range(rank - 2), rank - 1, rank - 2]), step)
+    if as_dim(sizes[-1]) != out.spec.known_dims[-1]:
+        raise Refused("windows that leave a part of the axis out")
+    return out
+
+
 def _strided_places(t: TorchCall, x: Variable, size: Any, stride: Any, offset: Any) -> Variable:
     """Return the places of a view by strides in the elements of ``x``, ``[elements]``, which are in their order, as those of any result here are."""
     if not t.argument(0).is_contiguous():
