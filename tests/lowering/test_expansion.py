@@ -142,13 +142,6 @@ def test_a_lookup_whose_rows_are_summed_is_a_bag_in_both_directions(sparse: bool
     assert not any(isinstance(call, OpCall) and "lookup" in call.op.type for call in executor.step(main, names).emitted.lowered.calls)
 
 
-def test_state_that_stays_as_it_is_takes_no_op() -> None:
-    block = fs.default_main_program().global_block
-    x, scale = layer.data("x", ["batch", 3]), layer.create_parameter([3], "float32")
-    block.append_op("dequantize_linear", {"X": x, "Scale": scale}, {"Y": "y", "OutScale": scale}, {"quant_axis": 1})
-    assert [op.type for op in expanded(block, ["y"]).ops] == ["scale", "elementwise_mul"]
-
-
 def test_ops_in_blocks_are_written_as_others_too() -> None:
     x = layer.data("x", ["batch", 4])
     w = layer.data("w", [4, 4])

@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 from foreshape.kernels import pointwise
 from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Function, Library, library
-from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
+from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, Paddings
+from foreshape.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct, ByteWeight
 from foreshape.kernels.onednn_stages import Each
+from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
 from foreshape.kernels.window_steps import behind, is_unsound, settle
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, Tensor, torch
@@ -269,10 +271,11 @@ def convolution(
     groups: int,
     following: Following,
     columns: bool = False,
+    given: ByteWeight | None = None,
 ) -> PackedConvolution | FrozenConvolution:
     """Return a convolution with a constant weight and its activation (see `FrozenConvolution`), by oneDNN's own library if installed.
 
-    ``columns``: the images are one pixel wide.
+    ``columns``: the images are one pixel wide. ``given``: the bytes of the weight, for images of bytes.
     """
     found, turns = library(), columns and weight.shape[2] > 1 == weight.shape[3] and not callable(paddings) and paddings[1] == 0
 
@@ -284,7 +287,13 @@ def convolution(
     after = in_library(following)
     if turns and not callable(paddings):
         rows = weight.transpose(2, 3).contiguous()
+        if given is not None:
+            turned = given._replace(whole=given.whole.transpose(2, 3).contiguous())
+            settings = (strides[::-1], paddings[::-1], dilations[::-1], groups, after, otherwise)
+            return ByteConvolution(found, rows, bias, *settings, given=turned, columns=True)
         return PackedConvolution(found, rows, bias, strides[::-1], paddings[::-1], dilations[::-1], groups, after, otherwise, columns=True)
+    if given is not None:
+        return ByteConvolution(found, weight, bias, strides, paddings, dilations, groups, after, otherwise, given=given)
     return PackedConvolution(found, weight, bias, strides, paddings, dilations, groups, after, otherwise)
 
 
@@ -306,12 +315,16 @@ def transposed_convolution(
     return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
 
 
-def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | FrozenLinear:
-    """Return a product of rows with a constant weight and its activation (see `FrozenLinear`), by oneDNN's own library if installed."""
+def linear(weight: Tensor, bias: Tensor | None, following: Following, given: ByteWeight | None = None) -> PackedProduct | FrozenLinear:
+    """Return a product of rows with a constant weight and its activation (see `FrozenLinear`), by oneDNN's own library if installed.
+
+    ``given``: the bytes of the weight, for rows of bytes.
+    """
     found = library()
     if found is None:
         return FrozenLinear(weight, bias, following)
-    return PackedProduct(found, weight, bias, in_library(following), lambda weight: FrozenLinear(weight, bias, following))
+    after, otherwise = in_library(following), partial(FrozenLinear, bias=bias, following=following)
+    return PackedProduct(found, weight, bias, after, otherwise) if given is None else ByteProduct(found, weight, bias, after, otherwise, given)
 
 
 Fold = float | tuple[float, float] | Literal["add", "multiply"]

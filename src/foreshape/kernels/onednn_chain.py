@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from foreshape.errors import ShapeError
+from foreshape.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
 from foreshape.kernels.onednn_packed import MOST, DescribedPrimitive, order_of, row_major_strides
 from foreshape.kernels.onednn_stages import Stage, computed
@@ -41,12 +42,19 @@ class ChainKernel(NamedTuple):
         otherwise: the same by other kernels, for sizes unknown to oneDNN.
         sources: the numbers of its operands.
         slot: the part of the piece of memory for its result, free again after the last read. None for a result of the series.
+        rounding: what its result is rounded to, if to anything.
     """
 
     stage: Stage
     otherwise: Callable[..., Tensor]
     sources: tuple[int, ...]
     slot: int | None
+    rounding: Rounded | None = None
+
+    def compute(self, *given: Tensor) -> Tensor:
+        """Return its result by other kernels."""
+        out = self.otherwise(*given)
+        return out if self.rounding is None else self.rounding(out)
 
 
 class Series:
@@ -102,7 +110,7 @@ class Series:
         """Run step by step, by other kernels."""
         values: list[Any] = [*given]
         for step, last in zip(self._steps, self._last, strict=True):
-            values.append(step.otherwise(*[values[s] for s in step.sources]))
+            values.append(step.compute(*[values[s] for s in step.sources]))
             for v in last:
                 if v not in self._out:
                     values[v] = None
@@ -128,6 +136,67 @@ def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
     return computed(library, {SOURCE: source, RESULT: result}, dims, partial(library.reordered, source, result))
 
 
+class _Work(NamedTuple):
+    """A primitive of a step, with the numbers of the values that it reads and writes; below 0 a byte of the room between values, -1 the first."""
+
+    step: int
+    described: DescribedPrimitive
+    operands: tuple[int, ...]
+    result: int
+
+
+class _Planned(NamedTuple):
+    """The primitives of a step, none where its result is its operand as it lies; the dims and the grid of its result; the bytes between."""
+
+    primitives: list[tuple[DescribedPrimitive, tuple[int, ...], int]]
+    dims: tuple[int, ...]
+    grid: Grid | None
+    room: int = 0
+
+
+def _planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> _Planned:
+    """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
+
+    Args:
+        number: of its result.
+        leaves: its result leaves the series, as fp32.
+    """
+    stage, wanted = step.stage, None if step.rounding is None else step.rounding.grid
+    of, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
+    operands, made, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
+    found: DescribedPrimitive | tuple[int, ...] | None = None
+    grid: Grid | None = None
+    if isinstance(stage, ByteStage) and (wanted is not None or any(on) or isinstance(stage, Rounded)):
+        try:
+            found, grid = stage.in_bytes(library, of, on, wanted)
+        except Unimplemented:
+            if isinstance(stage, Rounded):
+                raise
+    if found is None:
+        found = stage.described(library, of)
+        if not isinstance(found, DescribedPrimitive):
+            return _Planned([], found, on[0])
+        for at, one in enumerate(on):
+            if one is not None:
+                made.append((turned(library, of[at], one, None), (operands[at],), -1 - room))
+                operands[at], room = -1 - room, room + _aligned(4 * prod(of[at]))
+    assert isinstance(found, DescribedPrimitive)
+    if found.steps != order_of(found.dims):
+        raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
+    made.append((found, tuple(operands), number))
+    ends = [*([wanted] if wanted is not None and grid != wanted else []), *([None] if leaves and (wanted or grid) is not None else [])]
+    for end in ends:
+        described, read, _ = made[-1]
+        made[-1] = (described, read, -1 - room)
+        made.append((turned(library, found.dims, grid, end), (-1 - room,), number))
+        grid, room = end, room + _aligned(4 * prod(found.dims))
+    return _Planned(made, found.dims, grid, room)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 class _Line:
     """The kernels of a series for one size of the operands.
 
@@ -138,16 +207,18 @@ class _Line:
     def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
         self._library, self._given = library, len(given)
         dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
-        made: list[DescribedPrimitive | None] = []
+        grids: list[Grid | None] = [None] * len(given)
         roots = list(range(len(given)))  # the value in whose memory one lies
-        for step in steps:
-            found = step.stage.described(library, [dims[s] for s in step.sources])
-            described = found if isinstance(found, DescribedPrimitive) else None
-            if described is not None and described.steps != order_of(described.dims):
-                raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
-            dims.append(found.dims if isinstance(found, DescribedPrimitive) else found)
-            roots.append(len(roots) if described is not None else roots[step.sources[0]])
-            made.append(described)
+        work: list[_Work] = []
+        room = 0  # for what is made of a step's operands, and of what its result is made
+        for at, step in enumerate(steps):
+            number = len(given) + at
+            found = _planned(library, step, dims, grids, number, number in out)
+            work += [_Work(at, *one) for one in found.primitives]
+            dims.append(found.dims)
+            grids.append(found.grid)
+            roots.append(number if found.primitives else roots[step.sources[0]])
+            room = max(room, found.room)
         if not all(map(prod, dims)):
             raise Unimplemented("nothing is computed of nothing")
         self._primitives: list[tuple[Handle, dict[int, _Place], dict[int, Handle]]] = []
@@ -156,32 +227,32 @@ class _Line:
         self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
         copied = {at: _reordered(library, x.shape) for at, x in enumerate(given) if x.dim() == 4 and not self.last[at]}
         self.nbytes = 0
-        self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *made) if d is not None), default=0))
-        places = [*[(at, 0) for at in range(len(given))], *self._divide(steps, dims[len(given) :], [v - len(given) for v in out])]
+        self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *(w.described for w in work))), default=0))
+        self._between = self._take(room)
+        sizes = [prod(d) * (4 if grid is None else 1) for d, grid in zip(dims, grids, strict=True)]
+        places = [*[(at, 0) for at in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
         for at, described in copied.items():  # brought into order first
-            size = 4 * prod(dims[at])
-            place = (None, self._take(size))
-            self._add(-1, described, [(places[at], size), (place, size)])
+            place = (None, self._take(sizes[at]))
+            self._add(-1, described, [(places[at], sizes[at]), (place, sizes[at])])
             places[at] = place
-        for at, described in enumerate(made):
-            if described is not None:
-                values = [*(roots[s] for s in steps[at].sources), len(given) + at]
-                self._add(at, described, [(places[v], 4 * prod(dims[v])) for v in values])
+        for w in work:
+            where = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
+            self._add(w.step, w.described, where)
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[_ChainCall] = []
 
-    def _divide(self, steps: Sequence[ChainKernel], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
+    def _divide(self, steps: Sequence[ChainKernel], needed: Sequence[int], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
         sizes: dict[int, int] = {}
-        for step, of in zip(steps, dims, strict=True):
+        for step, size in zip(steps, needed, strict=True):
             if step.slot is not None:
-                sizes[step.slot] = max(sizes.get(step.slot, 0), 4 * prod(of))
+                sizes[step.slot] = max(sizes.get(step.slot, 0), size)
         begins = {slot: self._take(size) for slot, size in sizes.items()}
         return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(at), 0) for at, s in enumerate(steps)]
 
     def _take(self, size: int) -> int:
         """Return the begin of so many bytes in the piece of memory."""
-        begin, self.nbytes = self.nbytes, self.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
+        begin, self.nbytes = self.nbytes, self.nbytes + _aligned(size)
         return begin
 
     def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -24,7 +24,11 @@ SWITCH = "FORESHAPE_ONEDNN"
 _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
-_CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1, 10, 3, 1
+_CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _ANY = 1, 1, 96, 1, 10, 1
+F32, S8, U8, _S32 = 3, 5, 6, 4
+"""The element types of memory."""
+_DOTS = 0x48
+"""The instructions with exact sums of products of bytes: VNNI, with vectors of 256 or 512 bits."""
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED, _LAST = 3, 4
 _REFUSALS = (2, _UNIMPLEMENTED)
@@ -37,6 +41,8 @@ _SMALL = 4 << 20
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
 """Names of the operands and results of a primitive."""
 FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
+STEP_OF, ZERO_OF = 4096, 8192
+"""With the name of an operand or a result: its step, and its zero point."""
 BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
 _SOFTMAX, _NEAREST, _WITH_SCALE, _WITH_SHIFT = 0x30000, 0x2FFF0, 2, 4
@@ -88,7 +94,7 @@ class Handle:
 
 
 class Library:
-    """The functions of the shared library, as methods in Python's terms. Element type fp32 everywhere.
+    """The functions of the shared library, as methods in Python's terms. Element type fp32 unless told otherwise.
 
     The methods that return the description of a computation raise `Unimplemented` if oneDNN has none for these sizes, or, except for products and
     convolutions, only the slowest one.
@@ -142,19 +148,29 @@ class Library:
     def stream(self) -> Handle:
         return self._make("stream", _pointer(self._engine), c_int(_IN_ORDER))
 
-    def strided(self, dims: Sequence[int], strides: Sequence[int]) -> Handle:
-        """Return the description of memory with these steps between elements.
+    def strided(self, dims: Sequence[int], strides: Sequence[int], of: int = F32) -> Handle:
+        """Return the description of memory with these steps between elements of a type.
 
         Raises:
             Unimplemented: there are more dims than the library has.
         """
         if len(dims) > DIMS:
             raise Unimplemented(f"oneDNN: at most {DIMS} dims, not {len(dims)}")
-        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), _dims(strides), by="create_with_strides")
+        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(of), _dims(strides), by="create_with_strides")
 
-    def any(self, dims: Sequence[int]) -> Handle:
+    def any(self, dims: Sequence[int], of: int = F32) -> Handle:
         """Return the description of memory whose order is the primitive's to choose."""
-        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), c_int(_ANY), by="create_with_tag")
+        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(of), c_int(_ANY), by="create_with_tag")
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Return True if products of bytes have exact sums and are fast: other processors lose a bit, or take more time than for fp32."""
+        return bool(self._functions.dnnl_get_effective_cpu_isa() & _DOTS)
+
+    def number(self, of: int | float) -> Handle:
+        """Return memory of one number, a float or a whole one."""
+        held = c_int32(of) if isinstance(of, int) else c_float(of)
+        return self.memory(self.strided((1,), (1,), _S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
 
     def same(self, a: Handle, b: Handle) -> bool:
         return bool(self._functions.dnnl_memory_desc_equal(_pointer(a), _pointer(b)))
@@ -167,10 +183,20 @@ class Library:
         made.held = held
         return made
 
-    def attributes(self, added: Handle | None = None, functions: Sequence[Function] = ()) -> list[Handle]:
-        """Return the post-operations of a result: a tensor of this description is added, then functions of each element follow. The last handle counts."""
+    def attributes(
+        self, added: Handle | None = None, functions: Sequence[Function] = (), steps: Mapping[int, int] | None = None, zeros: Sequence[int] = ()
+    ) -> list[Handle]:
+        """Return the post-operations of a result: a tensor of this description is added, then functions of each element follow. The last handle counts.
+
+        ``steps``: the names of operands and results with a step, each with the axes that have steps of their own, as bits; ``zeros``: the names of those
+        with a zero point.
+        """
         out = [self._make("primitive_attr")]
         _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out[0]), c_int(1)), "who holds the scratchpad")
+        for name, axes in (steps or {}).items():
+            _check(self._functions.dnnl_primitive_attr_set_scales_mask(_pointer(out[0]), c_int(name), c_int(axes)), "steps")
+        for name in zeros:
+            _check(self._functions.dnnl_primitive_attr_set_zero_points_mask(_pointer(out[0]), c_int(name), c_int(0)), "zero points")
         if added is None and not functions:
             return out
         after = self._make("post_ops")
@@ -195,15 +221,22 @@ class Library:
         """Return the description of a product of matrices."""
         return self._described("matmul", source, weights, bias, result, attributes)
 
+    def quick(self, description: Handle) -> Handle:
+        """Return the description. Refuse reference kernels, which take a hundred times as long."""
+        found = self.implementation(description)
+        if found.startswith("ref"):
+            raise Unimplemented(f"oneDNN: only {found} computes this")
+        return description
+
     def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast."""
-        return self._quick(self._described("binary", c_int(BINARY[kind]), x, y, result, attributes))
+        return self.quick(self._described("binary", c_int(BINARY[kind]), x, y, result, attributes))
 
     def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
         """Return the description of a function of each element."""
         name, first, second = function
         given = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
-        return self._quick(self._described("eltwise_forward", *given, attributes))
+        return self.quick(self._described("eltwise_forward", *given, attributes))
 
     def pooling(
         self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
@@ -212,26 +245,26 @@ class Library:
         """Return the description of maxima or means of windows, with so many rows and columns of padding."""
         given = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind))
         of = (c_int(_FORWARD), c_int(POOLING[kind]), source, result)
-        return self._quick(self._described("pooling_forward", *of, *given, attributes))
+        return self.quick(self._described("pooling_forward", *of, *given, attributes))
 
     def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
         """Return the description of a softmax along an axis."""
-        return self._quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), attributes))
+        return self.quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), attributes))
 
     def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
         """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column."""
         flags = c_uint(_WITH_SCALE * scales | _WITH_SHIFT * shifts)
         given = (c_int(_FORWARD), rows, rows, c_void_p(None), c_float(epsilon), flags)
-        return self._quick(self._described("layer_normalization_forward", *given, attributes))
+        return self.quick(self._described("layer_normalization_forward", *given, attributes))
 
     def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of images in another size, each pixel the nearest to its center."""
-        return self._quick(self._described("resampling_forward", c_int(_FORWARD), c_int(_NEAREST), None, source, result, attributes))
+        return self.quick(self._described("resampling_forward", c_int(_FORWARD), c_int(_NEAREST), None, source, result, attributes))
 
     def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
         """Return the description of tensors put behind one another along an axis."""
         given = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)))
-        return self._quick(self._described("concat", result, *given, attributes))
+        return self.quick(self._described("concat", result, *given, attributes))
 
     def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of a copy in another order."""
@@ -252,7 +285,7 @@ class Library:
             Unimplemented: there is none, or only the slowest one.
         """
         _check(self._functions.dnnl_primitive_desc_next_impl(_pointer(description)), "another kernel", (_LAST,))
-        return self._quick(description)
+        return self.quick(description)
 
     def without_garbage(self, description: Handle) -> Handle:
         """Return the description of a convolution with one filter to a group, by a kernel of steady speed.
@@ -269,13 +302,6 @@ class Library:
         found = c_void_p()
         _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(found)), "what is described")
         return self.implementation(Handle(found.value, lambda _: 0))  # the primitive's own
-
-    def _quick(self, description: Handle) -> Handle:
-        """Return the description. Refuse reference kernels, which take a hundred times as long."""
-        found = self.implementation(description)
-        if found.startswith("ref"):
-            raise Unimplemented(f"oneDNN: only {found} computes this")
-        return description
 
     def primitive(self, description: Handle) -> Handle:
         return self._make("primitive", _pointer(description))

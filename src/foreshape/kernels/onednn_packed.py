@@ -219,7 +219,7 @@ class _Packed:
         return None if self._bias is None else self._library.strided(dims, row_major_strides(dims))
 
 
-class _PackedWindows(_Packed):
+class PackedWindows(_Packed):
     """Windows over images, with the channels innermost in memory."""
 
     _channels: int
@@ -242,7 +242,7 @@ class _PackedWindows(_Packed):
             raise ShapeError(f"images must be fp32 [n, {self._channels}, height, width]; they are {list(dims)}")
 
 
-class PackedConvolution(_PackedWindows):
+class PackedConvolution(PackedWindows):
     """``function(convolution(x, weight) + bias [+ other])``.
 
     Args:
@@ -263,10 +263,27 @@ class PackedConvolution(_PackedWindows):
         self._channels, self._columns = per * groups, columns
 
     def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+        dims, out, made = self.windows(dims)
+        library = self._library
+        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
+        with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
+            attributes = library.attributes(result if adds else None, self._functions)
+            described = made(source, self._any, bias, result, attributes[-1])
+            if self._shape[0] * self._shape[1] == self._channels:
+                described = library.without_garbage(described)
+            out = self.upright(out)
+            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
+
+    def upright(self, out: Sequence[int]) -> tuple[int, ...]:
+        """Return the dims of the result where the library's are ``out``."""
+        return (*out[:2], out[3], 1) if self._columns else tuple(out)
+
+    def windows(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Callable[[Handle, Handle, Handle | None, Handle, Handle], Handle]]:
+        """Return the library's dims of images and of the result, and a function from layouts and attributes to the description."""
         self._fit(dims)
         if self._columns and dims[3] != 1:
             raise Unimplemented(f"the images must be columns; they are {list(dims)}")
-        dims = (*dims[:2], 1, dims[2]) if self._columns else dims
+        dims = (*dims[:2], 1, dims[2]) if self._columns else tuple(dims)
         strides, dilations, paddings = self._settings
         before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
         spans = [d * (k - 1) + 1 for k, d in zip(self._shape[2:], dilations, strict=True)]
@@ -278,71 +295,12 @@ class PackedConvolution(_PackedWindows):
             given = f"paddings {list(before)} and {list(behind)}"
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")
         strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
-        dilations = effective_dilations(dilations, self._shape[2:])
-        library = self._library
-        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
-        with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
-            attributes = library.attributes(result if adds else None, self._functions)
-            described = library.convolution(source, self._any, bias, result, strides, dilations, before, behind, attributes[-1])
-            if self._shape[0] * self._shape[1] == self._channels:
-                described = library.without_garbage(described)
-            out = (*out[:2], out[3], 1) if self._columns else out
-            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
+        dilations, library = effective_dilations(dilations, self._shape[2:]), self._library
 
+        def made(source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
+            return library.convolution(source, weights, bias, result, strides, dilations, before, behind, attributes)
 
-TOGETHER = 2048
-"""The most weights for each channel of the result of a transposed convolution in one piece. Larger sums are added up in parts. oneDNN's library (2023.2)
-gives each part the bias and the function. Seen from 4096 on, with windows of 4, 8 and 16 pixels.
-"""
-
-
-_GRADIENT = "conv:"
-"""The library's name for transposed convolutions as the gradients of convolutions, with a loop for the following functions, 20 to 80 times slower."""
-
-
-class PackedTransposedConvolution(_PackedWindows):
-    """``function(transposed convolution(x, weight) + bias)``. Nothing can be added.
-
-    Args:
-        weight: [channels, out, height, width], fp32.
-        bias: [out], or None.
-        more: rows and columns of the result behind the windows' reach, less their paddings.
-    """
-
-    def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int],
-        dilations: Sequence[int], functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
-    ) -> None:  # fmt: skip
-        channels, out, height, width = weight.shape
-        one = height * width
-        super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, functions, otherwise)
-        self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
-        self._channels = channels
-
-    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
-        self._fit(dims)
-        taken, channels, *window = self._shape
-        if (self._bias is not None or self._functions) and taken * prod(window) > TOGETHER:
-            raise Unimplemented(f"each part of the sum would have the bias and the function: {taken} channels in windows of {window}")
-        strides, dilations, paddings, more = self._settings
-        each = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
-        out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
-        if min(out) < 1:
-            raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
-        behind = [p - m for p, m in zip(paddings, more, strict=True)]
-        strides = [s if n > 1 else max(1, 1 - b) for n, s, b in zip(dims[2:], strides, behind, strict=True)]  # the library wants them above -b
-        dilations = effective_dilations(dilations, window)
-        library = self._library
-        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
-        with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
-            described = library.convolution(
-                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
-            )
-            if channels == 1:
-                described = library.without_garbage(described)
-            if (self._bias is not None or self._functions) and library.implementation(described).startswith(_GRADIENT):
-                raise Unimplemented("the bias and the function would be done number by number")
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, order_of(out))
+        return dims, out, made
 
 
 class PackedProduct(_Packed):

@@ -87,20 +87,26 @@ class Pooled(NamedTuple):
         return computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
 
 
+MEAN_OF_IMAGES = Pooled("mean", None, (1, 1), (0, 0), (0, 0), False)
+"""The mean of each channel of images."""
+
+
 class Paired(NamedTuple):
     """The sum or the product of the elements of two tensors. The second may have dims of 1 where the first has more.
 
-    ``adds``: a third one, of the dims of the first, is added. ``functions`` of each element follow.
+    ``adds``: a third one, of the dims of the first, is added. ``functions`` of each element follow. ``tried``: the dims may be others, for other kernels.
     """
 
     kind: str
     adds: bool = False
     functions: tuple[Function, ...] = ()
+    tried: bool = False
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         x, y = dims[:2]
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
-            raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
+            told = f"{list(y)} does not broadcast to {list(x)}"
+            raise Unimplemented(told) if self.tried else ShapeError(told)
         one, other = _lying(library, x), _lying(library, y)
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")

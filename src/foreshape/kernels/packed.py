@@ -30,6 +30,11 @@ def normalization(name: str, workspace: Callable[[], Size]) -> FusedKernel:
     return FusedKernel("normalization ", f"{name}({{0}})", effects=_ROWS, workspace=workspace, packed=name)
 
 
+def rounding(name: str, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return the rounding of numbers to a grid."""
+    return FusedKernel("rounding ", f"{name}({{0}})", workspace=workspace, packed=name)
+
+
 def series(name: str, operand_ranks: Sequence[int], result_ranks: Sequence[int], workspace: Callable[[], Size]) -> FusedKernel:
     """Return a series of kernels; operands and results of four dims are images, whose channels lie last."""
     effects = Effects(

@@ -16,6 +16,7 @@ from foreshape.lowering.expansion import expanded
 from foreshape.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
+from foreshape.operator.byte_computations import UPDATE_NOTHING
 from foreshape.operator.fields import DENSE_OR_ROWS
 from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
@@ -304,7 +305,7 @@ class Lowering:
         in_place: set[int] = set()
         for at, result in enumerate(schema.results):
             names = op.outputs.get(result.name) or ()
-            if not names and result.updates is not None:
+            if not names and result.updates is not None and all(op.computes(kind) is None for kind in UPDATE_NOTHING):
                 self._protect(made, schema, result.updates)
             outs: list[Value | None] = []
             for position, name in enumerate(names):

@@ -26,6 +26,7 @@ from foreshape.lowering.fusion import (
     frozen_direct,
     frozen_linear,
     frozen_normalization,
+    frozen_rounding,
     frozen_rows,
     frozen_series,
     frozen_shuffle,
@@ -49,6 +50,7 @@ from foreshape.lowering.kernel_calls import Step
 BEFORE_ORDER = (
     known_dims,
     constant,
+    frozen_rounding,
     frozen_rows,
     frozen_views,
     frozen_activation,

@@ -19,6 +19,8 @@ from foreshape.kernels import onednn, packed
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
 from foreshape.kernels.joined_groups import join, joined
 from foreshape.kernels.onednn_library import library
+from foreshape.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.lowering.fusion.byte_weights import FrozenWeight, byte_weight
 from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, frozen_numbers
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
@@ -36,7 +38,7 @@ def apply(graph: Graph) -> int:
     found: list[tuple[KernelCall, _Windows]] = [*graph.computing(ImageConvolution)]
     found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
     found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
-    found = [(i, of) for i, of in found if are_images(i) and frozen_numbers(graph, i.arguments[1]) is not None]
+    found = [(i, of) for i, of in found if are_images(i) and _weight(graph, i, of) is not None]
     count = sum(_rewrite(graph, i, of) for i, of in found)
     alone = [i for i, _ in graph.computing(FrozenBatchNorm)] if found else []
     return count + sum(_normalized(graph, i) for i in alone if graph.is_left(i))  # one may have taken the next
@@ -56,13 +58,21 @@ def _padded(graph: Graph, i: KernelCall, of: PaddedImageConvolution) -> ImageCon
 
 def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
     x, given = i.arguments[:2]
-    w, dims = frozen_numbers(graph, given), dims_of(given)
+    w, dims = _weight(graph, i, of), dims_of(given)
     assert w is not None and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
-    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x), dims))
+    name = graph.pack("convolution", [*w.values, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x), dims, w))
     done = _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
     graph.drop_unused([given] if done else [])  # as of filters of one axis, which are an image's here
     return done
+
+
+def _weight(graph: Graph, i: KernelCall, of: _Windows) -> FrozenWeight | None:
+    """Return the filters of an instruction, if they are frozen: numbers, possibly reshaped, or bytes."""
+    numbers = frozen_numbers(graph, i.arguments[1])
+    if numbers is not None:
+        return FrozenWeight((numbers,))
+    return None if isinstance(of, ImageTransposedConvolution) else byte_weight(graph, i.arguments[1], 0)
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:
@@ -92,10 +102,14 @@ def _are_columns(x: Argument) -> bool:
     return (dims_of(x) or (None,))[-1] == 1
 
 
-def _maker(chain: Chain, of: _Windows, columns: bool = False, dims: Dims = ()) -> Callable[..., Any]:
-    steps = chain.folds()
+def _maker(chain: Chain, of: _Windows, columns: bool = False, dims: Dims = (), w: FrozenWeight | None = None) -> Callable[..., Any]:
+    steps, bytes = chain.folds(), None if w is None else w.bytes
 
     def make(weight: Any, *values: Any) -> Any:
+        whole: ByteWeight | None = None
+        if bytes is not None:
+            whole, values = bytes(weight, values[0]), values[1:]
+            weight = whole.numbers(0)
         weight = weight.reshape(dims) if dims else weight
         given, following = chain.ends(values)
         if isinstance(of, ImageTransposedConvolution):
@@ -104,7 +118,9 @@ def _maker(chain: Chain, of: _Windows, columns: bool = False, dims: Dims = ()) -
         folds, bias = folded(weight, steps, given)
         count = joined(weight.shape, of.groups)
         folds = join(folds, of.groups, count) if count > 1 else folds
-        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following, columns)
+        if whole is not None:
+            whole = ByteWeight(join(whole.whole, of.groups, count) if count > 1 else whole.whole, folded(whole.steps, steps, given)[0])
+        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following, columns, whole)
 
     return make
 

@@ -21,10 +21,12 @@ from foreshape.kernels import packed, products
 from foreshape.kernels.frozen import NOTHING, folded, linear
 from foreshape.kernels.fused import Effects, FusedKernel
 from foreshape.kernels.onednn_library import library
+from foreshape.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.lowering.fusion.byte_weights import FrozenWeight, byte_weight
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
-from foreshape.lowering.kernel_calls import Argument, KernelCall, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import Reshape
 from foreshape.spec import FP32, tensor
 from foreshape.values.torch_proxy import torch
@@ -53,6 +55,7 @@ class _RowProduct:
     k: int
     n: int
     turned: bool
+    weight: FrozenWeight
     chain: Chain
 
     @property
@@ -60,7 +63,7 @@ class _RowProduct:
         return self.call.arguments[0]
 
     def values(self) -> list[Value]:
-        return [*values_of(self.call.arguments[1:2]), *self.chain.values()]
+        return [*self.weight.values, *self.chain.values()]
 
     def workspace(self) -> Size:
         return products.workspace(rows_of(self.rows), self.k, self.n, longer=True)
@@ -69,12 +72,13 @@ class _RowProduct:
 def _product(graph: Graph, i: KernelCall, turned: bool) -> _RowProduct | None:
     x, w = i.arguments
     dims = dims_of(w)
-    if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
+    weight = FrozenWeight((w,)) if isinstance(w, Value) and is_frozen_fp32(graph, w) else byte_weight(graph, w, 0 if turned else 1)
+    if dims is None or weight is None:
         return None
     k, n = dims[::-1] if turned else dims
     if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
         return None
-    return _RowProduct(i, k, n, turned, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
+    return _RowProduct(i, k, n, turned, weight, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
 
 
 def _rewrite(graph: Graph, p: _RowProduct) -> bool:
@@ -82,13 +86,15 @@ def _rewrite(graph: Graph, p: _RowProduct) -> bool:
     name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(p))
     arguments = [p.rows] if chain.other is None else [p.rows, chain.other]
     made = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
-    return graph.replace(chain.taken(made))
+    done = graph.replace(chain.taken(made))
+    graph.drop_unused(p.call.arguments[1:2] if done else [])
+    return done
 
 
 def _is_in_heads(graph: Graph, p: _RowProduct) -> bool:
     """Return True if nothing follows a product but sums and factors, and its result is only read in more dims, which need no copy of a part."""
     chain, rank = p.chain, len(dims_of(p.chain.out) or ())
-    if chain.following != NOTHING or chain.behind or chain.other is not None or graph.is_fixed(chain.out):
+    if p.weight.bytes is not None or chain.following != NOTHING or chain.behind or chain.other is not None or graph.is_fixed(chain.out):
         return False
     return all(computes(r, Reshape) is not None and len(dims_of(r.results[0]) or ()) > rank for r in graph.readers(chain.out))
 
@@ -132,10 +138,16 @@ def _folds(p: _RowProduct) -> Callable[..., tuple[Any, Any]]:
 
 
 def _maker(p: _RowProduct) -> Callable[..., Any]:
-    chain, folds = p.chain, _folds(p)
+    chain, folds, bytes, turned = p.chain, _folds(p), p.weight.bytes, p.turned
 
     def make(weight: Any, *values: Any) -> Any:
-        given, following = chain.ends(values)
-        return linear(*folds(weight, *given), following)
+        if bytes is None:
+            given, following = chain.ends(values)
+            return linear(*folds(weight, *given), following)
+        whole = bytes(weight, values[0])
+        given, following = chain.ends(values[1:])
+        steps = folded(whole.steps, chain.folds(), given)[0]
+        made = ByteWeight(whole.whole.t().contiguous() if turned else whole.whole, steps)
+        return linear(*folds(whole.numbers(0 if turned else 1), *given), following, made)
 
     return make

@@ -20,11 +20,12 @@ from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, POWERS, library
-from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
+from foreshape.kernels.onednn_stages import MEAN_OF_IMAGES, ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
+from foreshape.operator.byte_computations import GridRounding
 from foreshape.operator.computations import (
     ChannelShuffling,
     Concat,
@@ -33,6 +34,7 @@ from foreshape.operator.computations import (
     NearestUpsample,
     Power,
     Product,
+    Reduction,
     Relu,
     Reshape,
     Scaling,
@@ -65,10 +67,17 @@ class _Stage:
     """The stages whose work it does too, in order."""
     slot: int | None = None
     number: int = 0
+    rounding: KernelCall | None = None
+    """The call that rounds its result."""
 
     @property
     def result(self) -> Value:
-        return values_of(self.of.results)[self.number]
+        return values_of(self.of.results)[self.number] if self.rounding is None else values_of(self.rounding.results)[0]
+
+    @property
+    def calls(self) -> list[KernelCall]:
+        """Return the calls whose work it does."""
+        return [self.of, *(of.of for of in self.before), *([] if self.rounding is None else [self.rounding])]
 
 
 def apply(graph: Graph) -> int:
@@ -145,6 +154,9 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
+    mean = computes(i, Reduction)
+    if mean is not None and mean.how == "AVERAGE" and mean.keeps and rank == 4 and sorted(a % 4 for a in mean.axes or ()) == [2, 3]:
+        return _Stage(i, values, MEAN_OF_IMAGES)
     if softmax is not None and rank != 4 and _takes_no_logarithm(graph, i.results[0]):
         return _Stage(i, values, Normalized(softmax.axis))
     power = computes(i, Power)
@@ -190,8 +202,9 @@ def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage
         return None
     for wide, narrow in (values, values[::-1]):
         a, b = graph.dims(wide), graph.dims(narrow)
-        if a is not None and b is not None and len(a) == len(b) and all(m == 1 or equal(n, m) is True for n, m in zip(a, b, strict=True)):
-            return _Stage(i, [wide, narrow], Paired(kind))
+        if a is not None and b is not None and len(a) == len(b) and all(m == 1 or (n != 1 and equal(n, m) is not False) for n, m in zip(a, b, strict=True)):
+            sure = all(m == 1 or equal(n, m) is True for n, m in zip(a, b, strict=True))
+            return _Stage(i, [wide, narrow], Paired(kind, tried=not sure))
     return None
 
 
@@ -217,10 +230,15 @@ def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
         x = next((v for v in s.sources if v in makers and graph.only_reader(v) is s.of and s.sources.count(v) == 1), None)
         of = makers[x] if x is not None else None
         merged = None
-        if of is not None and isinstance(of.stage, Paired):
+        if of is not None and of.rounding is None and _rounds(s) and not isinstance(of.stage, Same) and not _rounds(of):
+            out.remove(of)
+            out.append(replace(of, rounding=s.of))
+            makers[s.result] = out[-1]
+            continue
+        if of is not None and isinstance(of.stage, Paired) and of.rounding is None:
             if isinstance(s.stage, Each) and not of.stage.functions:
                 merged = of.stage._replace(functions=(s.stage.function,))
-            elif s.stage == Paired("add") and not of.stage.adds and not of.stage.functions and _alike(graph, s):
+            elif s.stage in (Paired("add"), Paired("add", tried=True)) and not of.stage.adds and not of.stage.functions and _alike(graph, s):
                 merged = of.stage._replace(adds=True)
         if of is None or merged is None:
             out.append(s)
@@ -231,6 +249,11 @@ def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
         out.append(_Stage(s.of, sources, merged, [*of.before, replace(of, before=[])]))
         makers[s.result] = out[-1]
     return out
+
+
+def _rounds(s: _Stage) -> bool:
+    """Return True if a stage does nothing but round its operand."""
+    return fused_as(s.of, GridRounding) is not None
 
 
 def _alike(graph: Graph, s: _Stage) -> bool:
@@ -252,16 +275,23 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     slots = _give_slots(run, inside, out)
     work = maximum(*{workspace_of(s.of) for s in everything})
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
-    total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
+    total = pieces + work + _between(run) + ALIGNMENT * (len(slots) + len(outside) + 1)
     name, last = _pack(graph, run, inside, outside), everything[-1].of
-    inner = {_packed(s) for s in run} - {""}
+    inner = {_packed(s) for s in everything} - {""}
     made = fused(last, packed.series(name, [*map(_rank, outside)], [*map(_rank, out)], lambda: total), [*outside], [*out])
     made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
-    made.parts = tuple((s.of.op, *(of.of.op for of in s.before)) for s in run)
+    made.parts = tuple(tuple([i.op for i in s.calls]) for s in run)
     if not graph.replace({**dict.fromkeys((s.of for s in everything), ()), last: [made]}):
         return False
     graph.lowered.derived[:] = [entry for entry in graph.lowered.derived if entry[0] not in inner]
     return True
+
+
+def _between(run: list[_Stage]) -> Size:
+    """Return the most bytes for fp32 numbers made of a stage's bytes, or bytes are made of."""
+    rounded = {s.result for s in run if s.rounding is not None or _rounds(s)}
+    read = [[spec.nbytes + ALIGNMENT for v in (*s.sources, s.result) if v in rounded and (spec := spec_of(v)) is not None] for s in run]
+    return maximum(0, *{sum(sizes, start=0) for sizes in read})
 
 
 def _rank(value: Value) -> int:
@@ -312,16 +342,18 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
     """Return a name for the series, in place of its products' names."""
     numbers = {v: at for at, v in enumerate((*outside, *inside))}
     derived = {name: (values, make) for name, values, make in graph.lowered.derived}
-    makers: list[tuple[int, Callable[..., Any] | None, Callable[..., Any] | None, Any, tuple[int, ...], int | None]] = []
+    makers: list[tuple[Any, ...]] = []
     all_values: list[Value] = []
     for s in run:
         sources = tuple(numbers[v] for v in s.sources)
+        scales, rounds = derived[s.rounding.kernel.packed] if isinstance(s.rounding, FusedCall) else ((), None)
         if made_of := _packed(s):
             values, make = derived[made_of]
-            makers.append((len(values), make, None, None, sources, s.slot))
+            makers.append((len(values), make, None, None, sources, s.slot, len(scales), rounds))
             all_values += values
         else:
-            makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot))
+            makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot, len(scales), rounds))
+        all_values += scales
     return graph.pack("series", all_values, 0, partial(_made, tuple(makers), len(outside)))
 
 
@@ -331,12 +363,14 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
     assert found is not None
     steps: list[ChainKernel] = []
     at = 0
-    for taken, make, otherwise, stage, sources, slot in makers:
+    for taken, make, otherwise, stage, sources, slot, more, rounds in makers:
         if make is not None:
             stage = make(*values[at : at + taken])
             at += taken
             otherwise = stage if len(sources) == 1 else stage.add
-        steps.append(ChainKernel(stage, otherwise, sources, slot))
+        rounding = None if rounds is None else rounds(*values[at : at + more])
+        at += more
+        steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
     return Series(found, steps, count)
 
 

@@ -12,12 +12,15 @@ from foreshape.lowering.fusion.soundness import is_sound
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.lowering.memory_uses import MemoryUses
 from foreshape.lowering.order import reorder
+from foreshape.operator.byte_computations import UPDATE_NOTHING
 from foreshape.operator.computations import Computation, Constant, FrozenBatchNorm
 from foreshape.operator.operator import Operator
 from foreshape.operator.traits import is_usual_gradient
 from foreshape.spec import LOD_TENSOR, Spec
 
 _Computation = TypeVar("_Computation", bound=Computation)
+_UNCHANGING = (FrozenBatchNorm, *UPDATE_NOTHING)
+"""The computations of ops that update persistables to themselves."""
 
 
 class _Derived(NamedTuple):
@@ -71,7 +74,7 @@ class Graph:
                     self._computing.setdefault(type(computed), []).append((i, computed))
                 if undone is not None:
                     self._undoing.setdefault(type(undone), []).append((i, undone))
-                if isinstance(computed, FrozenBatchNorm) and not i.copies:  # its operand stays as it is
+                if isinstance(computed, _UNCHANGING) and not i.copies:  # its operand stays as it is
                     i.results, i.in_place = [None if at in i.in_place else r for at, r in enumerate(i.results)], frozenset()
             self._add(i)
             self._fixed.update(copy for copy, _ in i.copies)
@@ -305,7 +308,7 @@ class Graph:
 
 def _changed_by(i: KernelCall) -> list[Value]:
     """Return the scope's values that an instruction changes: a normalization by fixed statistics updates them to themselves."""
-    return i.changes() if computes(i, FrozenBatchNorm) is None else [place for place, _ in i.stores]
+    return i.changes() if not any(computes(i, kind) is not None for kind in _UNCHANGING) else [place for place, _ in i.stores]
 
 
 def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:

@@ -58,9 +58,13 @@ class TransposedConvolution(Windowed):
 
     def computes(self) -> computations.ImageTransposedConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
-        if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2 or self.output_size:
+        if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) not in (2, 4) or self.output_size:
             return None
-        return computations.ImageTransposedConvolution(self.strides, self.paddings, self.output_padding or (0, 0), self.dilations, self.groups)
+        pads = self._pads((0, 0), (0, 0))
+        if any(before != after for before, after in pads):
+            return None
+        more = self.output_padding or (0, 0)
+        return computations.ImageTransposedConvolution(self.strides, tuple([before for before, _ in pads]), more, self.dilations, self.groups)
 
     def _sizes(self, image: Sequence[Size], window: Sequence[Size], asked: Sequence[Size | None]) -> list[Any]:
         for name, given in (("output_size", asked), ("output_padding", self.output_padding)):

@@ -9,6 +9,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
+from foreshape.operator.byte_computations import Dequantization, Quantization
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -21,7 +22,6 @@ from foreshape.ops.quantization.grid import (
     check_not_empty,
     check_one,
     dequantized,
-    in_type,
     largest_level,
     on_grid,
     rounding,
@@ -80,6 +80,9 @@ class QuantizeLinear(LinearQuantization):
     OutState = result(updates="InState", doc="made if InState is given")
     OutAccum = result(updates="InAccum", doc="made if InAccum is given")
     OutScale = result(updates="Scale", doc="as Scale")
+
+    def computes(self) -> Quantization | None:
+        return Quantization(self.quant_axis, self._most()) if self.is_test and not self.only_observer and self.round_type == 0 else None
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         check_scale(self.quant_axis, X, Scale, "Scale")
@@ -148,16 +151,21 @@ class DequantizeLinear(LinearQuantization):
     OutAccum = result(updates="InAccum", doc="InAccum as it is")
     OutScale = result(updates="Scale", doc="Scale as it is")
 
+    def computes(self) -> Dequantization | None:
+        return None if self.only_observer else Dequantization(self.quant_axis, self._most())
+
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         if X.known_dtype.is_floating and X.dtype is not Scale.dtype:
             fail("Scale must have the element type of X, where that is floating-point", TypeMismatchError, X=None, Scale=None)
         check_scale(self.quant_axis, X, Scale, "Scale")
         return X.with_dims(X.known_dims).with_dtype(Scale.known_dtype), InState, InAccum, Scale
 
-    def expand(self, of: Composition, X: Any, Scale: Any, ZeroPoint: Any, InAccum: Any, InState: Any) -> Any:
-        if self.only_observer:
-            return in_type(of, X, Scale), InState, InAccum, Scale
-        return dequantized(of, X, Scale, self.quant_axis, self._most()), InState, InAccum, Scale
+    def workspace(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Size:
+        return 2 * Scale.nbytes
+
+    def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
+        out = X.to(Scale.dtype, copy=True)
+        return out if self.only_observer else out.mul_(along(Scale * (1.0 / self._most()), X, self.quant_axis)), InState, InAccum, Scale
 
     samples = [
         sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),

@@ -1,0 +1,99 @@
+"""Kernels of oneDNN's own library on numbers of 8 bits: the rounding of values, and convolutions and products of bytes.
+
+A value on a `Grid` lies as bytes in memory. A kernel that reads or writes bytes is told their steps; other kernels read and write fp32, and the bytes are
+made of it (see `foreshape.kernels.onednn_chain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from foreshape.kernels.onednn_library import RESULT, S8, SOURCE, STEP_OF, U8, ZERO_OF, Handle, Library, Unimplemented
+from foreshape.kernels.onednn_packed import DescribedPrimitive, order_of
+from foreshape.values.torch_proxy import Tensor, torch
+
+Dims = Sequence[int]
+
+
+class Grid(NamedTuple):
+    """The numbers ``step (q - zero)`` for whole numbers q from ``low`` to ``high``, in a byte."""
+
+    step: float
+    zero: int = 0
+    low: int = -128
+    high: int = 127
+
+    @property
+    def of(self) -> int:
+        """Return the element type of the bytes."""
+        return S8 if self.low < 0 else U8
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if the bytes' own range is the grid's, so that a kernel's saturation holds numbers in it."""
+        return (self.low, self.high) in ((-128, 127), (0, 255))
+
+
+Constants = dict[int, Handle]
+
+
+def told(library: Library, name: int, grid: Grid) -> tuple[dict[int, int], list[int], Constants]:
+    """Return the attributes for an operand or a result on a grid, and their values: steps, zero points, and constants."""
+    constants = {STEP_OF | name: library.number(grid.step)}
+    if grid.zero:
+        constants[ZERO_OF | name] = library.number(grid.zero)
+    return {name: 0}, [name] if grid.zero else [], constants
+
+
+@runtime_checkable
+class ByteStage(Protocol):
+    """A stage of a series that has kernels for bytes."""
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        """Return the computation for operands on these grids, and the grid of its result, None for fp32.
+
+        Args:
+            wanted: the grid that its result is rounded to, if to any.
+
+        Raises:
+            Unimplemented: it has no kernel for them.
+        """
+        ...
+
+
+class Rounded:
+    """fp32 numbers rounded to a grid, halves to even: a kernel, and a stage of a series."""
+
+    __slots__ = ("grid",)
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def __call__(self, x: Tensor) -> Tensor:
+        step, zero, low, high = self.grid
+        return torch.fake_quantize_per_tensor_affine(x, step, zero, low, high)
+
+    add = None
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        raise Unimplemented("numbers are rounded where they are made bytes")
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        return turned(library, dims[0], grids[0], self.grid), self.grid
+
+
+def turned(library: Library, dims: Dims, before: Grid | None, after: Grid | None) -> DescribedPrimitive:
+    """Return the description of numbers copied from one grid, or fp32, to another."""
+    if after is not None and not after.is_whole:
+        raise Unimplemented(f"bytes from {after.low} to {after.high}")
+    steps: dict[int, int] = {}
+    zeros: list[int] = []
+    constants: Constants = {}
+    for name, grid in ((SOURCE, before), (RESULT, after)):
+        if grid is not None:
+            more, point, given = told(library, name, grid)
+            steps, zeros, constants = {**steps, **more}, [*zeros, *point], {**constants, **given}
+    source, result = (library.strided(dims, order_of(dims), *([grid.of] if grid is not None else [])) for grid in (before, after))
+    made = library.reordered(source, result, library.attributes(steps=steps, zeros=zeros)[-1])
+    return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, constants, tuple(dims), order_of(dims))

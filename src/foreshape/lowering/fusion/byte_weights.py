@@ -1,0 +1,46 @@
+"""Constant weights kept as bytes, for rewrites of frozen products and convolutions; no rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.data_class import data_class
+from foreshape.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.lowering.fusion.graph import Graph, computes, spec_of
+from foreshape.lowering.kernel_calls import Argument, Value
+from foreshape.operator.byte_computations import Dequantization
+from foreshape.spec import FP32, INT8
+
+
+@data_class(frozen=True, eq=False)
+class FrozenWeight:
+    """A weight made of frozen persistables.
+
+    Attributes:
+        values: the persistables.
+        bytes: makes of their tensors the `ByteWeight`, with one step for each entry of an axis; None for a weight that is fp32.
+    """
+
+    values: tuple[Value, ...]
+    bytes: Callable[..., ByteWeight] | None = None
+
+
+def byte_weight(graph: Graph, value: Argument, axis: int) -> FrozenWeight | None:
+    """Return a weight as made of int8 numbers with steps along an axis, or one for all."""
+    made = graph.maker(value)
+    of = computes(made, Dequantization)
+    if made is None or of is None or of.axis not in (-1, axis) or not graph.makes_one(made):
+        return None
+    whole, scale = made.arguments[:2]
+    spec, narrow = spec_of(whole), spec_of(scale)
+    if spec is None or narrow is None or spec.dtype is not INT8 or narrow.dtype is not FP32 or not isinstance(whole, Value) or not isinstance(scale, Value):
+        return None
+    if not graph.is_frozen(whole) or not graph.is_frozen(scale):
+        return None
+    most = of.most
+
+    def bytes(weight: Any, scale: Any) -> ByteWeight:
+        return ByteWeight(weight, (scale * (1.0 / most)).reshape(-1).expand(weight.shape[axis]).contiguous())
+
+    return FrozenWeight((whole, scale), bytes)

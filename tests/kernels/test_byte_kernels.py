@@ -1,0 +1,124 @@
+"""Kernels of bytes: rounding to a grid, and series whose convolutions and products read and write bytes, beside the same in fp32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foreshape.kernels.frozen import NOTHING, RELU, Following, convolution, linear
+from foreshape.kernels.onednn_bytes import Grid, Rounded
+from foreshape.kernels.onednn_chain import ChainKernel, Series
+from foreshape.kernels.onednn_library import library
+from foreshape.kernels.onednn_packed_bytes import ByteWeight
+from foreshape.kernels.onednn_stages import Each, Pooled
+
+needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's own library is not installed")
+SIGNED, UNSIGNED = (0, -128, 127), (77, 0, 255)
+
+
+@given(
+    numbers=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20), step=st.floats(0.0078125, 4.0, width=32), of=st.sampled_from([SIGNED, UNSIGNED])
+)
+def test_numbers_go_to_the_nearest_step_and_stay_in_range(numbers: list[float], step: float, of: tuple[int, int, int]) -> None:
+    """Halves of exact steps go to the even one, and numbers beyond the range to its end."""
+    zero, low, high = of
+    halves = [step * (k + 0.5) for k in (-3, -2, -1, 0, 1, 2, 3)] if np.log2(step) % 1 == 0 else []
+    x = np.array([*numbers, *halves], "float32")
+    got = Rounded(Grid(step, *of))(torch.from_numpy(x)).numpy()
+    whole = np.rint(x.astype("float64") / step)
+    want = (np.clip(whole + zero, low, high) - zero) * step
+    near = np.abs(x.astype("float64") / step - np.floor(x.astype("float64") / step) - 0.5) < 1e-3  # a rounded quotient may pass a half
+    assert np.all(np.abs(got - want) <= np.where(near, step, 0.0) * 1.001 + 1e-4 * np.abs(want))
+    if halves:
+        np.testing.assert_array_equal(got[len(numbers) :], want[len(numbers) :].astype("float32"))
+
+
+def series(kernel: Any, last: Grid, reads: Grid, adds: Grid | None, pooled: bool) -> Series:
+    """Return a kernel on rounded numbers with a rounded result, as fp32 at the end."""
+    found = library()
+    assert found is not None
+    count = 1 if adds is None else 2
+    steps = [ChainKernel(Rounded(reads), Rounded(reads), (0,), 0)]
+    if adds is not None:
+        steps.append(ChainKernel(Rounded(adds), Rounded(adds), (1,), 1))
+    sources = (count,) if adds is None else (count, count + 1)
+    steps.append(ChainKernel(kernel, kernel if adds is None else kernel.add, sources, 2, Rounded(last)))
+    at = count + len(steps) - 1
+    if pooled:
+        steps.append(ChainKernel(Pooled("max", (2, 2), (2, 2), (0, 0), (0, 0), False), lambda x: torch.max_pool2d(x, 2), (at,), 3, Rounded(last)))
+        at += 1
+    steps.append(ChainKernel(Each(("linear", 1.0, 0.0)), lambda x: x.clone(), (at,), None))
+    return Series(found, steps, count)
+
+
+def compared(of: Series, last: Grid, *given: Any) -> None:
+    want = of._otherwise(given)
+    got = of(*given)
+    assert got.shape == want.shape
+    off = (got - want).abs()
+    assert off.max() <= last.step * 1.01
+    assert (off > last.step / 2).float().mean() < 0.01
+
+
+def weight(*dims: int, axis: int) -> ByteWeight:
+    return ByteWeight(torch.randint(-127, 128, dims, dtype=torch.int8), torch.rand(dims[axis]) * 0.01 + 0.001)
+
+
+@needs_library
+@settings(deadline=None, max_examples=25)
+@given(
+    groups=st.sampled_from([1, 2, 16]), window=st.sampled_from([1, 3]), stride=st.sampled_from([1, 2]), adds=st.booleans(),
+    of=st.sampled_from([SIGNED, UNSIGNED]),
+    following=st.sampled_from([NOTHING, RELU, Following("hardswish"), Following("leaky_relu", (0.1,))]), bias=st.booleans(), columns=st.booleans(),
+)  # fmt: skip
+def test_convolutions_of_bytes(groups: int, window: int, stride: int, adds: bool, of: Any, following: Following, bias: bool, columns: bool) -> None:
+    torch.manual_seed(0)
+    wide = 1 if columns else window
+    given = weight(16, 16 // groups, window, wide, axis=0)
+    numbers = given.numbers(0)
+    pads = (window // 2, wide // 2)
+    kernel = convolution(numbers, torch.randn(16) if bias else None, (stride, 1 if columns else stride), pads, (1, 1), groups, following, columns, given)
+    x = torch.randn(2, 16, 8, 1 if columns else 8).contiguous(memory_format=torch.channels_last)
+    out = kernel(x)
+    last = Grid(float(out.abs().max()) / (60 if of is UNSIGNED else 127), *of)
+    second = Grid(0.03, *of)
+    made = series(kernel, last, Grid(0.02, *of), second if adds else None, pooled=not columns)
+    compared(made, last, x, *([torch.randn_like(out)] if adds else []))
+
+
+@needs_library
+@settings(deadline=None, max_examples=15)
+@given(rows=st.integers(1, 5), k=st.integers(1, 40), n=st.integers(1, 40), adds=st.booleans(), of=st.sampled_from([SIGNED, UNSIGNED]), bias=st.booleans())
+def test_products_of_bytes(rows: int, k: int, n: int, adds: bool, of: Any, bias: bool) -> None:
+    torch.manual_seed(0)
+    given = weight(k, n, axis=1)
+    kernel = linear(given.numbers(1), torch.randn(n) if bias else None, RELU, given)
+    x = torch.randn(3, rows, k)
+    out = kernel(x)
+    last = Grid(float(out.abs().max()) / 60 + 0.01, *of)
+    compared(series(kernel, last, Grid(0.02, *of), Grid(0.03, *of) if adds else None, False), last, x, *([torch.randn_like(out)] if adds else []))
+
+
+@needs_library
+def test_convolutions_read_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of a convolution has bytes where the processor multiplies them, and its results are the same without."""
+    given = weight(16, 16, 3, 3, axis=0)
+    found = library()
+    assert found is not None
+    x = torch.randn(1, 16, 9, 9).contiguous(memory_format=torch.channels_last)
+    kernel = convolution(given.numbers(0), None, (1, 1), (1, 1), (1, 1), 1, RELU, given=given)
+    last = Grid(0.05)
+    usual = series(kernel, last, Grid(0.02), None, False)
+    counts = [len(usual.clocked(x)[1])]
+    monkeypatch.setattr(type(found), "multiplies_bytes", property(lambda _: False))
+    plain = series(kernel, last, Grid(0.02), None, False)
+    counts.append(len(plain.clocked(x)[1]))
+    assert (usual(x) - plain(x)).abs().max() <= last.step * 1.01
+    monkeypatch.undo()
+    assert counts[1] == 6  # bytes to numbers before the convolution, and back
+    assert counts[0] == (4 if found.multiplies_bytes else 6)
