@@ -35,8 +35,9 @@ def code_of(name: str) -> str:
     return "\n".join(BLOCK.findall((RECIPES / f"{name}.md").read_text(encoding="utf-8")))
 
 
-def code_beside(name: str) -> str:
-    return (BESIDE / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+def path_beside(name: str) -> Path:
+    """The file of the same task elsewhere; not every recipe has one."""
+    return BESIDE / f"{name.replace('-', '_')}.py"
 
 
 def formatted(code: str) -> str:
@@ -63,8 +64,9 @@ def count(code: str) -> int:
 def table() -> str:
     rows = ["| recipe | lines here | lines beside |", "|---|---|---|"]
     for name in names():
-        of = OTHERS.get(name, "Keras")
-        rows.append(f"| [{name}]({name}.md) | {count(code_of(name))} | {count(code_beside(name))} ([{of}](beside/{name.replace('-', '_')}.py)) |")
+        file = path_beside(name)
+        beside = f"{count(file.read_text(encoding='utf-8'))} ([{OTHERS.get(name, 'Keras')}](beside/{file.name}))" if file.exists() else ""
+        rows.append(f"| [{name}]({name}.md) | {count(code_of(name))} | {beside} |")
     return "\n".join(rows) + "\n"
 
 

@@ -119,6 +119,28 @@ def notebooks(found: dict[str, Any], figure: Any) -> None:
     figure.colorbar(shown)
 
 
+def segmentation(found: dict[str, Any], figure: Any) -> None:
+    shown = [found["test_images"], found["truth"], found["answers"][:, None]]
+    for row, title, images in zip(figure.subplots(3, 8), ["image", "truth", "answer"], shown, strict=True):
+        colours = {"cmap": "gray"} if title == "image" else {"cmap": "tab10", "vmin": 1, "vmax": 10}
+        for axes, image in zip(row, images[:, 0], strict=False):
+            axes.imshow(np.ma.masked_equal(image, 0), interpolation="nearest", **colours)
+            axes.set(xticks=[], yticks=[])
+        row[0].set_ylabel(title)
+
+
+def siamese_search(found: dict[str, Any], figure: Any) -> None:
+    chosen = [np.flatnonzero(found["kinds"][found["unseen"]] == kind)[0] for kind in range(10)]
+    columns = figure.subplots(6, len(chosen))
+    for n, query in enumerate(chosen):
+        for axes, one in zip(columns[:, n], [query, *found["found"][query]], strict=True):
+            axes.imshow(found["images"][one, 0], cmap="gray_r", vmin=-0.2, vmax=1)
+            axes.set(xticks=[], yticks=[])
+            right = found["kinds"][found["unseen"][one]] == found["kinds"][found["unseen"][query]]
+            for spine in axes.spines.values():
+                spine.set(color="black" if one == query else INK if right else OTHER, linewidth=2)
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -127,7 +149,12 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "segmentation": segmentation,
+    "siamese-search": siamese_search,
 }
+
+
+HEIGHTS = {"image-classifier": 2.4, "siamese-search": 4.2}
 
 
 def main(chosen: list[str]) -> None:
@@ -142,7 +169,7 @@ def main(chosen: list[str]) -> None:
             os.chdir(folder)
             try:
                 exec(compile(code_of(name), f"{name}.md", "exec"), found)
-                figure = Figure(figsize=(7, 3.2 if name != "image-classifier" else 2.4), layout="constrained", dpi=90)
+                figure = Figure(figsize=(7, HEIGHTS.get(name, 3.2)), layout="constrained", dpi=90)
                 FigureCanvasAgg(figure)
                 DRAW[name](found, figure)
                 figure.savefig("picture.png")

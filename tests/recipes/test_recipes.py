@@ -68,6 +68,20 @@ def notebooks(found: Found) -> None:
     assert len(fs.default_main_program().parameters()) == 4  # although it was described twice
 
 
+def segmentation(found: Found, least: float = 0.7) -> None:
+    inked = found["truth"][:, 0] > 0
+    seen = (found["answers"] > 0) == inked
+    assert seen.mean() > 0.8  # ink is told from stripes
+    assert (found["answers"] == found["truth"][:, 0])[inked].mean() > least
+
+
+def siamese_search(found: Found, more: float = 1.5) -> None:
+    unseen, kinds = found["unseen"], found["kinds"]
+    alike, by_pixels = ((kinds[unseen][found[name]] == kinds[unseen, None]).mean() for name in ("found", "found_by_pixels"))
+    assert alike > more * by_pixels
+    assert all(p.name.startswith("tower.") for p in fs.default_main_program().parameters())  # the second tower has none of its own
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -75,6 +89,8 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "fine-tuning": (fine_tuning, {"epochs=10)": "epochs=3)", "epochs=100": "epochs=15"}, {"least": 0.5}),
     "recommender": (recommender, {"1_000_000, 50_000, 2_000_000": "50_000, 3_000, 100_000", "Adam(0.02": "Adam(0.05", "batch_size=1024": "batch_size=500"}, {}),
     "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
+    "segmentation": (segmentation, {"scenes(1000,": "scenes(300,", "scenes(200,": "scenes(20,", "epochs=6": "epochs=1"}, {"least": 0.1}),
+    "siamese-search": (siamese_search, {"epochs=10)\n": "epochs=1)\n", "epochs=10,": "epochs=1,"}, {"more": 1.05}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
@@ -110,7 +126,8 @@ def test_a_recipe_takes_no_more_lines_than_beside() -> None:
     assert said in (DOCS / "recipes" / "index.md").read_text(encoding="utf-8"), "python docs/count_recipe_lines.py writes the table"
     for row in said.splitlines()[2:]:
         _, name, here, beside, _ = row.split("|")
-        assert int(here) <= int(beside.split()[0]), name
+        assert not beside.strip() or int(here) <= int(beside.split()[0]), name
+    assert sum(bool(row.split("|")[3].strip()) for row in said.splitlines()[2:]) == len([*(DOCS / "recipes" / "beside").glob("*.py")])
     assert all(count(code_of(name)) > 20 for name in names())
 
 
