@@ -117,7 +117,7 @@ def test_each_recipe_is_tried_shown_and_linked() -> None:
         page = (DOCS / "recipes" / f"{name}.md").read_text(encoding="utf-8")
         assert f"]({name}.md)" in index and f"]({name}.png)" in page
         assert (DOCS / "recipes" / f"{name}.png").stat().st_size < 60_000
-        assert len(page.splitlines()) <= 60
+        assert len(page.splitlines()) <= 70
 
 
 def test_a_recipe_takes_no_more_lines_than_beside() -> None:
