@@ -141,6 +141,17 @@ def siamese_search(found: dict[str, Any], figure: Any) -> None:
                 spine.set(color="black" if one == query else INK if right else OTHER, linewidth=2)
 
 
+def gan(found: dict[str, Any], figure: Any) -> None:
+    nearest = found["digits"][found["apart"].argmin(1)]
+    rows = figure.subplots(5, 12)
+    shown = np.concatenate([found["pictures"][:48], nearest[36:48]])
+    for axes, image in zip(rows.flat, shown, strict=True):
+        axes.imshow(image.reshape(8, 8), cmap="gray_r", vmin=-1, vmax=1)
+        axes.set(xticks=[], yticks=[])
+    rows[0, 0].set_ylabel("drawn")
+    rows[4, 0].set_ylabel("nearest")
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -149,6 +160,7 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "gan": gan,
     "segmentation": segmentation,
     "siamese-search": siamese_search,
 }

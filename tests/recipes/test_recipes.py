@@ -82,6 +82,14 @@ def siamese_search(found: Found, more: float = 1.5) -> None:
     assert all(p.name.startswith("tower.") for p in fs.default_main_program().parameters())  # the second tower has none of its own
 
 
+def gan(found: Found, times: float = 1.3, kinds: int = 10) -> None:
+    digits, apart = found["digits"], found["apart"]
+    mean_apart = np.linalg.norm(digits - digits.mean(0), axis=1).mean()  # of a digit from the mean picture
+    between = np.sort(np.linalg.norm(digits[:500, None] - digits, axis=2), axis=1)[:, 1].mean()
+    assert apart.min(1).mean() < min(times * between, mean_apart)
+    assert len(set(found["found"].target[apart.argmin(1)])) >= kinds
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -91,6 +99,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
     "segmentation": (segmentation, {"scenes(1000,": "scenes(300,", "scenes(200,": "scenes(20,", "epochs=6": "epochs=1"}, {"least": 0.1}),
     "siamese-search": (siamese_search, {"epochs=10)\n": "epochs=1)\n", "epochs=10,": "epochs=1,"}, {"more": 1.05}),
+    "gan": (gan, {"range(6000)": "range(300)"}, {"times": 5, "kinds": 2}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
