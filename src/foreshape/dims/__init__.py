@@ -26,7 +26,7 @@ from foreshape.dims.expression import (
     symbol_after,
     symbol_name,
 )
-from foreshape.dims.extremes import broadcast, maximum, minimum, no_less, reaches
+from foreshape.dims.extremes import broadcast, caps, maximum, minimum, no_less, reaches
 from foreshape.dims.questions import bounds, broadcasts, equal, less_equal
 from foreshape.dims.ratio import Ratio, ratio
 from foreshape.dims.reader import MAX_TEXT, parse
@@ -46,6 +46,7 @@ __all__ = [
     "broadcast",
     "broadcast_symbols",
     "broadcasts",
+    "caps",
     "ceildiv",
     "equal",
     "evaluate",

@@ -31,8 +31,7 @@ def broadcast(*sizes: Size) -> Size:
     numbers = [size for size in group if isinstance(size, int) and size != 1]
     if numbers:
         return max(numbers)
-    # min(x, 1) beside x adds nothing: it is 1, or both are 0
-    open_ones = [s for s in group if not isinstance(s, int) and not any(s is minimum(x, 1) for x in group if x is not s)]
+    open_ones = [s for s in group if not isinstance(s, int) and not any(_adds_nothing(s, x) for x in group if x is not s)]
     if not open_ones:
         return 1
     open_ones.sort(key=str)
@@ -43,6 +42,24 @@ def broadcast(*sizes: Size) -> Size:
         lows = [low for low, _ in map(bounds, open_ones) if low is not None]
         return replacement(["broadcast(", *(f"{size}, " for size in open_ones), ")"], min(lows) if len(lows) == len(open_ones) else None)
     return compound("broadcast", tuple(open_ones))
+
+
+def caps(least: Size, x: Size) -> list[Size] | None:
+    """Return the other sizes of which, with ``x``, ``least`` is the smallest: ``[64]`` for ``min(x, 64)``. None if it is no such minimum."""
+    if isinstance(least, int) or isinstance(x, int):
+        return None
+    constant = least.terms[-1][1] if not least.terms[-1][0] else 0
+    atom = only_atom(least - constant)
+    if atom is None or atom.op != "min":
+        return None
+    sizes = [one + constant for one in atom.args]
+    return [one for one in sizes if one is not x] if any(one is x for one in sizes) else None
+
+
+def _adds_nothing(least: Size, x: Size) -> bool:
+    """Return True for ``min(x, 64)`` beside ``x``: they broadcast where they are equal, or the first is 1."""
+    others = caps(least, x)
+    return others is not None and all((bounds(one)[0] or 0) >= 1 for one in others)
 
 
 def no_less(*sizes: Size) -> Size:

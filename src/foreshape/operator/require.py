@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from foreshape.data_class import data_class
-from foreshape.dims import Size, bounds, broadcast, broadcasts, equal, is_symbol, less_equal, product, substitute, symbol, symbols_of
+from foreshape.dims import Size, bounds, broadcast, broadcasts, caps, equal, is_symbol, less_equal, product, substitute, symbol, symbols_of
 from foreshape.errors import DescriptionError, ShapeError
 
 PLACEHOLDER = "?"
@@ -91,8 +91,24 @@ def _decide(answer: bool | None, left: Size, relation: str, right: Size, require
     """Refuse a false condition, and leave an open one to a guard."""
     if answer is False:
         raise RuleError(requirement, sides)
-    if answer is None:
+    if answer is not None or collector.conditions is None:
+        return
+    size, limits = _limited(left, right) if relation != "<=" else (left, None)
+    if limits is None or (relation != "==" and any((bounds(one)[0] or 0) < 2 for one in limits)):
         _leave_open(left, relation, right, requirement)
+        return
+    for limit in limits:
+        if less_equal(size, limit) is None:
+            _leave_open(size, "<=", limit, requirement)
+
+
+def _limited(left: Size, right: Size) -> tuple[Size, list[Size] | None]:
+    """Return ``words`` and ``[64]`` for ``words`` beside ``min(words, 64)``: they are equal up to 64. None for other sizes."""
+    for size, least in ((left, right), (right, left)):
+        limits = caps(least, size)
+        if limits is not None:
+            return size, limits
+    return left, None
 
 
 def fail(requirement: str, error: type[DescriptionError] = ShapeError, **sides: int | None) -> NoReturn:
@@ -112,6 +128,8 @@ def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Si
         return a
     answer = equal(a, b)
     _decide(answer, a, "==", b, requirement, sides)
+    if answer is None and _limited(a, b)[1] is not None:
+        return _limited(a, b)[0]
     if answer is None and (isinstance(b, int) or (is_symbol(a) and not is_symbol(b) and not isinstance(a, int))):
         return b
     return a

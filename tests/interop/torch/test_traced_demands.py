@@ -122,3 +122,36 @@ def test_questions_for_finite_values_are_answered_with_a_warning() -> None:
     torch.testing.assert_close(model(given), module(given).detach())
     module(given).backward()
     torch.testing.assert_close(model.gradients(given)["fc.weight"], module.fc.weight.grad)
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(64, 8))
+        self.register_buffer("more", torch.randn(1, 66, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + self.places[: x.shape[1]]
+        return y + self.get_buffer("more")[:, 2 : x.shape[1] + 2]
+
+
+def test_limits_of_a_size_are_told_with_the_rule_and_the_guard_of_torch() -> None:
+    module, example = Positions(), torch.randn(2, 5, 8)
+    with pytest.warns(fs.ForeshapeWarning, match=r"words is 2 to 100 by its torch.export.Dim, and the network takes 0 to 64: elementwise_add: words <= 64"):
+        model = from_torch(module, example, ({0: "batch", 1: torch.export.Dim("words", min=2, max=100)},))
+    assert str(model.fetches[0].spec.known_dims[1]) == "words"
+    limit = model.limits["words"]
+    assert limit.sizes == limit.traced == "0 to 64"
+    assert [line for line in limit.rules if "elementwise_add: words <= 64    test_traced_demands.py:" in line]
+    assert [line for line in limit.guards if "words <= 64, asked in y = x + self.places[: x.shape[1]]    test_traced_demands.py:" in line]
+    assert model.limits["batch"].sizes == "any"
+    for words in (0, 1, 2, 64):
+        x = torch.randn(3, words, 8)
+        torch.testing.assert_close(model(x), module(x).detach())
+    for words, first in ((65, "elementwise_add"), (101, "size_demand")):
+        with pytest.raises(fs.GuardError) as error:
+            model(torch.randn(2, words, 8))
+        text = str(error.value)
+        assert text.startswith(first)
+        assert "torch's trace: words <= 64, asked in y = x + self.places[: x.shape[1]]    test_traced_demands.py:" in text
+        assert ("    elementwise_add: words <= 64    test_traced_demands.py:" in text) == (words == 101)

@@ -50,6 +50,7 @@ class TorchImporter:
         refused: the operators without a form here, torch's own objects, to be taken apart by torch.
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
         constants: the names of constants, which no module names.
+        symbols: torch's symbol of a size -> ours.
         traced, sizes: the graph as torch traced it, with its changes in place; and the values of open sizes in the example, from `torch_model`.
         aware: the nodes with another form in a test.
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
@@ -90,7 +91,7 @@ class TorchImporter:
         self._in_training: Variable | None = None
         self.guards = self.given_guards = guards
         self.unguarded: list[str] = []
-        self._sizes: dict[str, Size] = {}
+        self.symbols: dict[str, Size] = {}
         self._places: dict[str, tuple[Variable, int]] = {}
         self.axes = axes
         self.program = Program()
@@ -205,9 +206,9 @@ class TorchImporter:
             raise SchemaError(f"an input has the size {own}, which has no form here")
         dim = symbol(name)
         if own.is_Symbol:
-            self._sizes[own.name] = dim
+            self.symbols[own.name] = dim
         if traced.node.expr.is_Symbol:
-            self._sizes.setdefault(traced.node.expr.name, dim)
+            self.symbols.setdefault(traced.node.expr.name, dim)
         return dim
 
     def place_of(self, size: Size, x: Variable, axis: int) -> tuple[Variable, int]:
@@ -219,7 +220,7 @@ class TorchImporter:
         guards, self.guards = self.guards, ()
         if guards:
             with telling_site(self.lines.otherwise):
-                self.unguarded = [one.words() for one in write_demands(self.program, guards, self._sizes, self._places)]
+                self.unguarded = [one.words() for one in write_demands(self.program, guards, self.symbols, self._places)]
 
     def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
         """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
-from foreshape.errors import ExecutionError, FeedError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, pytree, taken_apart
 from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
 from foreshape.interop.torch.open_size import OpenSize
+from foreshape.interop.torch.size_limits import SizeLimits
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.training_reads import asks_itself
@@ -43,6 +44,7 @@ class TorchModel:
         buffers: the names of buffers changed by a run.
         unguarded: questions about sizes in the network's own code, answered for the example alone and without a guard: other sizes may be computed wrongly.
         missing: the operators of torch without a form here, each with the paths of its modules, lines and reasons. With any, no run begins.
+        limits: the name of an open size -> what our rules and the guards of torch's trace ask of it, each with its line.
         eager: the graph as eager torch goes through it, for the memory it takes.
         sizes: the values of the open sizes in the example.
     """
@@ -77,6 +79,7 @@ class TorchModel:
             importer.traced, [self.program.global_block.vars[name].spec.known_dims for name in importer.feeds], importer.inside, self._with_loss
         )
         self.sizes = importer.sizes
+        self.limits = SizeLimits(self.program, open_sizes(self.program, importer.feeds), importer.given_guards, importer.symbols)
 
     def sizes_of(self, inputs: Any) -> dict[str, int]:
         """Return the values of the open sizes in the inputs of a call, a tuple or one tensor, with the targets behind them.
@@ -101,7 +104,7 @@ class TorchModel:
         feed = self._feed(inputs)
         both = self._with_loss and len(feed) > len(self.feeds)
         names = [v.name for v in self.fetches] + ([self.loss.name] if both and self.loss is not None else [])
-        found = [torch.as_tensor(value) for value in self._executor.run(self.program, feed, names, self.scope)]
+        found = [torch.as_tensor(value) for value in self._run(self.program, feed, names)]
         results = self.nesting.filled(found[: len(self.fetches)])
         return (results, found[-1]) if both else results
 
@@ -122,7 +125,7 @@ class TorchModel:
                 pairs = append_backward(program.global_block.var(self.loss.name))
             self._gradients = program, {parameter.name: gradient.name for parameter, gradient in pairs}
         program, names = self._gradients
-        found = self._executor.run(program, self._feed(inputs), list(names.values()), self.scope)
+        found = self._run(program, self._feed(inputs), list(names.values()))
         return {name: torch.as_tensor(value) for name, value in zip(names, found, strict=True)}
 
     def for_test(self) -> TorchModel:
@@ -139,6 +142,13 @@ class TorchModel:
     def state_dict(self) -> dict[str, Any]:
         """Return the values of the module's ``state_dict``, by its names, as tensors: as `foreshape.state_dict` of the scope."""
         return state_dict(self.scope)
+
+    def _run(self, program: Program, feed: Mapping[str, Any], fetches: Sequence[str]) -> list[Any]:
+        try:
+            return self._executor.run(program, feed, fetches, self.scope)
+        except GuardError as error:
+            values = _sizes_of(program, list(feed), list(feed.values()))
+            raise error.reworded(f"{error}{self.limits.refusal(values, error.required)}") from None
 
     def _feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
         if self.missing:
@@ -214,6 +224,12 @@ def _sizes_of(program: Program, feeds: Sequence[str], tensors: Sequence[Any]) ->
             if not isinstance(dim, int):
                 sizes[str(dim)] = int(n)
     return sizes
+
+
+def open_sizes(program: Program, feeds: Sequence[str]) -> list[str]:
+    """Return the names of the open sizes of the inputs."""
+    dims = (dim for name in feeds for dim in program.global_block.vars[name].spec.known_dims)
+    return list(dict.fromkeys(str(dim) for dim in dims if not isinstance(dim, int)))
 
 
 def _takes(importer: TorchImporter) -> bool:
@@ -326,6 +342,10 @@ def from_torch(
         exported, importer = _traced(network, (*inputs, *aims), axes, bounds, NETWORK if loss is not None else "")
         named = module.state_dict(keep_vars=True)
         _fill(scope, importer)
+        if bounds:
+            limits = SizeLimits(importer.program, (), (), {}).narrower(bounds)
+            if limits:
+                warn_user(f"the network takes fewer sizes than were said: {'; '.join(limits)}")
         test = _of_test(network, (*inputs, *aims), bounds, importer, scope, told)
     if importer.unguarded:
         shown = "; ".join(importer.unguarded[:3]) + (f" and {len(importer.unguarded) - 3} more" if len(importer.unguarded) > 3 else "")

@@ -118,6 +118,14 @@ def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str
     return [(left + 1 if name.startswith("Strict") else left, "<=", right)]
 
 
+def demands_of(guard: TracedGuard, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]] | None:
+    """Return the demands of a guard, as left, relation and right; None where it has no form here."""
+    try:
+        return _demands(guard.relation, symbols)
+    except _Foreign:
+        return None
+
+
 # --- ops
 
 
@@ -140,9 +148,8 @@ def write_demands(
     for guard in guards:
         if not guard.own:
             continue
-        try:
-            demands = _demands(guard.relation, symbols)
-        except _Foreign:
+        demands = demands_of(guard, symbols)
+        if demands is None:
             left_out.append(guard)
             continue
         for demand in demands:
