@@ -152,6 +152,29 @@ def gan(found: dict[str, Any], figure: Any) -> None:
     rows[4, 0].set_ylabel("nearest")
 
 
+def forecasting(found: dict[str, Any], figure: Any) -> None:
+    axes, shown = figure.subplots(), slice(60, 74)
+    days = np.arange(14 * 24) / 24
+    axes.plot(days, found["test"][shown, : found["ahead"]].ravel(), color=PALE, label="a week before")
+    axes.plot(days, found["truth"][shown].ravel(), color=OTHER, linewidth=1, label="truth")
+    axes.plot(days, found["guesses"][shown].ravel(), color=INK, label="forecast")
+    axes.set(xlabel="day", ylabel="load")
+    axes.legend(frameon=False, ncols=3)
+
+
+def ragged_text_classifier(found: dict[str, Any], figure: Any) -> None:
+    taken, lengths = figure.subplots(1, 2, width_ratios=[3, 2])
+    table = np.zeros([len(found["pages"])] * 2, int)
+    np.add.at(table, (found["kinds"][: found["held"], 0], found["guesses"]), 1)
+    taken.imshow(table, cmap="Blues")
+    for row, column in np.ndindex(table.shape):
+        taken.text(column, row, table[row, column] or "", ha="center", va="center", color="white" if table[row, column] > 30 else "black", fontsize=8)
+    taken.set(xticks=range(len(table)), yticks=range(len(table)), yticklabels=found["pages"], xlabel="taken for", ylabel="from")
+    taken.set_xticklabels(found["pages"], rotation=30, ha="right")
+    lengths.hist([len(text) for text in found["texts"]], bins=np.geomspace(7, 2000, 20), color=INK)
+    lengths.set(xscale="log", xlabel="words of a paragraph", ylabel="paragraphs")
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -160,6 +183,8 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "forecasting": forecasting,
+    "ragged-text-classifier": ragged_text_classifier,
     "gan": gan,
     "segmentation": segmentation,
     "siamese-search": siamese_search,

@@ -90,6 +90,18 @@ def gan(found: Found, times: float = 1.3, kinds: int = 10) -> None:
     assert len(set(found["found"].target[apart.argmin(1)])) >= kinds
 
 
+def forecasting(found: Found, less: float = 0.6) -> None:
+    truth, last_week = found["truth"], found["test"][:, : found["ahead"]]
+    assert np.abs(found["guesses"] - truth).mean() < less * np.abs(last_week - truth).mean()
+
+
+def ragged_text_classifier(found: Found, least: float = 0.75) -> None:
+    kinds, texts = found["kinds"][: found["held"], 0], found["texts"]
+    assert (found["guesses"] == kinds).mean() > least > np.bincount(kinds).max() / len(kinds)
+    together, alone = (fs.predict(found["scores"], {"words": texts[:5]}, batch_size=size) for size in (5, 1))
+    np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-4)
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -100,6 +112,8 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "segmentation": (segmentation, {"scenes(1000,": "scenes(300,", "scenes(200,": "scenes(20,", "epochs=6": "epochs=1"}, {"least": 0.1}),
     "siamese-search": (siamese_search, {"epochs=10)\n": "epochs=1)\n", "epochs=10,": "epochs=1,"}, {"more": 1.05}),
     "gan": (gan, {"range(6000)": "range(300)"}, {"times": 5, "kinds": 2}),
+    "forecasting": (forecasting, {"epochs=20": "epochs=3"}, {"less": 1}),
+    "ragged-text-classifier": (ragged_text_classifier, {"epochs=6": "epochs=2"}, {"least": 0.45}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
