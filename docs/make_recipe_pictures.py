@@ -175,6 +175,19 @@ def ragged_text_classifier(found: dict[str, Any], figure: Any) -> None:
     lengths.set(xscale="log", xlabel="words of a paragraph", ylabel="paragraphs")
 
 
+def quantizing(found: dict[str, Any], figure: Any) -> None:
+    scores, sizes = figure.subplots(1, 2, width_ratios=[3, 2])
+    answers = found["answers"]
+    scores.axline((0, 0), slope=1, color=PALE)
+    scores.scatter(answers["fp32"], answers["min_max"], s=2, color=INK, linewidths=0)
+    scores.set(xlabel="scores in fp32", ylabel="with 8 bits (min_max)")
+    bars = sizes.barh([*answers], [os.path.getsize(f"{name}.pdiparams") / 1000 for name in answers], color=[OTHER, INK, INK, INK])
+    sizes.bar_label(bars, fmt="%.0f")
+    sizes.invert_yaxis()
+    sizes.margins(x=0.15)
+    sizes.set(xlabel="kB of values")
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -183,6 +196,7 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "quantizing": quantizing,
     "forecasting": forecasting,
     "ragged-text-classifier": ragged_text_classifier,
     "gan": gan,

@@ -102,6 +102,17 @@ def ragged_text_classifier(found: Found, least: float = 0.75) -> None:
     np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-4)
 
 
+def quantizing(found: Found, least: float = 0.93) -> None:
+    truth, answers = found["digits"].target[found["test"]], found["answers"]
+    assert (answers["fp32"].argmax(1) == truth).mean() > least
+    for name in found["settings"]:
+        assert np.abs(answers[name] - answers["fp32"]).max() > 0  # it does round
+        assert (answers[name].argmax(1) == answers["fp32"].argmax(1)).mean() > 0.98
+        assert Path(f"{name}.pdiparams").stat().st_size < 0.3 * Path("fp32.pdiparams").stat().st_size
+    again = fs.load_inference_model("digits.onnx", scope=fs.Scope()).run(found["images"][found["test"]])[0]
+    assert (again.argmax(1) == answers["entropy"].argmax(1)).mean() > 0.99
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -114,6 +125,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "gan": (gan, {"range(6000)": "range(300)"}, {"times": 5, "kinds": 2}),
     "forecasting": (forecasting, {"epochs=20": "epochs=3"}, {"less": 1}),
     "ragged-text-classifier": (ragged_text_classifier, {"epochs=6": "epochs=2"}, {"least": 0.45}),
+    "quantizing": (quantizing, {"epochs=8": "epochs=2"}, {"least": 0.75}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
