@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -184,8 +185,31 @@ def quantizing(found: dict[str, Any], figure: Any) -> None:
     bars = sizes.barh([*answers], [os.path.getsize(f"{name}.pdiparams") / 1000 for name in answers], color=[OTHER, INK, INK, INK])
     sizes.bar_label(bars, fmt="%.0f")
     sizes.invert_yaxis()
-    sizes.margins(x=0.15)
+    sizes.margins(x=0.25)
     sizes.set(xlabel="kB of values")
+
+
+def generation(found: dict[str, Any], figure: Any) -> None:
+    import foreshape as fs
+
+    said, moments = found["numbers"][:8].tolist(), [perf_counter()]
+    said += fs.generate(found["model"], [said], most=480, on_word=lambda text, word: moments.append(perf_counter()))[0]
+    sizes, without = range(20, len(said), 20), []
+    for size in sizes:
+        times = []
+        for _ in range(7):
+            begin = perf_counter()
+            fs.predict(found["following_scores"], {"read": [said[:size]]})
+            times.append(perf_counter() - begin)
+        without.append(1000 * np.median(times))
+    each = 1000 * np.diff(moments)
+    middle = [np.median(each[max(0, n - 18) : n + 2]) for n in sizes]
+    print("milliseconds for the last letter, with the cache and without:", middle[-1], without[-1])
+    axes = figure.subplots()
+    axes.plot(sizes, without, color=OTHER, label="all letters anew")
+    axes.plot(sizes, middle, color=INK, label="with the cache")
+    axes.set(xlabel="letters before", ylabel="milliseconds for a letter", ylim=(0, None))
+    axes.legend(frameon=False)
 
 
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
@@ -196,6 +220,7 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "generation": generation,
     "quantizing": quantizing,
     "forecasting": forecasting,
     "ragged-text-classifier": ragged_text_classifier,

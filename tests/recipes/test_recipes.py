@@ -113,6 +113,17 @@ def quantizing(found: Found, least: float = 0.93) -> None:
     assert (again.argmax(1) == answers["entropy"].argmax(1)).mean() > 0.99
 
 
+def generation(found: Found, most: float = 3.0) -> None:
+    letters, model = found["letters"], found["model"]
+    assert found["bits"] < most
+    (best,) = found["write"](["The "], most=12)
+    said = [letters.find(c) for c in "The "]
+    for _ in range(12):  # without the cache
+        said.append(int(np.asarray(fs.predict(found["following_scores"], {"read": [said]}).data)[-1].argmax()))
+    assert best == "".join(letters[n] for n in said)
+    assert found["users"] * 512 * model.word_bytes < 2**30 < 1.1 * found["users"] * 512 * model.word_bytes
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -126,6 +137,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "forecasting": (forecasting, {"epochs=20": "epochs=3"}, {"less": 1}),
     "ragged-text-classifier": (ragged_text_classifier, {"epochs=6": "epochs=2"}, {"least": 0.45}),
     "quantizing": (quantizing, {"epochs=8": "epochs=2"}, {"least": 0.75}),
+    "generation": (generation, {"[:150_000]": "[:60_000]", "texts[-100:]": "texts[-20:]", "texts[:-100]": "texts[:-20]", "epochs=8": "epochs=1"}, {"most": 5}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
