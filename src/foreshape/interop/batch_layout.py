@@ -61,9 +61,11 @@ class BatchLayout:
     Attributes:
         batch: the symbol of the number of examples.
         growing: this and other symbols that grow with it.
+        rounds: fill ragged rows up to one of a few numbers, for kernels prepared anew for each number.
     """
 
     batch: str
+    rounds = True
 
     def __init__(self, inputs: Mapping[str, Extent], results: Mapping[str, Extent], seen: str, longest: Mapping[str, tuple[str, str]] | None = None) -> None:
         """Find the dims of examples.
@@ -162,10 +164,7 @@ class BatchLayout:
         return out
 
     def joined(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return one feed of several requests. Ragged rows are filled up to one of a few numbers, by sequences behind the last one.
-
-        Kernels are prepared anew for each number of rows: a new number costs more time than its computation.
-        """
+        """Return one feed of several requests. If it ``rounds``, some more sequences stand behind the last one."""
         import numpy
 
         out: dict[str, Any] = {}
@@ -175,7 +174,7 @@ class BatchLayout:
                 out[name] = LoDTensor.joined(given) if len(given) > 1 else given[0]
             else:
                 out[name] = numpy.concatenate(given) if len(given) > 1 else given[0]
-        return out if any(len(e.counts) != 1 for e in self._inputs.values()) else self._filled(out)
+        return self._filled(out) if self.rounds and all(len(e.counts) == 1 for e in self._inputs.values()) else out
 
     def _filled(self, feed: dict[str, Any]) -> dict[str, Any]:
         """Return a feed of sequences of one level with some more sequences of zeros, for round numbers of rows."""

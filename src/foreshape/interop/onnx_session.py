@@ -148,7 +148,9 @@ class OnnxSession:
     def batch_layout(self) -> BatchLayout:
         """Return the way in which requests become one batch. Raises `SchemaError` unless inputs and results begin with one open dim."""
         if self._specs is not None:
-            return BatchLayout.of_specs({n: self._specs[n] for n in self.feeds}, {n: self._specs[n] for n in self.fetches}, {})
+            out = BatchLayout.of_specs({n: self._specs[n] for n in self.feeds}, {n: self._specs[n] for n in self.fetches}, {})
+            out.rounds = False
+            return out
         inputs, results = ({one.name: one.shape for one in ends} for ends in (self._session.get_inputs(), self._session.get_outputs()))
         return BatchLayout.of_names(inputs, results)
 

@@ -40,8 +40,9 @@ class AccessLog:
         try:
             await self._app(scope, receive, counted)
         finally:
-            seconds, route = monotonic() - began, scope.get("route")
-            self._service.metrics.answered(getattr(route, "path", "unknown"), status, seconds)
+            seconds = monotonic() - began
+            route = scope.get("counted_as") or getattr(scope.get("route"), "path", "unknown")
+            self._service.metrics.answered(route, status, seconds)
             if log.isEnabledFor(logging.INFO):
                 client = scope.get("client")
                 path = escape(scope["path"][:200])

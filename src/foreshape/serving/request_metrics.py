@@ -19,6 +19,7 @@ class RequestMetrics:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter("foreshape_requests", "Requests by route and status.", ["route", "status"], registry=registry)
         self._seconds = Histogram("foreshape_request_seconds", "Seconds from a request's head to its answer.", ["route"], registry=registry, buckets=_SECONDS)
+        self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._batches = Histogram(
             "foreshape_batch_examples", "Examples that were computed together.", ["model", "version"], registry=registry, buckets=_EXAMPLES
         )
@@ -30,8 +31,11 @@ class RequestMetrics:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count an answer."""
-        self._requests.labels(route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        found = self._known.get((route, status))
+        if found is None:
+            found = self._known[route, status] = (self._requests.labels(route, status), self._seconds.labels(route))
+        found[0].inc()
+        found[1].observe(seconds)
 
     def ran(self, model: str, version: str) -> Callable[[Batch], None]:
         """Return a listener to a model's batches."""

@@ -169,7 +169,8 @@ def serve(service: Service, at: socket.socket, say: Callable[[str], None] = prin
         await task
 
     try:
-        asyncio.run(run())
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(run())
     except OSError as error:
         raise ExecutionError(f"the server cannot listen on {host}:{port}: {error.strerror or error}") from None
 

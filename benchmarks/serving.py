@@ -1,0 +1,332 @@
+"""The load that `foreshape serve` carries, beside onnxruntime behind the same application: requests a second and the 99th percentile of their times.
+
+    python benchmarks/serving.py [--clients 1,16,64] [--seconds 6] [--rounds 3] [--threads N] [MODEL.onnx ...]
+
+Each server runs in a process of its own, with the networks of one engine; clients are coroutines of one more process, each with a connection of its
+own and one request under way. The engines take turns. ``ours`` is Foreshape's engine, ``onnxruntime`` the same server around it: its queue joins
+dense requests in the same way; ragged ones are padded, as onnxruntime needs them. ``plain`` is the usual application: FastAPI, and an
+InferenceSession called once for each request in the pool of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ENGINES = ("ours", "onnxruntime", "plain")
+WIDTH, HEADS = 128, 4
+
+
+# --- networks
+
+
+def save_networks(folder: Path) -> None:
+    """Save each network in Foreshape's form and as ONNX; the encoder of texts ragged, and as padded rows with a mask."""
+    import foreshape as fs
+    from foreshape import layer
+
+    def saved(name: str, inputs: list[Any], results: dict[str, Any]) -> None:
+        fs.Executor(seed=1).run(fs.default_startup_program())
+        fs.save_inference_model(folder / name, inputs, results)
+        fs.save_onnx(folder / f"{name}.onnx", inputs, results)
+
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("x", ["batch", 256])
+        h = layer.fc(layer.fc(x, 1024, activation="relu"), 1024, activation="relu")
+        saved("mlp", [x], {"scores": layer.softmax(layer.fc(h, 10))})
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("image", ["batch", 3, 32, 32])
+        h = layer.conv2d(x, 32, 3, padding=1, activation="relu")
+        for width in (64, 128):
+            h = layer.conv2d(h, width, 3, stride=2, padding=1, activation="relu")
+            h = layer.relu(layer.conv2d(h, width, 3, padding=1) + h)
+        saved("conv", [x], {"scores": layer.softmax(layer.fc(layer.reduce_mean(h, [2, 3]), 10))})
+    scope = fs.Scope()
+    with fs.program_guard(fs.Program(), fs.Program()):
+        words = layer.data("words", ["words"], dtype="int64", lod_level=1)
+        h = blocks(layer.embedding(words, [5000, WIDTH]), 1, lambda q, k, v: layer.sequence_attention(q, k, v, heads=HEADS))
+        result = layer.softmax(layer.fc(layer.sequence_pool(h, "mean"), 10))
+        fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+        fs.save_inference_model(folder / "texts", [words], {"scores": result}, scope=scope)
+    with fs.program_guard(fs.Program(), fs.Program()):
+        words, mask = layer.data("words", ["batch", "time"], dtype="int64"), layer.data("mask", ["batch", "time"])
+        away = layer.reshape((mask - 1.0) * 1e9, [0, 1, 1, -1])
+
+        def attention(*given: Any) -> Any:
+            q, k, v = (layer.transpose(layer.reshape(x, [0, 0, HEADS, WIDTH // HEADS]), [0, 2, 1, 3]) for x in given)
+            weights = layer.softmax(layer.matmul(q, k, transpose_y=True) * (WIDTH // HEADS) ** -0.5 + away)
+            return layer.reshape(layer.transpose(layer.matmul(weights, v), [0, 2, 1, 3]), [0, 0, WIDTH])
+
+        h = blocks(layer.embedding(words, [5000, WIDTH]), 2, attention) * layer.unsqueeze(mask, [2])
+        mean = layer.reduce_sum(h, 1) / layer.reduce_sum(mask, 1, keepdim=True)
+        fs.save_onnx(folder / "texts.onnx", [words, mask], {"scores": layer.softmax(layer.fc(mean, 10))}, scope=scope)
+
+
+def blocks(h: Any, flat: int, attention: Any) -> Any:
+    """Two blocks of an encoder, post-norm; ``flat``: the dims before those of a row."""
+    from foreshape import layer
+
+    def fc(x: Any, size: int, activation: str | None = None) -> Any:
+        return layer.fc(x, size, activation, flatten_last=1)
+
+    for _ in range(2):
+        seen = attention(*(fc(h, WIDTH) for _ in range(3)))
+        h = layer.layer_norm(h + fc(seen, WIDTH), begin_norm_axis=flat)
+        h = layer.layer_norm(h + fc(fc(h, 4 * WIDTH, "gelu"), WIDTH), begin_norm_axis=flat)
+    return h
+
+
+def bodies_of(name: str, folder: Path) -> list[tuple[bytes, int]]:
+    """Requests for a network, each with the bytes of its JSON."""
+    draw = np.random.default_rng(0)
+    if name == "texts":
+        arrays = [("words", "INT64", draw.integers(0, 5000, n)) for n in draw.integers(5, 200, 200)]
+    elif name == "mlp":
+        arrays = [("x", "FP32", draw.random((1, 256), "float32")) for _ in range(20)]
+    elif name == "conv":
+        arrays = [("image", "FP32", draw.random((1, 3, 32, 32), "float32")) for _ in range(20)]
+    else:
+        import onnxruntime
+
+        given = onnxruntime.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"]).get_inputs()
+        dims = [d if isinstance(d, int) else 1 if at == 0 else 224 for at, d in enumerate(given[0].shape)]
+        arrays = [(given[0].name, "FP32", draw.random(dims, "float32")) for _ in range(20)]
+    out: list[tuple[bytes, int]] = []
+    for key, datatype, array in arrays:
+        one = {"name": key, "shape": [*array.shape], "datatype": datatype, "parameters": {"binary_data_size": array.nbytes}}
+        head = json.dumps({"inputs": [one], "parameters": {"binary_data_output": True}}).encode()
+        out.append((head + array.tobytes(), len(head)))
+    return out
+
+
+# --- servers
+
+
+def padded(texts: list[Any]) -> dict[str, Any]:
+    """Texts as padded rows and their mask."""
+    lengths = np.array([len(t) for t in texts])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    words = np.zeros(mask.shape, "int64")
+    words[mask] = np.concatenate(texts)
+    return {"words": words, "mask": mask.astype("float32")}
+
+
+def session_of(path: Path, threads: int | None) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def padded_texts(folder: Path, threads: int | None) -> Any:
+    """The encoder of texts in onnxruntime, which takes ragged feeds and pads them."""
+    import foreshape as fs
+    from foreshape.interop.model import Results
+
+    class Padded(fs.Predictor):
+        def __init__(self) -> None:
+            super().__init__(folder / "texts")
+            self._padded = session_of(folder / "texts.onnx", threads)
+
+        @property
+        def runs(self) -> Any:
+            return self
+
+        def run(self, feed: Any) -> Any:  # type: ignore[override]
+            return Results({"scores": self._padded.run(["scores"], padded(feed["words"].to_list()))[0]}, {})
+
+        def batch_layout(self) -> Any:
+            out = super().batch_layout()
+            out.rounds = False
+            return out
+
+    return Padded()
+
+
+def plain_app(folder: Path, threads: int | None) -> Any:
+    """The application that a user would write around onnxruntime."""
+    from fastapi import FastAPI, Request, Response
+    from starlette.concurrency import run_in_threadpool
+
+    from foreshape.serving.protocol import HEADER_LENGTH, NamedTensor, read_request, write_response
+    from foreshape.serving.server_limits import ServerLimits
+
+    limits, sessions = ServerLimits(), {p.stem: session_of(p, threads) for p in folder.glob("*.onnx")}
+    app = FastAPI()
+
+    @app.get("/v2/health/ready")
+    async def ready() -> Any:
+        return Response()
+
+    async def infer(request: Any, model: str) -> Any:
+        asked = read_request(await request.body(), request.headers.get(HEADER_LENGTH), limits)
+        session, feed = sessions[model], {n: t.array for n, t in asked.inputs.items()}
+        if model == "texts":
+            feed = padded([feed["words"]])
+        found = await run_in_threadpool(session.run, None, feed)
+        results = [NamedTensor(o.name, "FP32", a) for o, a in zip(session.get_outputs(), found, strict=True) if a.dtype == np.float32]
+        response = write_response(model, "1", asked, results)
+        return Response(response.body, headers={HEADER_LENGTH: str(response.header_length)}, media_type="application/octet-stream")
+
+    infer.__annotations__ = {"request": Request, "model": str}
+    app.post("/v2/models/{model}/infer", response_model=None)(infer)
+    return app
+
+
+def serve(engine: str, folder: Path, port: int, threads: int | None) -> None:
+    """Serve the networks of a folder by one engine, until the end."""
+    if engine == "plain":
+        import uvicorn
+
+        uvicorn.run(plain_app(folder, threads), port=port, log_level="warning", access_log=False)
+        return
+    from foreshape.serving.served_network import Networks, ServedNetwork
+    from foreshape.serving.server import bound, make_service
+    from foreshape.serving.server import serve as serve_models
+
+    class OnnxNetworks(Networks):
+        def opened(self, path: str, opening: Any) -> ServedNetwork:
+            if Path(path).stem == "texts":
+                return ServedNetwork(padded_texts(folder, threads), opening)
+            return super().opened(path, opening)
+
+    kind = Networks(threads) if engine == "ours" else OnnxNetworks(threads, "onnxruntime")
+    networks = [p for p in folder.iterdir() if p.suffix == ".pdmodel" or (p.suffix == ".onnx" and not p.with_suffix(".pdmodel").exists())]
+    with bound("127.0.0.1", port) as at:
+        serve_models(make_service(sorted(map(str, networks)), kinds=[kind]), at, lambda text: None)
+
+
+# --- clients
+
+
+def check_equal(ports: dict[str, int], model: str, body: bytes, head: int) -> None:
+    """Compare the results of all engines for one request."""
+    found: list[Any] = []
+    for port in ports.values():
+        one = http.client.HTTPConnection("127.0.0.1", port)
+        one.request("POST", f"/v2/models/{model}/infer", body, {"Inference-Header-Content-Length": str(head)})
+        answer = one.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{model} at {port}: {text[:500]!r}")
+        found.append(np.frombuffer(text[int(answer.headers["Inference-Header-Content-Length"]) :], "float32"))
+    for other in found[1:]:
+        np.testing.assert_allclose(found[0], other, rtol=1e-3, atol=1e-4)
+
+
+async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes, head: int) -> None:
+    """One request and its whole answer; anything but 200 ends the measurement."""
+    writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (path.encode(), head, len(body)) + body)
+    header = await reader.readuntil(b"\r\n\r\n")
+    answer = await reader.readexactly(length_of(header))
+    if not header.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"{path}: {header[:20]!r} {answer[:300]!r}")
+
+
+def length_of(header: bytes) -> int:
+    return next(int(line.split(b":")[1]) for line in header.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+
+
+async def load(port: int, model: str, bodies: list[tuple[bytes, int]], clients: int, seconds: float) -> list[float]:
+    """The times of all requests of some clients."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        at = number * 7
+        while (began := time.perf_counter()) < end:
+            await request(reader, writer, f"/v2/models/{model}/infer", *bodies[at % len(bodies)])
+            times.append(time.perf_counter() - began)
+            at += 1
+        writer.close()
+
+    await asyncio.gather(*(client(k) for k in range(clients)))
+    return times
+
+
+def wait_for(port: int) -> None:
+    for _ in range(1200):
+        try:
+            one = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            one.request("GET", "/v2/health/ready")
+            if one.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("a server did not start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--clients", default="1,16,64")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--serve", nargs=3, metavar=("ENGINE", "FOLDER", "PORT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve[0], Path(options.serve[1]), int(options.serve[2]), options.threads)
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        save_networks(folder)
+        for one in options.models:
+            (folder / one.name).symlink_to(one.resolve())
+        names = ["mlp", "conv", "texts", *(one.stem for one in options.models)]
+        names = [n for n in names if not options.only or n in options.only.split(",")]
+        ports = {engine: 8600 + at for at, engine in enumerate(ENGINES)}
+        given = [] if options.threads is None else ["--threads", str(options.threads)]
+        servers = [
+            subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", engine, place, str(port), *given], stderr=subprocess.DEVNULL)
+            for engine, port in ports.items()
+        ]
+        try:
+            for port in ports.values():
+                wait_for(port)
+            print(
+                f"{'network':8} {'clients':>7} "
+                + " ".join(f"{engine + ' /s':>14} {'p99 ms':>8}" for engine in ENGINES)
+                + f" {'by onnxruntime':>15} {'by plain':>9}"
+            )
+            for name in names:
+                bodies = bodies_of(name, folder)
+                check_equal(ports, name, *bodies[0])
+                for clients in map(int, options.clients.split(",")):
+                    rates: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+                    late: dict[str, list[float]] = {engine: [] for engine in ENGINES}
+                    for turn in range(options.rounds + 1):
+                        for engine in ENGINES if turn % 2 else ENGINES[::-1]:
+                            seconds = options.seconds if turn else min(2.0, options.seconds)  # the first turn prepares kernels
+                            times = asyncio.run(load(ports[engine], name, bodies, clients, seconds))
+                            if turn:
+                                rates[engine].append(len(times) / seconds)
+                                late[engine].append(float(np.percentile(times, 99)) * 1e3)
+                    rate = {engine: statistics.median(found) for engine, found in rates.items()}
+                    cells = " ".join(f"{rate[engine]:14.0f} {statistics.median(late[engine]):8.1f}" for engine in ENGINES)
+                    print(f"{name:8} {clients:7} {cells} {rate['ours'] / rate['onnxruntime']:15.2f} {rate['ours'] / rate['plain']:9.2f}", flush=True)
+        finally:
+            for server in servers:
+                server.terminate()
+            for server in servers:
+                server.wait()
+
+
+if __name__ == "__main__":
+    main()
