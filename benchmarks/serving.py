@@ -187,7 +187,7 @@ def plain_app(folder: Path, threads: int | None) -> Any:
     return app
 
 
-def serve(engine: str, folder: Path, port: int, threads: int | None) -> None:
+def serve(engine: str, folder: Path, port: int, threads: int | None, batch: int) -> None:
     """Serve the networks of a folder by one engine, until the end."""
     if engine == "plain":
         import uvicorn
@@ -197,6 +197,7 @@ def serve(engine: str, folder: Path, port: int, threads: int | None) -> None:
     from foreshape.serving.served_network import Networks, ServedNetwork
     from foreshape.serving.server import bound, make_service
     from foreshape.serving.server import serve as serve_models
+    from foreshape.serving.server_limits import ServerLimits
 
     class OnnxNetworks(Networks):
         def opened(self, path: str, opening: Any) -> ServedNetwork:
@@ -207,7 +208,7 @@ def serve(engine: str, folder: Path, port: int, threads: int | None) -> None:
     kind = Networks(threads) if engine == "ours" else OnnxNetworks(threads, "onnxruntime")
     networks = [p for p in folder.iterdir() if p.suffix == ".pdmodel" or (p.suffix == ".onnx" and not p.with_suffix(".pdmodel").exists())]
     with bound("127.0.0.1", port) as at:
-        serve_models(make_service(sorted(map(str, networks)), kinds=[kind]), at, lambda text: None)
+        serve_models(make_service(sorted(map(str, networks)), ServerLimits(batch=batch), kinds=[kind]), at, lambda text: None)
 
 
 # --- clients
@@ -278,11 +279,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", default="")
     parser.add_argument("--serve", nargs=3, metavar=("ENGINE", "FOLDER", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve[0], Path(options.serve[1]), int(options.serve[2]), options.threads)
+        serve(options.serve[0], Path(options.serve[1]), int(options.serve[2]), options.threads, options.batch)
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -292,7 +294,7 @@ def main() -> None:
         names = ["mlp", "conv", "texts", *(one.stem for one in options.models)]
         names = [n for n in names if not options.only or n in options.only.split(",")]
         ports = {engine: 8600 + at for at, engine in enumerate(ENGINES)}
-        given = [] if options.threads is None else ["--threads", str(options.threads)]
+        given = ["--batch", str(options.batch), *([] if options.threads is None else ["--threads", str(options.threads)])]
         servers = [
             subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", engine, place, str(port), *given], stderr=subprocess.DEVNULL)
             for engine, port in ports.items()

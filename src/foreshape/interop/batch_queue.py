@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.interop.batch_layout import BatchLayout, Part, Runs
 from foreshape.interop.model import Results
+
+_FEW: Final = 8
+"""So many requests are taken together if they wait. Of more, half: while they run, the answers of the other half are sent, and new requests come."""
 
 
 class QueueFull(ExecutionError):
@@ -127,15 +130,16 @@ class BatchQueue:
         together, count, until = [first], self._examples(first), monotonic() + self._wait
         if first.part is None or self._layout is None:
             return together
+        most = self._most if self._wait else min(self._most, max(_FEW, len(self._waiting) // 2 + 1))
         sizes, at = first.part.sizes, 0
-        while count < self._most:
+        while count < most:
             if at >= len(self._waiting):
                 left, known = until - monotonic(), len(self._waiting)
                 if left <= 0 or self._ended or not self._changed.wait_for(lambda known=known: self._ended or len(self._waiting) > known, left):
                     break
                 continue
             one = self._waiting[at]
-            more = self._joined_sizes(first.part, sizes, one.part) if count + self._examples(one) <= self._most else None
+            more = self._joined_sizes(first.part, sizes, one.part) if count + self._examples(one) <= most else None
             if more is None:
                 at += 1
                 continue

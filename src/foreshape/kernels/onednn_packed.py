@@ -33,8 +33,8 @@ from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
-MOST = 32
-"""The most sizes with kept kernels."""
+MOST = 96
+"""The most sizes with kept kernels: a server's batches of up to 64 examples, or of the round numbers of rows of ragged ones, come again and again."""
 FEW = 400_000
 """So many multiplications repay no second thread."""
 SMALL = 1 << 16

@@ -214,7 +214,7 @@ def log_to_stderr(access: bool) -> None:
     """Write the server's log, and a line for each request if ``access``, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    for name, level in (("foreshape.serving", logging.INFO), ("foreshape.access", logging.INFO if access else logging.WARNING), ("uvicorn", logging.WARNING)):
+    for name, level in (("foreshape.serving", logging.INFO), ("foreshape.access", logging.INFO if access else logging.WARNING), ("uvicorn", logging.ERROR)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(level)
