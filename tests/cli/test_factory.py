@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.commanded import call
 
@@ -46,7 +47,39 @@ def test_a_function_makes_what_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
     for place, option, words in [
         (of + "three", [], "it gives 3 values"), (of + "missing", [], "has no attribute 'missing'"), ("nowhere_at_all:net", [], "No module named"),
         (of + "net", ["--train", "Adamm"], "is no optimizer of fs.optimizer"), (of + "program", ["--train", "SGD"], "planned as it is"),
-        (of + "net", ["--ranks", "4"], "is for saved programs"), ("net.pdmodel", ["--train", "SGD"], "made by package:function"),
+        (of + "net", ["--ranks", "4"], "is for saved programs"), ("net.pdmodel", ["--train", "SGD"], "is for a network of torch"),
     ]:  # fmt: skip
         code, _, err = call("plan", place, *option)
         assert code != 0 and words in " ".join(err.replace("│", " ").split()), err
+
+
+def test_a_file_of_torch_is_planned_as_its_module_is_and_its_values_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    import foreshape as fs
+
+    monkeypatch.chdir(tmp_path)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2)).eval()
+    example = torch.rand(4, 8)
+    torch.export.save(torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("rows")},)), "net.pt2")
+    plan = fs.plan(module, example)
+    for option in (["--batch", "4"], ["--shape", "input=4,8"]):
+        code, out, _ = call("plan", "net.pt2", *option, "--json")
+        facts = json.loads(out)
+        assert code == 0 and facts["eager"]["peak"] == plan.eager().peak and facts["ours"]["peak"] == plan.ours.peak(**plan.sizes)
+    code, out, _ = call("plan", "net.pt2", "--train", "AdamW", "--within", "1MiB")
+    assert code == 0 and out.startswith("a training step with AdamW at batch = ") and "batch within 1.0 MiB: " in out
+    for option, words in ([], "the memory depends on batch: give --batch=..."), (["--shape", "input=4,9"], "input is f32[batch, 8]; given is 4, 9"):
+        code, _, err = call("plan", "net.pt2", *option)
+        assert code != 0 and words in err
+    values = {name: value.numpy() for name, value in module.state_dict().items()}
+    for target in ("net.safetensors", "net.pdiparams"):
+        assert call("convert", "net.pt2", target)[0] == 0
+        scope = fs.Scope()
+        if target.endswith(".safetensors"):
+            fs.load_safetensors(target, scope)
+        else:
+            fs.load_inference_model("net.pt2", scope=scope, params=target)
+        for name, value in values.items():
+            np.testing.assert_array_equal(scope[name], value)
+    assert call("convert", "net.pt2", "net.npz")[0] != 0

@@ -167,7 +167,7 @@ def plan(
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
     sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
     of the batch."""
-    from foreshape.cli.factory import is_factory
+    from foreshape.cli.factory import is_exported_file, is_factory
     from foreshape.cli.options import another_file, sizes_of, with_shapes
     from foreshape.cli.plan import print_plan
     from foreshape.cli.user_operators import import_operators
@@ -180,11 +180,12 @@ def plan(
         another_file(html, file, "--html")
     if ranks is None and measured is not None:
         raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
-    factory = is_factory(os.fspath(file))
-    if factory and ranks is not None:
+    made = is_factory(os.fspath(file))
+    factory = made or (ranks is None and not fetch and is_exported_file(os.fspath(file)))
+    if made and ranks is not None:
         raise typer.BadParameter("is for saved programs", param_hint="--ranks")
     if train is not None and not factory:
-        raise typer.BadParameter("is for a network of torch made by package:function", param_hint="--train")
+        raise typer.BadParameter("is for a network of torch: package:function, or a .pt2", param_hint="--train")
     with plain_errors():
         import_operators(operators)
         if factory:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import typer
 
 from foreshape.cli.output import print_json, print_plain, printing
-from foreshape.cli.plan import plan_facts, print_plan
-from foreshape.errors import SchemaError
+from foreshape.cli.plan import plan_facts, print_plan, ways_to_set
+from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.memory import bytes_of
 from foreshape.program import Program
 
@@ -24,6 +24,29 @@ _PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 def is_factory(given: str) -> bool:
     """Tell whether it names a function, as ``package.module:function``, and no file."""
     return _PLACE.match(given) is not None and not os.path.exists(given)
+
+
+def is_exported_file(given: str) -> bool:
+    """Tell whether it is the path of a network of torch, a ``.pt2``."""
+    return given.endswith(".pt2") and os.path.isfile(given)
+
+
+def _of_shapes(program: Program, sizes: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
+    """Return the values of open sizes in whole shapes of inputs, as ``--shape x=8,64`` gives them.
+
+    Raises:
+        SchemaError: another number of dims, or another number at a place.
+    """
+    found: dict[str, int] = {}
+    for name, given in sizes.items():
+        variable = program.global_block.vars.get(name)
+        if variable is None or not variable.need_check_feed:
+            continue
+        dims = variable.spec.known_dims
+        if len(dims) != len(given) or any(isinstance(d, int) and d != n for d, n in zip(dims, given, strict=True)):
+            raise SchemaError(f"{name} is {variable.spec.text()}; given is {', '.join(map(str, given))}")
+        found |= {str(d): n for d, n in zip(dims, given, strict=True) if isinstance(n, int) and not isinstance(d, int)}
+    return found
 
 
 def made_by(place: str) -> tuple[Any, Any]:
@@ -60,7 +83,7 @@ def print_network_plan(
     html: Path | None,
     json: bool,
 ) -> bool:
-    """Print the plan of a function's result: of a network of torch in eager torch, and in Foreshape's step. Return True within the limit.
+    """Print the plan of a function's result, or of a ``.pt2``: of a network of torch in eager torch, and in Foreshape's step. Return True within the limit.
 
     Raises:
         typer.BadParameter: ``train`` is the name of no optimizer, or the function makes a program.
@@ -68,22 +91,37 @@ def print_network_plan(
     from foreshape import optimizer
     from foreshape.interop.plans import is_program, plan
 
-    made, example = made_by(place)
-    values = {name: size for name, given in sizes.items() for size in given if isinstance(size, int)}
+    made: Any = place
+    example: Any = None
+    if not is_exported_file(place):
+        made, example = made_by(place)
+    values = {name: size for name, given in sizes.items() for size in given if isinstance(size, int) and len(given) == 1}
     if is_program(made, "plan"):
         if train is not None:
             raise typer.BadParameter(f"{place} makes a program, which is planned as it is", param_hint="--train")
         program = made if isinstance(made, Program) else made.program
         return print_plan(program, list(fetch) or ([] if isinstance(made, Program) else [made.loss.name]), batch, values, within, plot, html, json)
+    if fetch:
+        raise typer.BadParameter("is for saved programs", param_hint="--fetch")
     kind = getattr(optimizer, train) if train in optimizer.__all__ else None
     if train is not None and not (isinstance(kind, type) and issubclass(kind, optimizer.Optimizer)):
         raise typer.BadParameter(f"{train!r} is no optimizer of fs.optimizer, as AdamW or SGD", param_hint="--train")
     network = plan(made, example, optimizer=None if kind is None else kind())
-    network.sizes |= {**({"batch": batch} if batch is not None else {}), **values}
+    rows = network.meaning("batch")
+    values |= _of_shapes(network.model.program, sizes) | (dict.fromkeys(rows or ["batch"], batch) if batch is not None else {})
+    network.sizes |= values
     limit = None if within is None else bytes_of(within)
-    largest = network.largest("batch", limit) if limit is not None and batch is None else None
-    eager = network.eager()
+    looks = limit is not None and bool(rows) and not values.keys() & set(rows)
+    missing = sorted(network.symbols - network.sizes.keys() - (set(rows) if looks else set()))
+    if missing:
+        ways = ways_to_set([n for n in missing if n in rows], [n for n in missing if n not in rows])
+        raise MemoryPlanError(f"the memory depends on {', '.join(missing)}: give {' and '.join(ways)}")
+    largest = network.largest("batch", limit) if limit is not None and looks else None
+    if largest is not None:
+        found = [n for n in (largest.ours, largest.eager) if isinstance(n, int)]
+        network.sizes = {**dict.fromkeys(rows, found[0] if found else 1), **network.sizes}
     if json:
+        eager = network.eager()
         facts = {"sizes": network.sizes, "eager": {**eager._asdict(), "peak": eager.peak}, "ours": plan_facts(network.ours, network.sizes, limit)}
         print_json(facts | ({} if largest is None else {"largest": {"eager": largest.eager, "ours": largest.ours}}))
     else:

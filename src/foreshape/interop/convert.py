@@ -14,7 +14,7 @@ from typing import Final
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
 from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_combined, write_stored
-from foreshape.interop.program_files import find_program, load_program
+from foreshape.interop.program_files import find_program, open_program
 from foreshape.interop.safetensors_file import contents, header_of
 from foreshape.program import Variable
 from foreshape.spec import BOOL
@@ -34,7 +34,8 @@ def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[s
 
     Args:
         model: the program with the names, element types and dims; a combined file has no names. It is named as for `load_inference_model`.
-        source: the parameters: a folder with a file for each, a ``.safetensors`` file, or else a combined file; None for those beside the program.
+        source: the parameters: a folder with a file for each, a ``.safetensors`` file, or else a combined file; None for those in the program's file (an
+            ``.onnx``, a ``.pt2``), or beside it.
         target: ``.safetensors``, ``.pdiparams``, or a folder: an existing one, or a path with a slash at its end. Files are written to
             temporary names and renamed when all are complete; other files in the folder stay.
 
@@ -46,15 +47,14 @@ def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[s
         tensor's name. Nothing is written then.
     """
     path, beside = find_program(model)
-    program = load_program(path)
-    parameters = parameters_of(program)
+    program, held = open_program(path)
     into, given = os.fspath(target), os.fspath(beside if source is None else source)
     folder = os.path.isdir(into) or into.endswith(("/", os.sep))
     if not folder and not into.endswith((_TENSORS, _COMBINED)):
         raise FormatError(f"{into}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {into}/")
     if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
         raise FormatError(f"{into}: parameters are not written to where they are read from")
-    values = stored_parameters(given, parameters)
+    values = held.stored() if held is not None and source is None else stored_parameters(given, parameters_of(program))
     if folder:
         _write_folder(into, values)
     elif into.endswith(_COMBINED):

@@ -92,10 +92,10 @@ class NetworkPlan:
             MemoryPlanError: the network has no such open size.
         """
         limit = bytes_of(within)
-        if not self._meaning(name):
-            there = ", ".join(sorted(self._symbols)) or "none"
+        if not self.meaning(name):
+            there = ", ".join(sorted(self.symbols)) or "none"
             raise MemoryPlanError(f"the network has no open size {name}; its open sizes are: {there}")
-        others = {n: v for n, v in {**self.sizes, **sizes}.items() if n not in self._meaning(name)}
+        others = {n: v for n, v in {**self.sizes, **sizes}.items() if n not in self.meaning(name)}
         eager: int | str
         ours: int | str
         try:
@@ -114,10 +114,10 @@ class NetworkPlan:
         """Return the largest size within a limit: by the line between a size within it and one beyond, as memory grows evenly."""
 
         def peak(size: int) -> int:
-            return self.eager(**others, **dict.fromkeys(self._meaning(name), size)).peak
+            return self.eager(**others, **dict.fromkeys(self.meaning(name), size)).peak
 
         fits, held = 0, 0
-        fails = max((self.sizes.get(n, 1) for n in self._meaning(name)), default=1)
+        fails = max((self.sizes.get(n, 1) for n in self.meaning(name)), default=1)
         while (over := peak(fails)) <= limit:
             if fails >= _MOST:
                 raise MemoryPlanError(f"the memory does not depend on {name}, up to {_MOST:,}")
@@ -141,24 +141,25 @@ class NetworkPlan:
         return fits
 
     @property
-    def _symbols(self) -> frozenset[str]:
+    def symbols(self) -> frozenset[str]:
+        """Return the names of the open sizes."""
         return frozenset(n for dims in self.model.eager.feeds for d in dims for n in symbols_of(d))
 
-    def _meaning(self, name: str) -> list[str]:
-        """Return the symbols meant by a name: "batch" is the first sizes of all inputs, where none is called so."""
-        if name in self._symbols:
+    def meaning(self, name: str) -> list[str]:
+        """Return the open sizes meant by a name: "batch" is the first sizes of all inputs, where none is called so."""
+        if name in self.symbols:
             return [name]
         return [str(dims[0]) for dims in self.model.eager.feeds if dims and is_symbol(dims[0])] if name == "batch" else []
 
     def _values(self, sizes: Mapping[str, int]) -> dict[str, int]:
         values = dict(self.sizes)
         for name, value in sizes.items():
-            values.update(dict.fromkeys(self._meaning(name) or [name], value))
-        missing = sorted(self._symbols - values.keys())
+            values.update(dict.fromkeys(self.meaning(name) or [name], value))
+        missing = sorted(self.symbols - values.keys())
         if missing:
             given = ", ".join(f"{n}=..." for n in missing)
             raise MemoryPlanError(f"the memory depends on {', '.join(missing)}: give an example of the inputs, or sizes, as in plan.eager({given})")
-        return {n: v for n, v in values.items() if n in self._symbols}
+        return {n: v for n, v in values.items() if n in self.symbols}
 
     def lines(self) -> list[str]:
         """Return the two lines about eager torch and about Foreshape's own step at the example's sizes."""
