@@ -212,6 +212,16 @@ def generation(found: dict[str, Any], figure: Any) -> None:
     axes.legend(frameon=False)
 
 
+def serving(found: dict[str, Any], figure: Any) -> None:
+    axes, answers = figure.subplots(), found["answers"]
+    first = answers[0][2]
+    for version, colour in (("1", OTHER), ("2", INK)):
+        shown = [(begin - first, 1000 * taken) for by, _, begin, taken in answers if by == version]
+        axes.scatter(*zip(*shown, strict=True), s=5, color=colour, linewidths=0, label=f"version {version}")
+    axes.set(xlabel="second", ylabel="milliseconds for an answer", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -220,6 +230,7 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "recommender": recommender,
     "custom-loss": custom_loss,
     "notebooks": notebooks,
+    "serving": serving,
     "generation": generation,
     "quantizing": quantizing,
     "forecasting": forecasting,

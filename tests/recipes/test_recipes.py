@@ -124,6 +124,14 @@ def generation(found: Found, most: float = 3.0) -> None:
     assert found["users"] * 512 * model.word_bytes < 2**30 < 1.1 * found["users"] * 512 * model.word_bytes
 
 
+def serving(found: Found, least: float = 0.9) -> None:
+    answers, held = found["answers"], len(found["held"])
+    assert len(answers) % held == 0 and {by for by, *_ in answers[:held]} == {"1"} and {by for by, *_ in answers[-held:]} == {"2"}
+    shares = [np.mean([right for _, right, *_ in some]) for some in (answers[:held], answers[-held:])]
+    assert shares[0] < shares[1] > least
+    assert found["refused"]["nearest"] == {"image": [1, 1, 8, 8]}
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -138,6 +146,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "ragged-text-classifier": (ragged_text_classifier, {"epochs=6": "epochs=2"}, {"least": 0.45}),
     "quantizing": (quantizing, {"epochs=8": "epochs=2"}, {"least": 0.75}),
     "generation": (generation, {"[:150_000]": "[:60_000]", "texts[-100:]": "texts[-20:]", "texts[:-100]": "texts[:-20]", "epochs=8": "epochs=1"}, {"most": 5}),
+    "serving": (serving, {"1200, 1797": "1200, 1280", "epochs=8": "epochs=3"}, {"least": 0.6}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
