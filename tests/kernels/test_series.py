@@ -15,7 +15,7 @@ from foreshape.kernels.frozen import RELU, convolution, linear
 from foreshape.kernels.normalized_rows import NormalizedRows
 from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Library, Unimplemented, library
-from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
+from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 
@@ -43,6 +43,7 @@ X = numbers(2, 16, 9, 7)
 SCALE, SHIFT = numbers(20).view(4, 5), numbers(20).view(4, 5)
 STAGES: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "mean of all": (pooled("mean"), lambda x: x.mean((2, 3), keepdim=True), (X,)),
+    "mean of all in rows": (mean_of_pixels(False), lambda x: x.mean((2, 3)), (X,)),
     "maximum of all": (pooled("max"), lambda x: x.amax((2, 3), keepdim=True), (X,)),
     "maxima": (pooled("max", (3, 3), (2, 2), (1, 1), (1, 1)), lambda x: F.max_pool2d(x, 3, 2, 1), (X,)),
     "maxima rounded up": (pooled("max", (2, 2), (2, 2), up=True), lambda x: F.max_pool2d(x, 2, 2, ceil_mode=True), (X,)),

@@ -54,7 +54,8 @@ def computed(
 class Pooled(NamedTuple):
     """The maximum or the mean of each window of images; a mean counts the padding or not.
 
-    ``window``: None for one window, the whole image. ``rounds_up``: the last window may reach beyond the padding.
+    ``window``: None for one window, the whole image. ``rounds_up``: the last window may reach beyond the padding. ``keeps``: of one window the result is an
+    image of one pixel, otherwise a row.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Pooled(NamedTuple):
     before: tuple[int, ...]
     behind: tuple[int, ...]
     rounds_up: bool
+    keeps: bool = True
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
@@ -84,11 +86,16 @@ class Pooled(NamedTuple):
             behind[at] = max(behind[at], 0)
         source, result = _lying(library, x), _lying(library, out)
         make = partial(library.pooling, self.kind, source, result, strides, window, before, behind)
-        return computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
+        found = computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
+        if self.keeps:
+            return found
+        row = tuple(out[:2])
+        return found._replace(dims=row, steps=order_of(row))
 
 
-MEAN_OF_IMAGES = Pooled("mean", None, (1, 1), (0, 0), (0, 0), False)
-"""The mean of each channel of images."""
+def mean_of_pixels(keeps: bool) -> Pooled:
+    """Return the mean of each channel of images, as images of one pixel or as rows."""
+    return Pooled("mean", None, (1, 1), (0, 0), (0, 0), False, keeps)
 
 
 class Paired(NamedTuple):

@@ -288,6 +288,8 @@ class Step:
     """Names for constants made of persistables once, when the step is bound: a transposed view of a weight."""
     frozen: bool = False
     """True if unchanged persistables keep their values for the step's life, so constants made of them may be copies."""
+    whole: bool = False
+    """True if a frozen step shall become one series of kernels (`foreshape.lowering.fusion.frozen_series`), even where other kernels are as fast."""
     packed: Size = 0
     """The bytes of constants made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])

@@ -1,7 +1,7 @@
 """Successive kernels of oneDNN's own library with constant parameters, as one call.
 
 Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products, convolutions and normalizations of rows of a frozen step, and
-    oneDNN's kernels on their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels
+    oneDNN's kernels on their results: sums, products and functions of elements, pooling, means of pixels, enlarged images, tensors joined and cut, channels
     shuffled, a softmax, other dims
 After: ``z, ... = series(x, w, ...)``; values inside of it lie in one piece of memory
 Unless: it is only one; or oneDNN's library is not there
@@ -20,7 +20,7 @@ from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, POWERS, library
-from foreshape.kernels.onednn_stages import MEAN_OF_IMAGES, ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels
+from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
@@ -29,6 +29,7 @@ from foreshape.operator.byte_computations import GridRounding
 from foreshape.operator.computations import (
     ChannelShuffling,
     Concat,
+    Identity,
     ImagePooling,
     MatrixProduct,
     NearestUpsample,
@@ -46,7 +47,7 @@ from foreshape.operator.computations import (
 )
 from foreshape.spec import FP32
 
-_WITHOUT_LOGARITHMS = (MatrixProduct, Scaling, Reshape, Slicing, Split, Concat, Transposition)
+_WITHOUT_LOGARITHMS = (MatrixProduct, Identity, Scaling, Reshape, Slicing, Split, Concat, Transposition)
 """A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
 _TRIED = 64
 """The values of each symbol for comparing two sizes."""
@@ -85,8 +86,11 @@ def apply(graph: Graph) -> int:
         return 0
     count = 0
     run: list[_Stage] = []
-    made: set[Value] = set()  # values in the layout of the library's kernels
+    whole = graph.lowered.whole
+    made: set[Value] = {*graph.lowered.feeds} if whole else set()  # values in the layout of the library's kernels
     for i in [i for place in graph.places for i in place]:
+        if whole and not i.reads() and not i.stores:
+            continue  # a constant
         found = _stages(graph, i, made)
         if not found:
             count += _join(graph, run)
@@ -154,9 +158,9 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
-    mean = computes(i, Reduction)
-    if mean is not None and mean.how == "AVERAGE" and mean.keeps and rank == 4 and sorted(a % 4 for a in mean.axes or ()) == [2, 3]:
-        return _Stage(i, values, MEAN_OF_IMAGES)
+    means = computes(i, Reduction)
+    if means is not None and rank == 4 and _is_mean_of_pixels(means):
+        return _Stage(i, values, mean_of_pixels(means.keeps))
     if softmax is not None and rank != 4 and _takes_no_logarithm(graph, i.results[0]):
         return _Stage(i, values, Normalized(softmax.axis))
     power = computes(i, Power)
@@ -173,12 +177,20 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
         return _Stage(i, values, Enlarged(enlarged.by))
     if joining is not None and len(values) > 1 and len(set(values)) == len(values):
         return _Stage(i, values, Joined(joining.axis))
+    if computes(i, Identity) is not None:
+        same = _in_dims(graph.dims(values[0]), graph.dims(i.results[0]))
+        return None if same is None else _Stage(i, values, same)
     if computes(i, Reshape) is not None and len(values) == 1:
         same = _same(graph, values[0], i.results[0])
         return None if same is None else _Stage(i, values, same)
     if computes(i, Sum) is not None or computes(i, Product) is not None:
         return _pair(graph, i, values, "add" if computes(i, Sum) is not None else "multiply")
     return None
+
+
+def _is_mean_of_pixels(of: Reduction) -> bool:
+    """Return True for the mean of each channel of images."""
+    return of.how == "AVERAGE" and of.axes is not None and {axis % 4 for axis in of.axes} == {2, 3}
 
 
 def _takes_no_logarithm(graph: Graph, value: Argument) -> bool:
@@ -212,6 +224,13 @@ def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
     """Return the elements as they lie, in other dims, where images have one pixel or one channel."""
     a, b = graph.dims(x), graph.dims(out)
     if a is None or b is None or any(len(d) == 4 and not (d[1] == 1 or (d[2] == 1 and d[3] == 1)) for d in (a, b)):
+        return None
+    return _in_dims(a, b)
+
+
+def _in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
+    """Return the elements as they lie, in other dims; None if one of these is neither a number nor a dim before."""
+    if a is None or b is None:
         return None
     dims: list[int] = []
     for size in b:
@@ -264,7 +283,7 @@ def _alike(graph: Graph, s: _Stage) -> bool:
 
 def _join(graph: Graph, run: list[_Stage]) -> bool:
     """Replace successive instructions by one."""
-    if len({id(s.of) for s in run}) < 2:
+    if len({id(s.of) for s in run}) < (1 if graph.lowered.whole else 2):
         return False
     everything = run
     run = _merged(graph, run)
