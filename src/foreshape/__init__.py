@@ -25,7 +25,7 @@ _ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "
 
 _CALLED_ELSEWHERE = {
     "fit": "fs.train(cost, data, ...)",
-    "compile": "nothing: a loss is a variable that fs.train is given, with optimizer= and metrics=",
+    "compile": "nothing: a loss is a variable that fs.train is given, with optimizer= and metrics=; fs.compile_model is for answers",
     **dict.fromkeys(("data", "Input", "input"), "layer.data(name, shape=['batch', ...])"),
     **dict.fromkeys(("layers", "nn"), "fs.layer"),
     **dict.fromkeys(("optim", "optimizers"), "fs.optimizer"),
@@ -54,7 +54,7 @@ def _opened(name: str) -> Any:
         from foreshape.hints import no_such_name
 
         raise no_such_name("foreshape", name, _CALLED_ELSEWHERE, __dir__(), "fs")
-    if origin is None or origin[0] not in ("foreshape.wire", "foreshape.errors"):
+    if origin is None or origin[0] not in ("foreshape.wire", "foreshape.errors", "foreshape.interop"):
         importlib.import_module("foreshape.wire")  # a program can be saved from the first line on
     value = importlib.import_module(f"foreshape.{name}") if name in _ROOMS else lazy_value(_EXPORTS, name)
     globals()[name] = value
@@ -116,6 +116,7 @@ __all__ = [
     "Variable",
     "append_backward",
     "callbacks",
+    "compile_model",
     "data_parallel",
     "default_main_program",
     "default_scope",

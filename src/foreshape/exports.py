@@ -35,6 +35,7 @@ from foreshape.generation import generate as generate
 from foreshape.generation import language_model as language_model
 from foreshape.interop import InferenceModel as InferenceModel
 from foreshape.interop import Predictor as Predictor
+from foreshape.interop import compile_model as compile_model
 from foreshape.interop import from_torch as from_torch
 from foreshape.interop import load_inference_model as load_inference_model
 from foreshape.interop import load_program as load_program

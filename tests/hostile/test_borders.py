@@ -243,7 +243,7 @@ def test_bools_have_one_bit(tmp_path: Path) -> None:
 def test_17_a_parameter_whose_dims_pass_64_bits_with_a_zero_among_them() -> None:
     import struct
 
-    from foreshape.wire import encode_tensor_desc
+    from foreshape.wire.tensors import encode_tensor_desc
 
     for dims in ((2**62, 8, 0), (0, 2**32, 2**33)):
         body = encode_tensor_desc(fs.FP32, dims)

@@ -149,7 +149,7 @@ print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_two_gigabytes_are_looked_at_without_being_read(tmp_path):
     write_parameters(tmp_path / "a", {"a": np.zeros((1, 4), np.float32)})
     write_parameters(tmp_path / "b", {"b": np.full((2, 2), 7, np.float32)})
-    from foreshape.wire import encode_tensor_desc
+    from foreshape.wire.tensors import encode_tensor_desc
 
     head = (tmp_path / "a").read_bytes()[: -4 * 4]
     small, large = encode_tensor_desc(FP32, (1, 4)), encode_tensor_desc(FP32, (2**15, 2**14))

@@ -9,14 +9,16 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, FormatError
-from foreshape.interop.inference import is_copy
 from foreshape.interop.npy_file import read_array
-from foreshape.program import Variable
+from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.selected_rows import SelectedRows
 from foreshape.wire import replacing
+
+if TYPE_CHECKING:
+    from foreshape.program import Variable
 
 _UNSAFE: Final = frozenset('/\\<>:"|?*')
 """Characters with another meaning in some file system."""
@@ -53,6 +55,8 @@ def _levels(name: str, text: str) -> list[list[int]]:
 
 def asked_for(result: Variable) -> str:
     """Return the user's name of a result: a saved model has a copy of it, a ``scale`` of 1 under its own name."""
+    from foreshape.interop.inference import is_copy  # not awaited by compiled networks
+
     op = result.op
     return (op.input("X") if op is not None and is_copy(result) else None) or result.name
 
@@ -116,6 +120,6 @@ def _write(path: Path, value: Any) -> tuple[str, str]:
     import numpy
 
     array = numpy.asarray(value)
-    with replacing(os.fspath(path)) as file:
+    with replacing(os.fspath(path), lasting=False) as file:  # the command can be run again
         numpy.save(file, array, allow_pickle=False)
     return str(path), f"{array.dtype.name}{list(array.shape)}"

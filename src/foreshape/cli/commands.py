@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreshape.cli.arguments import Bandwidth, Device, File, FromTo, Json, Latency, Operators, Sizes, Threads
 from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 from foreshape.cli.serve import serve
-from foreshape.program import Program
+
+if TYPE_CHECKING:
+    from foreshape.program import Program
 
 app = typer.Typer(
     name="foreshape",
@@ -26,7 +29,14 @@ app = typer.Typer(
 def run_command() -> None:
     """Run the command of ``sys.argv``, and end the process."""
     with whole_command():
-        fitted(typer.main.get_command(app))()
+        every = app.registered_commands
+        wanted = [one for one in every if one.callback is not None and (one.name or one.callback.__name__) in sys.argv[1:2]]
+        app.registered_commands = wanted or every  # the parser of each takes a millisecond to make
+        try:
+            command = fitted(typer.main.get_command(app))
+        finally:
+            app.registered_commands = every
+        command()
 
 
 def _version(wanted: bool) -> None:
@@ -267,31 +277,28 @@ def run(
     profile: Annotated[bool, typer.Option("--profile", help="Then run it some more times, as fast as it can, and print which layers take how long.")] = False,
 ) -> None:
     """Run a saved network: feeds and results are .npy files."""
-    from foreshape.cli.arrays import asked_for, read_feeds, write_results
-    from foreshape.cli.options import pairs_of
-    from foreshape.cli.user_operators import import_operators
+    from foreshape.cli.answers import run_network
 
-    feeds = pairs_of(feed, "--feed", "x=in.npy")
+    run_network(file, params, feed, lengths, fetch, out, device, operators, profile)
+
+
+@app.command(name="compile", short_help="Keep what a first answer waits for beside a network, in one file.")
+def compile_network(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, .pt2), or its folder.")],
+    params: Annotated[Path | None, typer.Option("--params", help="The parameters, if not beside it: a .pdiparams file.")] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shape", metavar="NAME=SIZES", help="The size of an input, as x=1,3,48,192. The same input again begins another size of the network."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file; by default MODEL.compiled beside the network.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of its kernels; by default as many as the work repays.")] = None,
+) -> None:
+    """Write a network, read, inferred, fused and packed for this machine, to one file. foreshape run and fs.Predictor open it as a network, and run it
+    without waiting for any of that. Where it does not fit, on another machine or for another size, they open the network itself."""
+    from foreshape.cli.answers import print_compiled
+
     with plain_errors():
-        import_operators(operators)
-        from foreshape.engine import Executor, Scope
-        from foreshape.errors import SchemaError
-        from foreshape.interop import load_inference_model
-
-        values = read_feeds(feeds, pairs_of(lengths, "--lengths", "x=[[3,1,2]]"))
-        scope, executor = Scope(), Executor(device)
-        program, _, fetches = load_inference_model(os.fspath(file), executor, scope, None if params is None else os.fspath(params))
-        names = list(fetch or [v.name for v in fetches])
-        if not names:
-            raise SchemaError("the file names no result: say with --fetch what to compute")
-        results = executor.run(program, values, names, scope)
-        with printing():
-            for path, words in write_results(out, names if fetch else [asked_for(v) for v in fetches], results):
-                print_plain(f"{path}: {words}")
-        if profile:
-            from foreshape.cli.profile import print_profile
-
-            print_profile(program, values, names, scope, device)
+        print_compiled(model, params, shapes, out, threads)
 
 
 app.command(short_help="Serve saved networks over HTTP.")(serve)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from foreshape.dims import substitute, symbols_of
 from foreshape.errors import SchemaError
-from foreshape.program import Program
-from foreshape.program.inputs import inputs_of
+
+if TYPE_CHECKING:
+    from foreshape.program import Program
 
 _OPTION = "--set, --shape"
 
@@ -70,6 +72,8 @@ def with_shapes(program: Program, given: Mapping[str, Sequence[int | str]]) -> t
     Raises:
         SchemaError, ShapeError: as `Program.with_feed_shapes`. typer.BadParameter: an open size below 0.
     """
+    from foreshape.program.inputs import inputs_of  # not awaited by options of other kinds
+
     ranks = {v.name: len(v.spec.dims or ()) for v in inputs_of(program.global_block)}
     shapes: dict[str, Sequence[int | str]] = {}
     values: dict[str, int] = {}
@@ -86,6 +90,8 @@ def with_shapes(program: Program, given: Mapping[str, Sequence[int | str]]) -> t
 
 def with_sizes(program: Program, given: Mapping[str, Sequence[int | str]]) -> Program:
     """Set the shapes of inputs, and the numbers of their open sizes, as `with_shapes`. Raises `SchemaError` for an unknown name."""
+    from foreshape.program.inputs import inputs_of
+
     program, values = with_shapes(program, given)
     inputs = {v.name: v.spec.dims or () for v in inputs_of(program.global_block)}
     for name in values:

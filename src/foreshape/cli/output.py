@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from foreshape.errors import ForeshapeError, ForeshapeWarning
-from foreshape.text.literal import escape
+from foreshape.pictures.markup import escape
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -25,7 +25,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "InferenceModel", "Predictor", "convert_model", "convert_parameters", "convert_to_onnx", "convert_to_torch", "from_torch", "load_inference_model",
-    "load_safetensors", "load_state_dict", "open_parameters", "read_parameters", "save_inference_model", "save_onnx", "save_safetensors",
-    "state_dict", "write_parameters",
+    "InferenceModel", "Predictor", "compile_model", "convert_model", "convert_parameters", "convert_to_onnx", "convert_to_torch", "from_torch",
+    "load_inference_model", "load_safetensors", "load_state_dict", "open_parameters", "read_parameters", "save_inference_model", "save_onnx",
+    "save_safetensors", "state_dict", "write_parameters",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from foreshape.dims import Size, symbol_name, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError
-from foreshape.interop.model import InferenceModel, Results
+from foreshape.interop.model import InferenceModel
+from foreshape.interop.results import Results
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor

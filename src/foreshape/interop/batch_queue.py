@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.interop.batch_layout import BatchLayout, Part, Runs
-from foreshape.interop.model import Results
+from foreshape.interop.results import Results
 
 _FEW: Final = 8
 """So many requests are taken together if they wait. Of more, half: while they run, the answers of the other half are sent, and new requests come."""

@@ -1,5 +1,6 @@
 """The names of `foreshape.interop` and their files: a list for type checkers and for the imports at first use, never run itself."""
 
+from foreshape.interop.compiling import compile_model as compile_model
 from foreshape.interop.convert import convert_parameters as convert_parameters
 from foreshape.interop.convert_models import convert_model as convert_model
 from foreshape.interop.inference import load_inference_model as load_inference_model

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
-from foreshape.feeding.tables import table_of
+from foreshape.interop.results import Results, feed_of
 from foreshape.operator.computations import Identity, Scaling
 from foreshape.passes.for_training import Frozen, Statistics
 from foreshape.program import Program, Variable, program_guard
@@ -147,6 +147,11 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
                     scope.defer(name, partial(self.scope.tensor, name))
         return InferenceModel.of(program, feeds, [block.var(v.name) for v in found], scope)
 
+    @property
+    def elements(self) -> dict[str, str]:
+        """Input -> numpy's name of its elements."""
+        return {n: self.program.global_block.var(n).spec.known_dtype.numpy_name for n in self.feeds}
+
     def __repr__(self) -> str:
         specs = [str(self.program.global_block.var(n)) for n in self.feeds]
         return f"InferenceModel({', '.join(specs)} -> {', '.join(map(str, self.fetches))})"
@@ -179,51 +184,3 @@ def copied_from(variable: Variable) -> str | None:
     scaling = op.computes(Scaling)
     copies = scaling.by == 1.0 if scaling is not None else variable.name.startswith(COPIES) and op.computes(Identity) is not None
     return op.operand(0) or None if copies else None
-
-
-def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
-    """Return arrays by the names of their inputs.
-
-    Args:
-        names: of the inputs, in order.
-        given: an array for each input, in order; or one mapping, named tuple, table, or tuple of such arrays.
-
-    Raises:
-        FeedError: there are more arrays than inputs, or fewer.
-    """
-    if len(given) == 1:
-        one: Any = given[0]
-        if hasattr(one, "_asdict"):
-            return one._asdict()
-        table = cast("Mapping[str, Any]", one) if isinstance(one, Mapping) else table_of(one)
-        if table is not None:
-            return dict(table)
-        if isinstance(one, tuple) or (isinstance(one, list) and len(names) > 1):
-            given = cast("Sequence[Any]", one)
-    if len(given) != len(names):
-        raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
-    return dict(zip(names, given, strict=True))
-
-
-class Results(dict[str, Any]):
-    """The results by their names in the model, in order: arrays, `LoDTensor` if ragged.
-
-    A result is also found by its place, ``results[0]``. If the file has a copy of it under an automatic name, such as
-    ``save_infer_model/scale_0.tmp_0``, its name at the saving finds it, too.
-    """
-
-    asked: Mapping[str, str]
-    """Name when the model was saved -> name in the model."""
-
-    def __init__(self, values: Mapping[str, Any], asked: Mapping[str, str]) -> None:
-        super().__init__(values)
-        self.asked = asked
-
-    def __missing__(self, key: Any) -> Any:
-        names = list(self)
-        if isinstance(key, int) and not isinstance(key, bool) and -len(names) <= key < len(names):
-            return self[names[key]]
-        if isinstance(key, str) and key in self.asked:
-            return self[self.asked[key]]
-        known = ", ".join([*names, *self.asked])
-        raise KeyError(f"the model gives {len(names)} results, found by their place or as {known}; seen {key!r}")

@@ -14,9 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlia
 
 from foreshape.errors import FormatError, ShapeError, border
 from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
-from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
+from foreshape.wire import read_file, replacing
 from foreshape.wire.files import map_file, path_of
 from foreshape.wire.other_formats import PARAMETERS, instead_of
+from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 if TYPE_CHECKING:
     from numpy import ndarray

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreshape.engine import Executor, Scope
 from foreshape.errors import SchemaError
-from foreshape.interop.batch_layout import BatchLayout
-from foreshape.interop.batch_queue import BatchQueue
-from foreshape.interop.inference import load_inference_model
-from foreshape.interop.model import InferenceModel, Results, feed_of
-from foreshape.memory import Plan
-from foreshape.profiling import Profile, profile
+from foreshape.interop.compiled_file import CompiledFile, CompiledModel, is_compiled, open_compiled, shapes_text
+from foreshape.interop.results import Results, feed_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a compiled network answers without them
+    from foreshape.engine import Executor
+    from foreshape.interop.batch_layout import BatchLayout
+    from foreshape.interop.batch_queue import BatchQueue
+    from foreshape.interop.model import InferenceModel
     from foreshape.interop.onnx_session import OnnxSession
+    from foreshape.memory import Plan
+    from foreshape.profiling import Profile
 
 
 class Predictor:
@@ -27,7 +28,8 @@ class Predictor:
     It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is the network it runs.
 
     Args:
-        path: as for `load_inference_model`.
+        path: as for `load_inference_model`, or a file of `foreshape compile`: its sizes run without torch, and everything else, such as another
+            size, runs the network itself, beside the file, with a `ForeshapeWarning`.
         params: the parameter file, if named otherwise.
         threads: of its kernels, as for `Executor`.
         warm: shapes to prepare: input -> dims, several of them in turn. Each is run once with zeros.
@@ -58,7 +60,12 @@ class Predictor:
         if engine not in ("foreshape", "onnxruntime"):
             raise SchemaError(f'engine must be "foreshape" or "onnxruntime"; seen {engine!r}')
         self._given = path, params
-        self._session: OnnxSession | None = None
+        self._settings: tuple[str, int | Literal["adaptive"] | None, int | str | None] = device, threads, memory_limit
+        self._session: OnnxSession | CompiledModel | None = None
+        compiled = is_compiled(path)
+        if compiled and (engine != "foreshape" or device != "cpu" or params is not None or threads == "adaptive" or memory_limit is not None or batch_queue):
+            settings = "engine, device, params, memory_limit, batch_queue and an adaptive number of threads"
+            raise SchemaError(f"{os.fspath(path)} is a compiled network: it runs for its sizes, on the processor; the network itself has {settings}")
         if engine == "onnxruntime":
             if device != "cpu" or memory_limit is not None or threads == "adaptive":
                 raise SchemaError("onnxruntime runs on the processor, without a limit of memory, and with a fixed number of threads")
@@ -66,12 +73,19 @@ class Predictor:
 
             self._session = OnnxSession(path, params, threads)
             self.inputs, self.outputs = list(self._session.feeds), list(self._session.fetches)
+        elif compiled:
+            self._file = CompiledFile(path)
+            self._given = self._file.model, self._file.params
+            self._session = open_compiled(self._file, lambda: self.model, None if threads is None or threads == "adaptive" else threads)
+            self.inputs, self.outputs = self._session.feeds, self._session.fetches
         else:
-            self._executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
             model = self.model
             self.inputs, self.outputs = list(model.feeds), [v.name for v in model.fetches]
-        self._queue = BatchQueue(self.runs, self.batch_layout(), batch_queue, wait) if batch_queue else None
-        if self._queue is not None:
+        self._queue: BatchQueue | None = None
+        if batch_queue:
+            from foreshape.interop.batch_queue import BatchQueue
+
+            self._queue = BatchQueue(self.runs, self.batch_layout(), batch_queue, wait)
             weakref.finalize(self, self._queue.end)
         for shapes in warm:
             self._warm(shapes)
@@ -79,18 +93,34 @@ class Predictor:
     @cached_property
     def model(self) -> InferenceModel:
         """The network in this engine."""
+        from foreshape.engine import Scope
+        from foreshape.interop.inference import load_inference_model
+        from foreshape.interop.model import InferenceModel
+
         scope, (path, params) = Scope(), self._given
-        executor = self._executor if self._session is None else Executor()
-        program, feeds, fetches = load_inference_model(path, executor, scope, params)
-        return InferenceModel.of(program, feeds, fetches, scope, executor)
+        program, feeds, fetches = load_inference_model(path, self._executor, scope, params)
+        return InferenceModel.of(program, feeds, fetches, scope, self._executor)
+
+    @cached_property
+    def _executor(self) -> Executor:
+        from foreshape.engine import Executor
+
+        device, threads, memory_limit = self._settings
+        return Executor() if self._is_of_onnxruntime else Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
 
     @property
-    def runs(self) -> InferenceModel | OnnxSession:
+    def _is_of_onnxruntime(self) -> bool:
+        return self._session is not None and not isinstance(self._session, CompiledModel)
+
+    @property
+    def runs(self) -> InferenceModel | OnnxSession | CompiledModel:
         """Return the network in its engine."""
         return self.model if self._session is None else self._session
 
     def batch_layout(self) -> BatchLayout:
         """Return the way in which requests become one batch. Raises `SchemaError` for a network whose results are not one for each example."""
+        from foreshape.interop.batch_layout import BatchLayout
+
         return BatchLayout.of_model(self.model) if self._session is None else self._session.batch_layout()
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
@@ -106,6 +136,8 @@ class Predictor:
     def plan(self) -> Plan:
         """Return its memory plan, including the weights kept twice. Raises `SchemaError` with onnxruntime."""
         self._here("a plan")
+        from foreshape.memory import Plan
+
         return Plan(self.model.program, self.outputs, frozen=True)
 
     def profile(self, feed: Mapping[str, Any] | Any, *more: Any, runs: int | None = None) -> Profile:
@@ -119,10 +151,12 @@ class Predictor:
             ExecutionError: as `fs.profile`; the errors of `run`. SchemaError: it runs in onnxruntime.
         """
         self._here("a profile")
+        from foreshape.profiling import profile
+
         return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
 
     def _here(self, what: str) -> None:
-        if self._session is not None:
+        if self._is_of_onnxruntime:
             raise SchemaError(f"{what} is of Foreshape's engine, and this network runs in onnxruntime; Predictor(path) has one")
 
     def _warm(self, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -130,10 +164,11 @@ class Predictor:
 
         if set(shapes) != set(self.inputs):
             raise SchemaError(f"a shape to be ready for has dims for {', '.join(self.inputs)}; seen {', '.join(shapes) or 'none'}")
-        of = self._session.elements if self._session is not None else {n: self.model.program.global_block.var(n).spec.known_dtype.numpy_name for n in shapes}
+        of: Mapping[str, str] = self._session.elements if self._session is not None else self.model.elements
         self.runs.run({n: numpy.zeros(list(dims), of[n]) for n, dims in shapes.items()})
 
     def __repr__(self) -> str:
         if self._session is not None:
-            return f"Predictor({', '.join(self.inputs)} -> {', '.join(self.outputs)}; onnxruntime)"
+            how = f"compiled for {shapes_text(self._session.sizes)}" if isinstance(self._session, CompiledModel) else "onnxruntime"
+            return f"Predictor({', '.join(self.inputs)} -> {', '.join(self.outputs)}; {how})"
         return f"Predictor{repr(self.model).removeprefix('InferenceModel')}"

@@ -87,10 +87,14 @@ class Series:
         """Return the result of a call, and the times of its kernels; no times for sizes of other kernels."""
         key = self._key(given)
         line = self._lines.get(key) or self._find(key, given)
-        if not isinstance(line, _Line):
+        if not isinstance(line, ChainLine):
             return line(given), []
         times: list[KernelTime] = []
         return line(given, times), times
+
+    def line(self, library: Library, given: Sequence[Tensor]) -> ChainLine:
+        """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
+        return ChainLine(library, self._steps, given, self._out)
 
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
         """Return the function for new sizes."""
@@ -98,7 +102,7 @@ class Series:
             found = self._lines.get(key)
             if found is None:
                 try:
-                    found = _Line(self._library, self._steps, given, self._out) if all(x.numel() for x in given) else self._otherwise
+                    found = self.line(self._library, given) if all(x.numel() for x in given) else self._otherwise
                 except Unimplemented:
                     found = self._otherwise
                 if len(self._lines) >= MOST:
@@ -122,12 +126,21 @@ _Where = tuple[int | None, int]
 """The number of an operand or a result (operands first), or None for the piece of memory; and the byte in it."""
 
 
-class _Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """The place of a primitive's operand or result: its memory and layout."""
 
     tensor: int | None
     offset: int
     order: Handle
+
+
+class PlacedPrimitive(NamedTuple):
+    """A primitive of a series: its description, the places of its operands, result and scratchpad, and constants, by the names of its arguments."""
+
+    primitive: Handle
+    places: dict[int, MemoryPlace]
+    constants: dict[int, Handle]
+    description: Handle
 
 
 def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
@@ -197,7 +210,7 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-class _Line:
+class ChainLine:
     """The kernels of a series for one size of the operands.
 
     Raises:
@@ -221,7 +234,7 @@ class _Line:
             room = max(room, found.room)
         if not all(map(prod, dims)):
             raise Unimplemented("nothing is computed of nothing")
-        self._primitives: list[tuple[Handle, dict[int, _Place], dict[int, Handle]]] = []
+        self.primitives: list[PlacedPrimitive] = []
         self._step_of: list[int] = []  # of each primitive
         self._names: list[str] = []  # of their kernels, where somebody has asked
         self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
@@ -239,7 +252,7 @@ class _Line:
             where = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
             self._add(w.step, w.described, where)
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
-        self._free: list[_ChainCall] = []
+        self._free: list[ChainCall] = []
 
     def _divide(self, steps: Sequence[ChainKernel], needed: Sequence[int], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
@@ -258,38 +271,27 @@ class _Line:
     def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:
         """Add the primitive of a step, with the places and the bytes of its operands and result."""
         library = self._library
-        orders: dict[int, _Place] = {}
+        orders: dict[int, MemoryPlace] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
             begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
             if used > size:
                 raise ShapeError(f"{used} bytes would be used of {size}")
-            orders[name] = _Place(place[0], place[1] + begin, described.orders[name])
+            orders[name] = MemoryPlace(place[0], place[1] + begin, described.orders[name])
         pad = library.scratchpad(described.primitive)
         if library.nbytes(pad):
-            orders[SCRATCHPAD] = _Place(None, self._scratch, pad)
-        self._primitives.append((library.primitive(described.primitive), orders, described.constants))
+            orders[SCRATCHPAD] = MemoryPlace(None, self._scratch, pad)
+        self.primitives.append(PlacedPrimitive(library.primitive(described.primitive), orders, described.constants, described.primitive))
         self._step_of.append(step)
 
     def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None) -> Any:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = _ChainCall(self._library, self._primitives, self._given + len(self.outs))
-        place = self._library.place
+            call = ChainCall(self._library, self.primitives, self._given + len(self.outs))
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
         out = [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
-        at = piece.data_ptr()
-        if at != call.piece:
-            for memory, offset in call.inside:
-                place(memory, at + offset)
-            call.piece = at
-        addresses = [x.data_ptr() for x in (*held, *out)]
-        if addresses != call.addresses:
-            for memories, address in zip(call.outside, addresses, strict=True):
-                for memory, offset in memories:
-                    place(memory, address + offset)
-            call.addresses = addresses
+        call.place(piece.data_ptr(), [x.data_ptr() for x in (*held, *out)])
         for execute in call.executions if times is None else self._clocked(call.executions, times):
             status = execute()
             if status:
@@ -299,33 +301,46 @@ class _Line:
 
     def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
         """Yield the executions with a clock for each."""
-        self._names = self._names or [self._library.kernel(primitive) for primitive, _, _ in self._primitives]
+        self._names = self._names or [self._library.implementation(of.description) for of in self.primitives]
         for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
             began = perf_counter()
             yield execute
             times.append(KernelTime(step, perf_counter() - began, name))
 
 
-class _ChainCall:
+class ChainCall:
     """The arguments of primitives, for one thread at a time: memory objects, with the addresses of the last time."""
 
-    __slots__ = ("_kept", "addresses", "executions", "inside", "outside", "piece")
+    __slots__ = ("_addresses", "_inside", "_kept", "_outside", "_piece", "_place", "executions")
 
-    def __init__(self, library: Library, primitives: Sequence[tuple[Handle, dict[int, _Place], dict[int, Handle]]], count: int) -> None:
-        self.piece, self.addresses = 0, [0] * count
-        self.inside: list[tuple[int | None, int]] = []
-        self.outside: list[list[tuple[int | None, int]]] = [[] for _ in range(count)]
+    def __init__(self, library: Library, primitives: Sequence[PlacedPrimitive], count: int) -> None:
+        self._piece, self._addresses, self._place = 0, [0] * count, library.place
+        self._inside: list[tuple[int | None, int]] = []
+        self._outside: list[list[tuple[int | None, int]]] = [[] for _ in range(count)]
         self.executions: list[Callable[[], int]] = []
         stream = library.stream()
         self._kept: list[Any] = [stream, primitives]
-        for primitive, places, constants in primitives:
+        for primitive, places, constants, _ in primitives:
             memories = {name: library.memory(p.order, 0) for name, p in places.items()}
             for name, p in places.items():
                 value = memories[name].value
                 if p.tensor is None:
-                    self.inside.append((value, p.offset))
+                    self._inside.append((value, p.offset))
                 else:
-                    self.outside[p.tensor].append((value, p.offset))
+                    self._outside[p.tensor].append((value, p.offset))
             arguments = arguments_of({**memories, **constants})
             self._kept.append((memories, arguments))
             self.executions.append(partial(library.execute, primitive.value, stream.value, len(arguments), ctypes.addressof(arguments)))
+
+    def place(self, piece: int, addresses: list[int]) -> None:
+        """Take the addresses of the piece of memory, and of the operands and results."""
+        place = self._place
+        if piece != self._piece:
+            for memory, offset in self._inside:
+                place(memory, piece + offset)
+            self._piece = piece
+        if addresses != self._addresses:
+            for memories, address in zip(self._outside, addresses, strict=True):
+                for memory, offset in memories:
+                    place(memory, address + offset)
+            self._addresses = addresses

@@ -297,12 +297,6 @@ class Library:
             description = self.another(description)
         return description
 
-    def kernel(self, primitive: Handle) -> str:
-        """Return the name of a primitive's kernel."""
-        found = c_void_p()
-        _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(found)), "what is described")
-        return self.implementation(Handle(found.value, lambda _: 0))  # the primitive's own
-
     def primitive(self, description: Handle) -> Handle:
         return self._make("primitive", _pointer(description))
 

@@ -177,9 +177,12 @@ class _Packed:
         Raises:
             Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
         """
-        del library  # it is its own
         with self._lock:
-            found = self._described(dims[0], len(dims) > 1)
+            own, self._library = self._library, library  # its own, or the same one that remembers what it makes
+            try:
+                found = self._described(dims[0], len(dims) > 1)
+            finally:
+                self._library = own
         if len(dims) > 1 and tuple(dims[1]) != found.dims:
             raise ShapeError(f"what is added must be fp32 of {list(found.dims)}, as the result is; it is {list(dims[1])}")
         return found

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, cast
 from foreshape.engine import Executor, LoDTensor
 from foreshape.errors import FeedError, SchemaError
 from foreshape.interop import InferenceModel
-from foreshape.interop.model import feed_of
+from foreshape.interop.results import feed_of
 from foreshape.ops.quantization.grid import largest_level
 
 Activations: TypeAlias = Literal["min_max", "percentile", "entropy"]

@@ -14,8 +14,8 @@ from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatEr
 from foreshape.interop import Predictor
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
-from foreshape.interop.model import Results
 from foreshape.interop.program_files import MODEL, find_program
+from foreshape.interop.results import Results
 from foreshape.memory import byte_text
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.report import report_page

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import FormatError, border
-from foreshape.program.program import Program
-from foreshape.wire.decode import decode
-from foreshape.wire.encode import encode
 from foreshape.wire.files import read_file, replacing
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
 from foreshape.wire.other_formats import PROGRAM, instead_of
-from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
 
 
 @border("the program cannot be read", FormatError)
@@ -26,6 +25,8 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     Raises:
         FormatError: it cannot be read, or it is no program; the message has the file and the byte offset or the path inside the file.
     """
+    from foreshape.wire.decode import decode  # with protobuf, which files of other kinds do not await
+
     bounds = limits or DEFAULT_LIMITS
     given = isinstance(source, (bytes, bytearray, memoryview))
     data = bytes(source) if given else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
@@ -44,6 +45,8 @@ def save_program(program: Program, path: Any = None) -> bytes:
     Raises:
         FormatError: the path cannot be written to.
     """
+    from foreshape.wire.encode import encode
+
     data = encode(program)
     if path is not None:
         with replacing(path) as file:
@@ -51,4 +54,4 @@ def save_program(program: Program, path: Any = None) -> bytes:
     return data
 
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_tensor_desc", "encode", "encode_tensor_desc", "load_program", "read_file", "replacing", "save_program"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "load_program", "read_file", "replacing", "save_program"]

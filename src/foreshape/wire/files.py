@@ -85,8 +85,11 @@ def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Any) -> Generator[IO[bytes]]:
+def replacing(path: Any, lasting: bool = True) -> Generator[IO[bytes]]:
     """Open a file for writing; it replaces ``path`` when all is written, and otherwise leaves the old one.
+
+    Args:
+        lasting: wait until it is on the disk, so that it outlasts a failure of the system.
 
     Raises:
         FormatError: the place cannot be written to, or the disk is full.
@@ -107,12 +110,14 @@ def replacing(path: Any) -> Generator[IO[bytes]]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         if mode is not None:
             os.chmod(temporary, mode)
         os.replace(temporary, target)
         temporary = None
-        _sync_folder(folder)
+        if lasting:
+            _sync_folder(folder)
     except (OSError, ValueError, TypeError) as error:
         raise FormatError(f"{_shown(path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:

@@ -24,6 +24,7 @@ from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, 
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
+from foreshape.lowering.fusion.series_values import in_dims, is_mean_of_pixels, same, takes_no_logarithm
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.operator.byte_computations import GridRounding
 from foreshape.operator.computations import (
@@ -31,7 +32,6 @@ from foreshape.operator.computations import (
     Concat,
     Identity,
     ImagePooling,
-    MatrixProduct,
     NearestUpsample,
     Power,
     Product,
@@ -43,12 +43,9 @@ from foreshape.operator.computations import (
     Softmax,
     Split,
     Sum,
-    Transposition,
 )
 from foreshape.spec import FP32
 
-_WITHOUT_LOGARITHMS = (MatrixProduct, Identity, Scaling, Reshape, Slicing, Split, Concat, Transposition)
-"""A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
 _TRIED = 64
 """The values of each symbol for comparing two sizes."""
 
@@ -159,9 +156,9 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
     means = computes(i, Reduction)
-    if means is not None and rank == 4 and _is_mean_of_pixels(means):
+    if means is not None and rank == 4 and is_mean_of_pixels(means):
         return _Stage(i, values, mean_of_pixels(means.keeps))
-    if softmax is not None and rank != 4 and _takes_no_logarithm(graph, i.results[0]):
+    if softmax is not None and rank != 4 and takes_no_logarithm(graph, i.results[0]):
         return _Stage(i, values, Normalized(softmax.axis))
     power = computes(i, Power)
     if power is not None and power.of in POWERS:
@@ -178,34 +175,14 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     if joining is not None and len(values) > 1 and len(set(values)) == len(values):
         return _Stage(i, values, Joined(joining.axis))
     if computes(i, Identity) is not None:
-        same = _in_dims(graph.dims(values[0]), graph.dims(i.results[0]))
-        return None if same is None else _Stage(i, values, same)
+        kept = in_dims(graph.dims(values[0]), graph.dims(i.results[0]))
+        return None if kept is None else _Stage(i, values, kept)
     if computes(i, Reshape) is not None and len(values) == 1:
-        same = _same(graph, values[0], i.results[0])
-        return None if same is None else _Stage(i, values, same)
+        kept = same(graph, values[0], i.results[0])
+        return None if kept is None else _Stage(i, values, kept)
     if computes(i, Sum) is not None or computes(i, Product) is not None:
         return _pair(graph, i, values, "add" if computes(i, Sum) is not None else "multiply")
     return None
-
-
-def _is_mean_of_pixels(of: Reduction) -> bool:
-    """Return True for the mean of each channel of images."""
-    return of.how == "AVERAGE" and of.axes is not None and {axis % 4 for axis in of.axes} == {2, 3}
-
-
-def _takes_no_logarithm(graph: Graph, value: Argument) -> bool:
-    """Return whether nothing in the step can take the logarithm of a softmax: the library's own has zeros, where that of `softmax` is bounded."""
-    waiting: list[Argument] = [value]
-    seen = set(values_of([value]))
-    while waiting:
-        for r in graph.readers(waiting.pop()):
-            if not any(computes(r, kind) is not None for kind in _WITHOUT_LOGARITHMS):
-                return False
-            if computes(r, MatrixProduct) is None:
-                new = [v for v in values_of(r.results) if v not in seen]
-                seen.update(new)
-                waiting += new
-    return True
 
 
 def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage | None:
@@ -218,27 +195,6 @@ def _pair(graph: Graph, i: KernelCall, values: list[Value], kind: str) -> _Stage
             sure = all(m == 1 or equal(n, m) is True for n, m in zip(a, b, strict=True))
             return _Stage(i, [wide, narrow], Paired(kind, tried=not sure))
     return None
-
-
-def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
-    """Return the elements as they lie, in other dims, where images have one pixel or one channel."""
-    a, b = graph.dims(x), graph.dims(out)
-    if a is None or b is None or any(len(d) == 4 and not (d[1] == 1 or (d[2] == 1 and d[3] == 1)) for d in (a, b)):
-        return None
-    return _in_dims(a, b)
-
-
-def _in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
-    """Return the elements as they lie, in other dims; None if one of these is neither a number nor a dim before."""
-    if a is None or b is None:
-        return None
-    dims: list[int] = []
-    for size in b:
-        axis = None if isinstance(size, int) else next((at for at, n in enumerate(a) if equal(size, n) is True), None)
-        if not isinstance(size, int) and axis is None:
-            return None
-        dims.append(size if isinstance(size, int) else -1 - (axis or 0))
-    return Same(tuple(dims))
 
 
 def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:

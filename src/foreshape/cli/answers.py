@@ -1,0 +1,115 @@
+"""``foreshape run``, and ``foreshape compile``. A compiled network is run without the imports of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from foreshape.cli.arrays import asked_for, read_feeds, write_results
+from foreshape.cli.options import pairs_of
+from foreshape.cli.output import plain_errors, print_plain, printing
+from foreshape.errors import SchemaError
+from foreshape.interop.compiled_file import CompiledFile, is_compiled, open_compiled
+
+
+def run_network(
+    file: Path,
+    params: Path | None,
+    feed: Sequence[str] | None,
+    lengths: Sequence[str] | None,
+    fetch: Sequence[str] | None,
+    out: Path,
+    device: str,
+    operators: list[Path] | None,
+    profile: bool,
+) -> None:
+    """Run a network of any kind; the arguments are those of the command."""
+    feeds = pairs_of(feed, "--feed", "x=in.npy")
+    if is_compiled(file):
+        if params is not None or lengths or operators or profile or device != "cpu":
+            raise typer.BadParameter("a compiled network runs with --feed, --fetch and --out; the others are options of the network itself", param_hint="FILE")
+        with plain_errors():
+            _run_compiled(file, feeds, fetch, out)
+        return
+    with plain_errors():
+        from foreshape.cli.user_operators import import_operators
+
+        import_operators(operators)
+        from foreshape.engine import Executor, Scope
+        from foreshape.interop import load_inference_model
+
+        values = read_feeds(feeds, pairs_of(lengths, "--lengths", "x=[[3,1,2]]"))
+        scope, executor = Scope(), Executor(device)
+        program, _, fetches = load_inference_model(os.fspath(file), executor, scope, None if params is None else os.fspath(params))
+        names = list(fetch or [v.name for v in fetches])
+        if not names:
+            raise SchemaError("the file names no result: say with --fetch what to compute")
+        results = executor.run(program, values, names, scope)
+        _write(out, names if fetch else [asked_for(v) for v in fetches], results)
+        if profile:
+            from foreshape.cli.profile import print_profile
+
+            print_profile(program, values, names, scope, device)
+
+
+def _write(out: Path, names: Sequence[str], results: Sequence[Any]) -> None:
+    with printing():
+        for path, words in write_results(out, names, results):
+            print_plain(f"{path}: {words}")
+
+
+def _run_compiled(path: Path, feeds: Mapping[str, str], fetch: Sequence[str] | None, out: Path) -> None:
+    """Run a compiled network.
+
+    Args:
+        feeds: input -> .npy file.
+        fetch: the results to write; None for all.
+        out: the folder for them.
+    """
+    file = CompiledFile(path)
+
+    def itself() -> Any:
+        from foreshape.interop.predictor import Predictor
+
+        return Predictor(file.model, file.params).model
+
+    model = open_compiled(file, itself)
+    results = model.run(read_feeds(feeds, {}))
+    names = {of: name for name, of in model.asked.items()}
+    for name in fetch or ():
+        if name not in results and name not in model.asked:
+            raise SchemaError(f"{name!r} is no result of this compiled network; they are: {', '.join(model.fetches)}")
+    wanted = list(fetch) if fetch else [names.get(name, name) for name in model.fetches]
+    _write(out, wanted, [results[model.asked.get(name, name)] for name in wanted])
+
+
+def print_compiled(model: Path, params: Path | None, shapes: Sequence[str] | None, out: Path | None, threads: int | None) -> None:
+    """Compile a network, and print the file and its size."""
+    from foreshape.interop.compiling import compile_model
+    from foreshape.memory import byte_text
+
+    made = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads)
+    same = made.difference == 0.0
+    how = "its results are the network's to the bit" if same else f"its results differ from the network's by {made.difference:.1g} at most"
+    with printing():
+        print_plain(f"{made.path}: {byte_text(made.nbytes)}, {' and '.join(map(str, made.kernels))} kernels; {how}")
+
+
+def _sizes(shapes: Sequence[str] | None) -> list[dict[str, list[int]]]:
+    """Return ``x=1,3,48,192`` as sizes of a network: an input given again begins another one."""
+    from foreshape.cli.options import sizes_of
+
+    out: list[dict[str, list[int]]] = []
+    for text in shapes or ():
+        ((name, given),) = sizes_of([text]).items()
+        sizes = [n for n in given if isinstance(n, int) and n > 0]
+        if len(sizes) != len(given):
+            raise typer.BadParameter(f"{text!r} has a size that is no number above 0", param_hint="--shape")
+        if not out or name in out[-1]:
+            out.append({})
+        out[-1][name] = sizes
+    return out

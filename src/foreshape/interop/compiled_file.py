@@ -1,0 +1,296 @@
+"""Compiled networks: read, inferred, fused and packed for certain sizes, in one file. It is read and run without torch.
+
+The file is a head of 64 bytes (`MAGIC`, the bytes of the description, the bytes of all, the SHA-256 of all behind the head), the description in JSON, and the
+constants, each at a multiple of 64 bytes. Constants stay in the file and are mapped into memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from foreshape.checked_json.bounded_json import parse
+from foreshape.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
+from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
+from foreshape.interop.results import Results, feed_of
+from foreshape.kernels.compiled_chain import LARGEST, CompiledChain, CompiledSize, DoesNotFit, compiled_size
+from foreshape.kernels.onednn_library import library
+from foreshape.kernels.recorded_library import RecordedLibrary
+from foreshape.process.machine_memory import default_limit
+from foreshape.version import VERSION
+from foreshape.wire.files import map_file
+
+ENDING: Final = ".compiled"
+MAGIC: Final = b"\x89foreshape cmp\r\n"
+FORMAT: Final = "foreshape compiled network 1"
+HEAD: Final = struct.Struct("<16sQQ32s")
+BEGIN: Final = 64
+"""Constants begin at multiples of this."""
+MAX_BYTES: Final = 1 << 36
+MAX_DOCUMENT: Final = 1 << 26
+
+
+class SourceFile(NamedTuple):
+    """A file of the network itself: its name beside the compiled one, and its SHA-256."""
+
+    name: str
+    digest: str
+
+
+class Description(NamedTuple):
+    """The description in a compiled file.
+
+    Attributes:
+        package, onednn: the versions of this package and of the library, and the instructions.
+        sources: the files of the network, its program first.
+        params: the name of its parameter file, if not the usual one.
+        inputs, outputs: their names, in order.
+        asked: the name of a result at the saving -> its name.
+        constants: the begin of each, behind the description, and its bytes.
+        sizes: the network for each size.
+        fetched: for each size, the place of each output among the results.
+    """
+
+    package: str
+    onednn: str
+    sources: list[SourceFile]
+    params: str | None
+    inputs: list[str]
+    outputs: list[str]
+    asked: dict[str, str]
+    constants: list[tuple[int, int]]
+    sizes: list[CompiledSize]
+    fetched: list[list[int]]
+
+
+_source = series(SourceFile, text(1000), checksum)
+_description = document(
+    Description,
+    package=text(),
+    onednn=text(),
+    sources=listing(_source, 100_000, 1),
+    params=optional(text(1000)),
+    inputs=listing(text(), 1000),
+    outputs=listing(text(), 1000, 1),
+    asked=mapping(text()),
+    constants=listing(series(lambda *of: of, count(0, LARGEST), count(1, LARGEST)), 1_000_000),
+    sizes=listing(compiled_size, 1000, 1),
+    fetched=listing(listing(count(0, 1000), 1000, 1), 1000, 1),
+)
+
+
+def is_compiled(path: Any) -> bool:
+    """Tell whether a path leads to a compiled network, by its content."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file."""
+    data = map_file(path, MAX_BYTES, writable=False)
+    return hashlib.sha256(data).hexdigest()
+
+
+class CompiledFile:
+    """A compiled network in its file.
+
+    Attributes:
+        description: its own words.
+        model, params: the paths of its program and parameters; the files may be missing.
+
+    Raises:
+        FormatError: it cannot be read, or is not as it was written.
+    """
+
+    @border("the compiled network cannot be read", FormatError)
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fsdecode(path)
+        data = self._data = map_file(self.path, MAX_BYTES, writable=False)
+        try:
+            self.description = self._described(data)
+        except FormatError as error:
+            raise error.reworded(f"{self.path} is no whole compiled network: {error}") from None
+        folder = os.path.dirname(self.path)
+        self.model = os.path.join(folder, self.description.sources[0].name)
+        self.params = None if self.description.params is None else os.path.join(folder, self.description.params)
+
+    def _described(self, data: Any) -> Description:
+        if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
+            raise FormatError("it does not begin as one")
+        _, length, size, digest = HEAD.unpack(data[: HEAD.size])
+        if size != len(data) or length > min(size - HEAD.size, MAX_DOCUMENT):
+            raise FormatError(f"it has {len(data)} bytes, and its head says {size} with a description of {length}")
+        if hashlib.sha256(memoryview(data)[HEAD.size :]).digest() != digest:
+            raise FormatError("its SHA-256 is another than that of its content")
+        given = of_format(parse(data[HEAD.size : HEAD.size + length]), FORMAT, "a compiled network", "; compile it again")
+        out = _description("it", given)
+        self._begin = _rounded(HEAD.size + length)
+        room = len(data) - self._begin
+        for begin, nbytes in out.constants:
+            if begin % BEGIN or begin + nbytes > room:
+                raise FormatError(f"a constant lies at {begin} to {begin + nbytes}, and there are {room} bytes")
+        for name in (*(s.name for s in out.sources), *([] if out.params is None else [out.params])):
+            if os.path.basename(name) != name or name in ("", ".", ".."):
+                raise FormatError(f"{name!r} is no name of a file beside it")
+        if len(out.sizes) != len(out.fetched):
+            raise FormatError("it has other results than sizes")
+        for of, fetched in zip(out.sizes, out.fetched, strict=True):
+            if len(of.given) != len(out.inputs) or len(fetched) != len(out.outputs) or max(fetched) >= len(of.results):
+                raise FormatError("a size is of other inputs or outputs than the network")
+        return out
+
+    def constants(self) -> list[tuple[int, int]]:
+        """Return the address and the bytes of each constant, as long as this object lives."""
+        import numpy
+
+        at = numpy.frombuffer(self._data, numpy.uint8).__array_interface__["data"][0] + self._begin
+        return [(at + begin, nbytes) for begin, nbytes in self.description.constants]
+
+    def misfit(self) -> str:
+        """Return why the network must be compiled again: for this package, library or machine, or because its files changed; empty where it fits."""
+        of, found = self.description, library()
+        if of.package != VERSION:
+            return f"it was compiled by foreshape {of.package[:80]}, and this is {VERSION}"
+        if found is None:
+            return "oneDNN's library is not there (pip install 'foreshape[inference]')"
+        if (here := RecordedLibrary(found).identity()) != of.onednn:
+            return f"it was compiled for oneDNN {of.onednn[:80]}, and here is {here}"
+        folder = os.path.dirname(self.path)
+        for name, digest in of.sources:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and digest_of(path) != digest:
+                return f"{name} has changed since"
+        return ""
+
+
+def _rounded(size: int) -> int:
+    return -(-size // BEGIN) * BEGIN
+
+
+class CompiledModel:
+    """A compiled network. It runs for the sizes in its file.
+
+    Args:
+        file: the file.
+        otherwise: opens the network itself, for other sizes and where the file does not fit; it is given the reason.
+
+    Attributes:
+        feeds, fetches: the names of its inputs and results, in order.
+    """
+
+    def __init__(self, file: CompiledFile, otherwise: Callable[[str], Any], threads: int | None = None) -> None:
+        self._file, self._otherwise, self._threads = file, otherwise, threads
+        of = file.description
+        self.feeds, self.fetches, self.asked = of.inputs, of.outputs, of.asked
+        self._at = {tuple(size.given): at for at, size in enumerate(of.sizes)}
+        self._chains: dict[int, CompiledChain | None] = {}
+        self._lock = Lock()
+        self._library: RecordedLibrary | None = None
+        self.misfit = file.misfit()
+        """Why the network itself runs; empty where the file's does."""
+
+    def batch_layout(self) -> Any:
+        """Raise `SchemaError`: its sizes are fixed."""
+        raise SchemaError("several requests can be run as one batch where the first dim is open; a compiled network has fixed sizes")
+
+    @property
+    def elements(self) -> dict[str, str]:
+        """Input -> numpy's name of its elements."""
+        return dict.fromkeys(self.feeds, "float32")
+
+    @property
+    def sizes(self) -> list[dict[str, tuple[int, ...]]]:
+        """Its sizes: input -> dims."""
+        return [dict(zip(self.feeds, size.given, strict=True)) for size in self._file.description.sizes]
+
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
+        """Compute the results for a feed, as `InferenceModel.run`.
+
+        Raises:
+            FeedError: an input is missing or unknown, or of another element type; or of another shape, and the network itself is not there.
+        """
+        named = feed_of(self.feeds, (feed, *more))
+        given = [] if self.misfit else self._arrays(named)
+        other = {str(x.dtype) for x in given} - {"float32"}
+        chain = None if self.misfit or other else self._chain(tuple(x.shape for x in given))
+        if chain is None:
+            shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in zip(self.feeds, given, strict=False))
+            reason = f"an input is of {other.pop()}" if other else f"it was not compiled for {shapes}"
+            return self._otherwise(self.misfit or reason).run(named)
+        found = chain(given)
+        values: dict[str, Any] = {}
+        for name, place in zip(self.fetches, self._file.description.fetched[self._at[tuple(x.shape for x in given)]], strict=True):
+            values[name] = found[place].copy("K") if any(v is found[place] for v in values.values()) else found[place]
+        return Results(values, self.asked)
+
+    def _arrays(self, named: Mapping[str, Any]) -> list[Any]:
+        """Return the inputs as contiguous arrays."""
+        import numpy
+
+        if set(named) != set(self.feeds):
+            raise FeedError.must("a feed", f"for {', '.join(self.feeds)}", ", ".join(map(str, named)) or "nothing")
+        given: list[Any] = [numpy.asarray(named[name]) for name in self.feeds]
+        return [numpy.ascontiguousarray(x).reshape(x.shape) for x in given]
+
+    def _chain(self, shapes: tuple[Any, ...]) -> CompiledChain | None:
+        """Return the kernels for a size, made at its first use; None where there are none."""
+        at = self._at.get(shapes)
+        if at is None:
+            return None
+        if at not in self._chains:
+            with self._lock:
+                if at not in self._chains:
+                    self._chains[at] = self._made(self._file.description.sizes[at])
+        return self._chains[at]
+
+    def _made(self, of: CompiledSize) -> CompiledChain | None:
+        limit = default_limit()
+        if limit is not None and of.nbytes > limit:
+            raise MemoryPlanError(f"this size needs {of.nbytes} bytes, and the limit of this machine is {limit}")
+        if self._library is None:
+            found = library()
+            assert found is not None
+            self._library = RecordedLibrary(found)
+        try:
+            return CompiledChain(self._library, of, self._file.constants(), self._threads)
+        except DoesNotFit as error:
+            self.misfit = str(error)
+            return None
+
+
+def open_compiled(file: CompiledFile, model: Callable[[], Any], threads: int | None = None) -> CompiledModel:
+    """Open a compiled network.
+
+    Args:
+        model: opens the network itself, for all else; a `ForeshapeWarning` says so at the first time.
+        threads: of its kernels; by default as it was compiled.
+
+    Raises:
+        FormatError: it does not fit here, and the network itself is not beside it.
+    """
+    told: set[str] = set()
+
+    def otherwise(reason: str) -> Any:
+        if not os.path.isfile(file.model):
+            raise FormatError(f"{file.path}: {reason}; and the network itself, {file.model}, is not there")
+        if reason not in told:
+            told.add(reason)
+            warnings.warn(f"{file.path}: {reason}; {file.model} is opened as usual", ForeshapeWarning, stacklevel=4)
+        return model()
+
+    return CompiledModel(file, otherwise, threads)
+
+
+def shapes_text(sizes: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Return sizes in words: x [1, 3, 48, 192]; x [1, 3, 48, 320]."""
+    return "; ".join(", ".join(f"{n} {list(dims)}" for n, dims in one.items()) for one in sizes)

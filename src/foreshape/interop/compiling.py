@@ -1,0 +1,257 @@
+"""Compiling a network: the work before a first answer is done once, for certain sizes, and written to one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from foreshape.engine import Executor, Scope
+from foreshape.engine.emit import emit
+from foreshape.errors import ExecutionError, SchemaError, border
+from foreshape.interop.compiled_file import BEGIN, ENDING, FORMAT, HEAD, MAGIC, CompiledFile, CompiledModel, digest_of
+from foreshape.interop.inference import load_inference_model, parameters_of
+from foreshape.interop.model import InferenceModel
+from foreshape.interop.program_files import find_program, holds_onnx
+from foreshape.kernels import compiled_chain
+from foreshape.kernels.onednn_chain import Series
+from foreshape.kernels.onednn_library import Library, LibraryError, library
+from foreshape.kernels.recorded_library import RecordedLibrary
+from foreshape.lowering import Step, fuse, lower
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall
+from foreshape.lowering.threads import threads_for
+from foreshape.process.threads import Threads, threads_here
+from foreshape.program.dropping import for_step
+from foreshape.spec import FP32
+from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.version import VERSION
+from foreshape.wire import replacing
+
+_SEEN = 8
+"""So many kernels besides oneDNN's are named in an error."""
+
+
+class Compiled(NamedTuple):
+    """A compiled network: the path of its file, its bytes, the number of kernels of each size, and the largest difference to the network's own results,
+    by their largest element.
+    """
+
+    path: str
+    nbytes: int
+    kernels: list[int]
+    difference: float
+
+
+@border("the network cannot be compiled", ExecutionError)
+def compile_model(
+    path: str | os.PathLike[str],
+    shapes: Iterable[Mapping[str, Sequence[int]]] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    params: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+) -> Compiled:
+    """Write a network to one file, read, inferred, fused, and packed for oneDNN's kernels on this machine.
+
+    `Predictor` and ``foreshape run`` open the file as a network. They run it without torch for these sizes. For other sizes, on another machine and after a
+    change of the network's files they open the network itself, beside it.
+
+    Args:
+        path: as for `load_inference_model`.
+        shapes: sizes: input -> dims, several of them in turn; nothing for a network of fixed sizes.
+        out: the file; by default the network's name with the ending ``.compiled``, beside it.
+        params: the path of the parameter file, if named otherwise.
+        threads: of its kernels; by default as `Executor` chooses.
+
+    Raises:
+        FormatError: the network cannot be read, or the file not written. SchemaError: an input without a size, or of another element type than fp32.
+        ExecutionError: oneDNN's library is not installed, or has no kernel for a part of the network; the message names the part.
+    """
+    found = library()
+    if found is None:
+        raise ExecutionError("a network is compiled for oneDNN's own library, which is not there: pip install 'foreshape[inference]'")
+    program, default = find_program(path)
+    named: str | None = None if params is None else os.fspath(params)
+    model = load_inference_model(path, None, Scope(), named)
+    given: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
+    constants = _Constants()
+    most = Threads(threads).most()
+    sizes: list[dict[str, Any]] = []
+    fetched: list[list[int]] = []
+    for one in given:
+        words, places = _size(model, one, found, constants, most)
+        sizes.append(words)
+        fetched.append(places)
+    asked = dict(model.asked)
+    files = _sources(program, default if named is None else named, model)
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "package": VERSION,
+        "onednn": RecordedLibrary(found).identity(),
+        "sources": [[os.path.basename(p), digest_of(p)] for p in files],
+        "params": None if named is None else os.path.basename(named),
+        "inputs": model.feeds,
+        "outputs": [v.name for v in model.fetches],
+        "asked": asked,
+        "constants": constants.places,
+        "sizes": sizes,
+        "fetched": fetched,
+    }
+    target = os.fspath(out) if out is not None else os.path.splitext(program)[0] + ENDING
+    _write(target, json.dumps(description, separators=(",", ":")).encode(), constants)
+    difference = max(_difference(model, target, one) for one in sizes)
+    return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
+
+
+def _sources(program: str, params: str, model: InferenceModel) -> list[str]:
+    """Return the paths of a network's files, its program first."""
+    folder = os.path.dirname(program)
+    out = [program]
+    if os.path.isdir(params):
+        out += [os.path.join(params, name) for name in parameters_of(model.program)]
+    elif os.path.isfile(params):
+        out.append(params)
+    if holds_onnx(program):
+        from foreshape.wire.onnx_model import read_model
+
+        records = read_model(program).graph.initializers.values()
+        out += [os.path.join(folder, name) for name in sorted({t.external.get("location", "") for t in records if t.external is not None})]
+    return [p for p in dict.fromkeys(out) if os.path.isfile(p)]
+
+
+class _Constants:
+    """The constants of all sizes, each once."""
+
+    def __init__(self) -> None:
+        self.places: list[list[int]] = []
+        self.tensors: list[Tensor] = []
+        self._end = 0
+        self._known: dict[bytes, int] = {}
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a constant."""
+        data = memoryview(_bytes(tensor))
+        key = hashlib.sha256(data).digest()
+        at = self._known.get(key)
+        if at is None:
+            at = self._known[key] = len(self.places)
+            self.places.append([self._end, data.nbytes])
+            self.tensors.append(tensor)
+            self._end += -(-data.nbytes // BEGIN) * BEGIN
+        return at
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """Return the bytes of a tensor as they lie in memory."""
+    flat = tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
+    return flat.reshape(-1).view(torch.uint8).numpy()
+
+
+def _write(target: str, description: bytes, constants: _Constants) -> None:
+    """Write the file."""
+    begin = -(-(HEAD.size + len(description)) // BEGIN) * BEGIN
+    size = begin + (constants.places[-1][0] + constants.places[-1][1] if constants.places else 0)
+    digest = hashlib.sha256()
+    with replacing(target) as file:
+        file.write(bytes(HEAD.size))
+
+        def put(data: Any) -> None:
+            digest.update(data)
+            file.write(data)
+
+        put(description.ljust(begin - HEAD.size, b"\0"))
+        at = 0
+        for (place, nbytes), tensor in zip(constants.places, constants.tensors, strict=True):
+            put(bytes(place - at))
+            put(_bytes(tensor))
+            at = place + nbytes
+        file.seek(0)
+        file.write(HEAD.pack(MAGIC, len(description), size, digest.digest()))
+
+
+def _size(model: InferenceModel, shapes: Mapping[str, Sequence[int]], found: Library, constants: _Constants, most: int) -> tuple[dict[str, Any], list[int]]:
+    """Return a network for one size in words of JSON, and the place of each of its results."""
+    fixed = model.with_feed_shapes(shapes) if shapes else model
+    for name in fixed.feeds:
+        spec = fixed.program.global_block.var(name).spec
+        if spec.dtype is not FP32 or spec.lod is not None:
+            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for dense inputs of fp32")
+        if spec.dims is None or not all(isinstance(d, int) and d > 0 for d in spec.dims):
+            raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
+    names = [v.name for v in fixed.fetches]
+    lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
+    threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), most)
+    lowered.whole = True
+    fuse(lowered)
+    bound = emit(lowered).bind(fixed.scope).values
+    held = {id(p): value for p, value in zip(lowered.persistables, bound, strict=False)}
+    derived = {name: value for (name, _, _), value in zip(lowered.derived, bound[len(lowered.persistables) :], strict=True)}
+    call, series = _one_series(lowered, derived)
+    for i in lowered.calls:
+        if i is not call:
+            held.update({id(v): _constant(i, derived) for v in i.writes()})
+    dims = [tuple(d for d in fixed.program.global_block.var(name).spec.known_dims if isinstance(d, int)) for name in fixed.feeds]
+    operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(held[id(v)]) for v in call.reads()]
+    recorder = RecordedLibrary(found)
+    try:
+        with found.using(threads), torch.inference_mode():
+            line = series.line(recorder, [torch.empty(dims[of]) if isinstance(of, int) else of for of in operands])
+            words = compiled_chain.write(line, recorder, dims, operands, constants.number)
+    except LibraryError as error:
+        raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
+    results = call.writes()
+    return words, [results.index(v) for v in lowered.fetches]
+
+
+def _one_series(lowered: Step, derived: Mapping[str, Any]) -> tuple[FusedCall, Series]:
+    """Return the only call of a step besides constants, and its series. Raises `ExecutionError` where there are others."""
+    calls = [i for i in lowered.calls if i.reads() or i.stores]
+    found = [(i, of) for i in calls if isinstance(i, FusedCall) and isinstance(of := derived.get(i.kernel.packed), Series)]
+    others = Counter(i.op.type for i in calls if all(i is not one for one, _ in found))
+    if others or len(found) != 1:
+        told = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in others.most_common(_SEEN))
+        more = f" and {len(others) - _SEEN} kinds more" if len(others) > _SEEN else ""
+        raise ExecutionError(f"a network is compiled if all of it is one series of oneDNN's kernels; besides {len(found)} series this one needs {told}{more}")
+    call, series = found[0]
+    missing = [v.name for v in lowered.fetches if v not in call.writes()]
+    if missing:
+        raise ExecutionError(f"a network is compiled if its results are computed from its inputs; {missing[0]} is not")
+    return call, series
+
+
+def _constant(i: KernelCall, derived: Mapping[str, Any]) -> Tensor:
+    """Return the constant of a call without operands."""
+    if not isinstance(i, FusedCall):
+        assert isinstance(i, OpCall)
+        return i.kernel()
+    name, _, place = i.kernel.text.rstrip("]").partition("[")  # one of several, made when the step is bound
+    return derived[name][int(place)] if name in derived else i.kernel.function(0)()
+
+
+def _lying(constant: Tensor) -> Tensor:
+    """Return a constant as the library's kernels read it: images with their channels innermost."""
+    return constant.contiguous(memory_format=torch.channels_last) if constant.dim() == 4 else constant.contiguous()
+
+
+def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> float:
+    """Return the largest difference between the results of a compiled network and of its own, by their largest element, for random inputs."""
+    import numpy
+
+    numbers = numpy.random.default_rng(1)
+    feed: dict[str, Any] = {name: numbers.standard_normal(dims, numpy.float32) for name, dims in zip(model.feeds, size["given"], strict=True)}
+
+    def stop(reason: str) -> Any:
+        raise ExecutionError(f"{path} does not run here: {reason}")
+
+    found = CompiledModel(CompiledFile(path), stop).run(feed)
+    wanted = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
+    out = 0.0
+    for name, array in found.items():
+        of = wanted[name]
+        if not numpy.array_equal(array, of, equal_nan=True):
+            out = max(out, float(numpy.abs(array - of).max() / (numpy.abs(of).max() or 1.0)))
+    return out

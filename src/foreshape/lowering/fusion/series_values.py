@@ -1,0 +1,55 @@
+"""Values of a series of oneDNN's kernels: their dims, means and logarithms. Shared by rewrites of frozen steps; no rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foreshape.dims import Size, equal
+from foreshape.kernels.onednn_stages import Same
+from foreshape.lowering.fusion.graph import Graph, computes
+from foreshape.lowering.kernel_calls import Argument, Value, values_of
+from foreshape.operator.computations import Concat, Identity, MatrixProduct, Reduction, Reshape, Scaling, Slicing, Split, Transposition
+
+_WITHOUT_LOGARITHMS = (MatrixProduct, Identity, Scaling, Reshape, Slicing, Split, Concat, Transposition)
+"""A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
+
+
+def is_mean_of_pixels(of: Reduction) -> bool:
+    """Return True for the mean of each channel of images."""
+    return of.how == "AVERAGE" and of.axes is not None and {axis % 4 for axis in of.axes} == {2, 3}
+
+
+def takes_no_logarithm(graph: Graph, value: Argument) -> bool:
+    """Return whether nothing in the step can take the logarithm of a softmax: the library's own has zeros, where that of `softmax` is bounded."""
+    waiting: list[Argument] = [value]
+    seen = set(values_of([value]))
+    while waiting:
+        for r in graph.readers(waiting.pop()):
+            if not any(computes(r, kind) is not None for kind in _WITHOUT_LOGARITHMS):
+                return False
+            if computes(r, MatrixProduct) is None:
+                new = [v for v in values_of(r.results) if v not in seen]
+                seen.update(new)
+                waiting += new
+    return True
+
+
+def same(graph: Graph, x: Value, out: Argument) -> Same | None:
+    """Return the elements as they lie, in other dims, where images have one pixel or one channel."""
+    a, b = graph.dims(x), graph.dims(out)
+    if a is None or b is None or any(len(d) == 4 and not (d[1] == 1 or (d[2] == 1 and d[3] == 1)) for d in (a, b)):
+        return None
+    return in_dims(a, b)
+
+
+def in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
+    """Return the elements as they lie, in other dims; None if one of these is neither a number nor a dim before."""
+    if a is None or b is None:
+        return None
+    dims: list[int] = []
+    for size in b:
+        axis = None if isinstance(size, int) else next((at for at, n in enumerate(a) if equal(size, n) is True), None)
+        if not isinstance(size, int) and axis is None:
+            return None
+        dims.append(size if isinstance(size, int) else -1 - (axis or 0))
+    return Same(tuple(dims))

@@ -1,0 +1,123 @@
+"""Compiled networks from anywhere: cut, flipped, and with numbers that do not fit together. Each is refused in words, or runs within its memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.survival import checked_words
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.interop.compiled_file import HEAD, CompiledFile
+from foreshape.kernels.onednn_library import library
+
+sys.path.insert(0, str(Path(__file__).parent))
+from compiled_mutations import parts, sealed
+
+pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled network of few kernels, one of most kinds, without the network itself."""
+    folder = tmp_path_factory.mktemp("whole")
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("x", shape=["n", 3, 16, 12])
+        y = layer.relu(layer.conv2d(x, 8, 3, padding=1))
+        y = layer.pool2d(y * layer.conv2d(layer.reduce_mean(y, [2, 3], keepdim=True), 8, 1, activation="sigmoid"), 2, "max", 2)
+        y = layer.conv2d_transpose(layer.concat([y, layer.conv2d(y, 4, 1)], axis=1), 3, kernel_size=2, stride=2)
+        out = layer.softmax(layer.fc(layer.layer_norm(layer.reduce_mean(y, [2, 3])), 5))
+        scope = fs.Scope()
+        fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
+        fs.save_inference_model(folder / "net", [x], [out], scope=scope)
+    fs.compile_model(folder / "net", [{"x": [1, 3, 16, 12]}])
+    for ending in (".pdmodel", ".pdiparams"):
+        (folder / f"net{ending}").unlink()
+    return folder / "net.compiled"
+
+
+def refuses(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    with pytest.raises(fs.FormatError) as found:
+        CompiledFile(path)
+    checked_words(found.value)
+    return str(found.value)
+
+
+def test_a_cut_file(whole: Path, tmp_path: Path):
+    data = whole.read_bytes()
+    for length in {0, 1, 15, 16, 63, 64, 65, len(data) // 2, len(data) - 1, *random.Random(1).sample(range(len(data)), 40)}:
+        assert "is no whole compiled network" in refuses(tmp_path / "cut.compiled", data[:length])
+    assert "its head says" in refuses(tmp_path / "long.compiled", data + b"\0")
+
+
+def test_a_flipped_bit(whole: Path, tmp_path: Path):
+    data = whole.read_bytes()
+    of = random.Random(2)
+    for at in [*range(0, HEAD.size * 8, 7), *of.sample(range(HEAD.size * 8, 8 * len(data)), 100)]:
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        refuses(tmp_path / "flipped.compiled", bytes(flipped))
+
+
+def changed(count: int, seed: int, whole: Path, folder: Path) -> Any:
+    script = Path(__file__).parent / "compiled_mutations.py"
+    done = subprocess.run([sys.executable, script, whole, str(seed), str(count), folder], capture_output=True, text=True)
+    assert done.returncode == 0, f"{(folder / 'done.txt').read_text()}\n{done.stderr[-2000:]}"
+    return json.loads(done.stdout)
+
+
+def test_changed_descriptions(whole: Path, tmp_path: Path):
+    found = changed(250, 1, whole, tmp_path)
+    assert found["refused"] + found["ran"] == 250 and found["refused"] > 100 and found["ran"] > 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_many_changed_descriptions(seed: int, whole: Path, tmp_path: Path):
+    changed(5000, seed, whole, tmp_path)
+
+
+OUTSIDE = {
+    "a place behind the memory": lambda size: size["primitives"][0][4][0].__setitem__(2, 1 << 30),
+    "a result in the input": lambda size: next(p for p in size["primitives"][0][4] if p[0] == 17).__setitem__(1, 0),
+    "a constant as the result": lambda size: (p := size["primitives"][0], p[5].append([17, 0]), p[4].remove(next(x for x in p[4] if x[0] == 17))),
+    "less memory": lambda size: size.__setitem__("nbytes", 64),
+    "a smaller input": lambda size: size["given"][0].__setitem__(3, 1),
+    "a smaller result": lambda size: size["results"][0].__setitem__(1, 1),
+    "another layout of the weight": lambda size: next(p for p in size["primitives"] if p[6])[6].__setitem__(-1, 77),
+    "another kernel": lambda size: size["primitives"][1].__setitem__(3, "jit:none"),
+    "a tensor left out": lambda size: size["primitives"][1][4].pop(),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_would_lie_outside_of_the_memory(name: str, whole: Path, tmp_path: Path):
+    description, constants = parts(whole.read_bytes())
+    OUTSIDE[name](description["sizes"][0])
+    path = tmp_path / "outside.compiled"
+    path.write_bytes(sealed(description, constants))
+    predictor = fs.Predictor(path)
+    with pytest.raises(fs.FormatError) as found:
+        predictor._session._chain(tuple(tuple(dims) for dims in description["sizes"][0]["given"])) or predictor({"x": [[]]})
+    checked_words(found.value)
+
+
+def test_a_path_out_of_the_folder(whole: Path, tmp_path: Path):
+    description, constants = parts(whole.read_bytes())
+    for name in ("../net.pdmodel", "/etc/passwd", "..", "a/b"):
+        description["sources"][0][0] = name
+        assert "is no name of a file beside it" in refuses(tmp_path / "out.compiled", sealed(description, constants))
+
+
+def test_constants_outside_of_the_file(whole: Path, tmp_path: Path):
+    description, constants = parts(whole.read_bytes())
+    for begin, nbytes in ((0, 1 << 39), (1 << 39, 4), (1, 4), (len(constants) // 64 * 64 + 64, 4)):
+        description["constants"][0] = [begin, nbytes]
+        assert "a constant lies at" in refuses(tmp_path / "out.compiled", sealed(description, constants))
