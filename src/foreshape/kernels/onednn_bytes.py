@@ -7,32 +7,14 @@ made of it (see `foreshape.kernels.onednn_chain`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from foreshape.kernels.onednn_library import RESULT, S8, SOURCE, STEP_OF, U8, ZERO_OF, Handle, Library, Unimplemented
+from foreshape.kernels.onednn_grids import Grid
+from foreshape.kernels.onednn_library import RESULT, SOURCE, STEP_OF, ZERO_OF, Handle, Library, Unimplemented
 from foreshape.kernels.onednn_packed import DescribedPrimitive, order_of
 from foreshape.values.torch_proxy import Tensor, torch
 
 Dims = Sequence[int]
-
-
-class Grid(NamedTuple):
-    """The numbers ``step (q - zero)`` for whole numbers q from ``low`` to ``high``, in a byte."""
-
-    step: float
-    zero: int = 0
-    low: int = -128
-    high: int = 127
-
-    @property
-    def of(self) -> int:
-        """Return the element type of the bytes."""
-        return S8 if self.low < 0 else U8
-
-    @property
-    def is_whole(self) -> bool:
-        """Return True if the bytes' own range is the grid's, so that a kernel's saturation holds numbers in it."""
-        return (self.low, self.high) in ((-128, 127), (0, 255))
 
 
 Constants = dict[int, Handle]

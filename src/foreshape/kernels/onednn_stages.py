@@ -12,7 +12,8 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
-from foreshape.kernels.onednn_library import OTHER, RESULT, SEVERAL, SOURCE, Function, Handle, Library, Unimplemented
+from foreshape.kernels.onednn_grids import Grid
+from foreshape.kernels.onednn_library import F32, OTHER, RESULT, SEVERAL, SOURCE, STEP_OF, Function, Handle, Library, Unimplemented
 from foreshape.kernels.onednn_packed import ADDED, DescribedPrimitive, order_of
 
 Dims = Sequence[int]
@@ -32,8 +33,8 @@ class Stage(Protocol):
         ...
 
 
-def _lying(library: Library, dims: Dims) -> Handle:
-    return library.strided(dims, order_of(dims))
+def _lying(library: Library, dims: Dims, of: int = F32) -> Handle:
+    return library.strided(dims, order_of(dims), of)
 
 
 def computed(
@@ -67,6 +68,9 @@ class Pooled(NamedTuple):
     keeps: bool = True
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        return self._described(library, dims, F32)
+
+    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
@@ -84,13 +88,18 @@ class Pooled(NamedTuple):
                 raise Unimplemented("what lies behind the padding would count too")
             out.append(count)
             behind[at] = max(behind[at], 0)
-        source, result = _lying(library, x), _lying(library, out)
+        source, result = _lying(library, x, of), _lying(library, out, of)
         make = partial(library.pooling, self.kind, source, result, strides, window, before, behind)
         found = computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
         if self.keeps:
             return found
         row = tuple(out[:2])
         return found._replace(dims=row, steps=order_of(row))
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        if self.kind != "max" or grids[0] is None:
+            raise Unimplemented("means of bytes are not bytes")
+        return self._described(library, dims, grids[0].of), grids[0]
 
 
 def mean_of_pixels(keeps: bool) -> Pooled:
@@ -110,16 +119,26 @@ class Paired(NamedTuple):
     tried: bool = False
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        return self.in_bytes(library, dims, [None] * len(dims), None)[0]
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         x, y = dims[:2]
+        if any(grid is not None and grid.zero for grid in grids) or (self.adds and grids[2] is not None):
+            raise Unimplemented("bytes with a zero point")
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
             told = f"{list(y)} does not broadcast to {list(x)}"
             raise Unimplemented(told) if self.tried else ShapeError(told)
-        one, other = _lying(library, x), _lying(library, y)
+        end = wanted if wanted is not None and wanted.is_whole else None
+        one, other = (_lying(library, d, F32 if grid is None else grid.of) for d, grid in zip((x, y), grids, strict=False))
+        result = _lying(library, x, F32 if end is None else end.of)
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
-        orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {}), RESULT: one}
-        after = library.attributes(one if self.adds else None, self.functions)
-        return computed(library, orders, x, partial(library.binary, self.kind, one, other, one), after)
+        orders = {SOURCE: one, OTHER: other, **({ADDED: _lying(library, x)} if self.adds else {}), RESULT: result}
+        read = {name: grid for name, grid in zip((SOURCE, OTHER), grids, strict=False) if grid is not None}
+        functions = self.functions if end is None else (*self.functions, ("linear", 1.0 / end.step, float(end.zero)))
+        after = library.attributes(orders.get(ADDED), functions, dict.fromkeys(read, 0))
+        made = computed(library, orders, x, partial(library.binary, self.kind, one, other, result), after)
+        return made._replace(constants={STEP_OF | name: library.number(grid.step) for name, grid in read.items()}), end
 
 
 class Each(NamedTuple):
@@ -150,13 +169,21 @@ class Enlarged(NamedTuple):
     by: tuple[int, ...]
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        return self._described(library, dims, F32)
+
+    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
-        source, result = _lying(library, x), _lying(library, out)
+        source, result = _lying(library, x, of), _lying(library, out, of)
         # something added meanwhile would be added wrongly by 3.2
         return computed(library, {SOURCE: source, RESULT: result}, out, partial(library.nearest, source, result))
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        if grids[0] is None:
+            raise Unimplemented("numbers are made bytes behind it")
+        return self._described(library, dims, grids[0].of), grids[0]
 
 
 class Joined(NamedTuple):
@@ -165,11 +192,19 @@ class Joined(NamedTuple):
     axis: int
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        return self._described(library, dims, F32)
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        if grids[0] is None or any(grid != grids[0] for grid in grids):
+            raise Unimplemented("they are on several grids")
+        return self._described(library, dims, grids[0].of), grids[0]
+
+    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
         first, axis = dims[0], self.axis % len(dims[0])
         if any(len(x) != len(first) or [*x[:axis], *x[axis + 1 :]] != [*first[:axis], *first[axis + 1 :]] for x in dims):
             raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
         out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
-        sources, result = [_lying(library, x) for x in dims], _lying(library, out)
+        sources, result = [_lying(library, x, of) for x in dims], _lying(library, out, of)
         orders = {**{SEVERAL + at: source for at, source in enumerate(sources)}, RESULT: result}
         return computed(library, orders, out, partial(library.joined, sources, result, axis))
 

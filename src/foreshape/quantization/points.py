@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from foreshape.data_class import data_class
@@ -10,6 +10,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator.computations import (
     Affine,
     Computation,
+    Concat,
     FlattenedProduct,
     FrozenBatchNorm,
     ImageConvolution,
@@ -49,15 +50,18 @@ class Points:
     """The layers to quantize and the values to round.
 
     Attributes:
-        scales: value -> the value whose scale is its own too; a maximum of numbers of 8 bits is one of them.
+        scales: value -> the name of its scale, equal for values that share one: a maximum of numbers of 8 bits is one of them.
     """
 
     layers: tuple[QuantizedLayer, ...]
     scales: dict[str, str]
 
-    def observed(self) -> list[str]:
-        """Return the values whose ranges are to be measured."""
-        return list(dict.fromkeys(self.scales.values()))
+    def shared(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return the scale of each value, from the scales measured for each alone: the largest of those that share one."""
+        largest: dict[str, float] = {}
+        for name, of in self.scales.items():
+            largest[of] = max(largest.get(of, 0.0), measured[name])
+        return {name: largest[of] for name, of in self.scales.items()}
 
 
 def layers_of(program: Program) -> list[QuantizedLayer]:
@@ -126,24 +130,34 @@ def without(layers: Sequence[QuantizedLayer], exclude: Iterable[str]) -> list[Qu
 def points_of(program: Program, layers: Sequence[QuantizedLayer], fetched: Collection[str]) -> Points:
     """Return the values to be rounded for these layers: the ones that they read, and the other terms of sums with their results.
 
-    A value made of another one by taking maxima, or by another shape, has the scale of that one, which is rounded too.
+    Values from which one is made by maxima, in another shape or by joining are rounded too, with its scale.
     """
     block = program.global_block
     makers = {n: op for op in block.ops for n in op.output_names()}
     scales: dict[str, str] = {}
 
     def add(name: str) -> None:
-        chain = [name]
-        while (op := makers.get(chain[-1])) is not None and _keeps_grid(op) and op.operand(0) not in fetched and _is_fp32(block, op.operand(0)):
-            chain.append(op.operand(0))
-        for one in chain:
-            scales[one] = chain[-1]
+        if name in scales:
+            return
+        scales[name] = name
+        for part in _made_of(block, makers.get(name), fetched):
+            add(part)
+            first = scales[part]
+            scales.update({n: scales[name] for n, of in scales.items() if of == first})
 
     for layer in layers:
         add(layer.x)
     for term in _terms(block, layers, makers):
         add(term)
     return Points(tuple(layers), scales)
+
+
+def _made_of(block: Block, op: Op | None, fetched: Collection[str]) -> tuple[str, ...]:
+    """Return the values whose numbers the results of an op are, if they can be rounded."""
+    if op is None or op.operator is None or not _keeps_grid(op):
+        return ()
+    read = op.input_slots[op.operator.schema.operands[0].name]
+    return () if any(n in fetched or not _is_fp32(block, n) for n in read) else tuple(read)
 
 
 def _is_fp32(block: Block, name: str) -> bool:
@@ -155,7 +169,7 @@ _FOLDED: tuple[type[Computation], ...] = (FrozenBatchNorm, Scaling, Affine, Sum,
 """The ops behind a layer that its kernel does too, with numbers that do not change."""
 _FOLLOWING = 6
 """So many of them are looked through at most."""
-_SHAPES: tuple[type[Computation], ...] = (Reshape, NearestUpsample)
+_SHAPES: tuple[type[Computation], ...] = (Reshape, NearestUpsample, Concat)
 
 
 def _keeps_grid(op: Op) -> bool:

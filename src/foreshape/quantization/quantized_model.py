@@ -68,7 +68,7 @@ def quantize(
     if not layers:
         raise SchemaError(f"there is nothing to quantize: no convolution and no product of fp32 with a constant weight{' is left' if patterns else ''}")
     points = points_of(work.program, layers, work.fetched)
-    work.scales = scales_of(work.plain, feeds, points.observed(), activations, percentile)
+    work.scales = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
     if for_training:
         return work.for_training(points)
     whole = work.quantized(points, per_channel)

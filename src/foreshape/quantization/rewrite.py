@@ -138,8 +138,8 @@ def as_bytes(weight: Any, axis: int) -> tuple[Any, Any]:
 def with_bytes(program: Program, points: Points, scales: Mapping[str, float], weights: Mapping[str, Any], per_channel: bool) -> Values:
     """Round values and keep weights as bytes, in place; return the arrays of changed and new persistables."""
     of = Rewriting(program)
-    for name, measured in points.scales.items():
-        of.round_value(name, scales[measured])
+    for name, scale in points.shared(scales).items():
+        of.round_value(name, scale)
     for layer in {s.weight: s for s in points.layers}.values():
         of.keep_as_bytes(layer, weights[layer.weight], per_channel)
     return of.values
@@ -148,8 +148,8 @@ def with_bytes(program: Program, points: Points, scales: Mapping[str, float], we
 def with_rounding(program: Program, points: Points, scales: Mapping[str, float]) -> Values:
     """Round values and weights in fp32, with gradients that pass through, in place; return the arrays of new persistables."""
     of = Rewriting(program)
-    for name, measured in points.scales.items():
-        of.follow_value(name, scales[measured])
+    for name, scale in points.shared(scales).items():
+        of.follow_value(name, scale)
     for layer in {s.weight: s for s in points.layers}.values():
         of.follow_weight(layer)
     return of.values
